@@ -1,10 +1,11 @@
-/* A training loop in plain C that records itself: a perceptron with one hidden layer learns the sum of two of its inputs.
+/* A training loop in plain C that records itself: a perceptron with one hidden layer learns the sum of two of its
+ * inputs.
  *
  *     train_in_c run.lb && lastbit ls run.lb && lastbit replay run.lb
  *
- * Every computation is followed by one call that says what it was, in the words of PyTorch's operators: that is all that
- * `lastbit replay` needs to run it again, also in another precision or order of summation. The products are summed as
- * lastbit's own are, in order of k with fused multiply-adds, so that the replay is equal to the last bit.
+ * Every computation is followed by one call that says what it was, in the words of PyTorch's operators: that is all
+ * that `lastbit replay` needs to run it again, also in another precision or order of summation. The products are summed
+ * as lastbit's own are, in order of k with fused multiply-adds, so that the replay is equal to the last bit.
  */
 #include <lastbit/capture.h>
 
@@ -23,9 +24,9 @@ typedef struct matrix {
     bool transposed; /* a view: columns and rows are exchanged, the data is not */
 } matrix;
 
-static lb_seen seen(matrix m)
+static lb_host_tensor seen(matrix m)
 {
-    lb_seen s = lb_seen_of(m.data, LB_F32, 2, (int64_t[]){m.rows, m.columns});
+    lb_host_tensor s = lb_host_tensor_of(m.data, LB_F32, 2, (int64_t[]){m.rows, m.columns});
     if (m.transposed) {
         s.layout.stride[0] = 1;
         s.layout.stride[1] = m.rows;
@@ -52,24 +53,24 @@ static void drop(matrix m)
     free(m.data);
 }
 
-/* ---- one op: what it read goes in before it runs if it writes an argument, otherwise after -------------------------- */
+/* ---- one op: what it read goes in before it runs if it writes an argument, otherwise after ----------------------- */
 
-static lb_operand tensor(const lb_seen *s)
+static lb_recorded_operand tensor(const lb_host_tensor *s)
 {
-    return (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = s};
+    return (lb_recorded_operand){.tag = LB_ARG_VALUE, .u.tensor = s};
 }
-static lb_operand number(double f)
+static lb_recorded_operand number(double f)
 {
-    return (lb_operand){.tag = LB_ARG_FLOAT, .u.f = f};
+    return (lb_recorded_operand){.tag = LB_ARG_FLOAT, .u.f = f};
 }
-static lb_operand integer(int64_t i)
+static lb_recorded_operand integer(int64_t i)
 {
-    return (lb_operand){.tag = LB_ARG_INT, .u.i = i};
+    return (lb_recorded_operand){.tag = LB_ARG_INT, .u.i = i};
 }
 
-static lb_pending *begin(const char *name, lb_phase phase, uint32_t flags, const lb_operand *args, uint32_t n)
+static lb_pending *begin(const char *name, lb_phase phase, uint32_t flags, const lb_recorded_operand *args, uint32_t n)
 {
-    lb_call call = LB_CALL_INIT;
+    lb_recorded_call call = LB_CALL_INIT;
     lb_pending *pending = NULL;
     call.name = name;
     call.phase = phase;
@@ -81,20 +82,20 @@ static lb_pending *begin(const char *name, lb_phase phase, uint32_t flags, const
     return pending;
 }
 
-static void record(const char *name, lb_phase phase, const lb_operand *args, uint32_t n, matrix result)
+static void record(const char *name, lb_phase phase, const lb_recorded_operand *args, uint32_t n, matrix result)
 {
-    lb_seen out = seen(result);
-    lb_operand results[] = {tensor(&out)};
+    lb_host_tensor out = seen(result);
+    lb_recorded_operand results[] = {tensor(&out)};
     lb_recorder_op_end(recorder, begin(name, phase, 0, args, n), results, 1, NULL, NULL);
 }
 
-/* ---- the arithmetic --------------------------------------------------------------------------------------------------- */
+/* ---- the arithmetic ---------------------------------------------------------------------------------------------- */
 
 static matrix transpose(matrix m, lb_phase phase)
 {
     matrix t = {m.data, m.columns, m.rows, !m.transposed};
-    lb_seen s = seen(m);
-    record("aten::t", phase, (lb_operand[]){tensor(&s)}, 1, t);
+    lb_host_tensor s = seen(m);
+    record("aten::t", phase, (lb_recorded_operand[]){tensor(&s)}, 1, t);
     return t;
 }
 
@@ -105,8 +106,8 @@ static matrix multiply(matrix a, matrix b, lb_phase phase)
         for (int64_t j = 0; j < b.columns; j++)
             for (int64_t k = 0; k < a.columns; k++)
                 c.data[i * c.columns + j] = fmaf(at(a, i, k), at(b, k, j), c.data[i * c.columns + j]);
-    lb_seen x = seen(a), y = seen(b);
-    record("aten::mm", phase, (lb_operand[]){tensor(&x), tensor(&y)}, 2, c);
+    lb_host_tensor x = seen(a), y = seen(b);
+    record("aten::mm", phase, (lb_recorded_operand[]){tensor(&x), tensor(&y)}, 2, c);
     return c;
 }
 
@@ -114,8 +115,8 @@ static matrix relu(matrix m)
 {
     matrix r = make(m.rows, m.columns);
     for (int64_t i = 0; i < m.rows * m.columns; i++) r.data[i] = m.data[i] > 0 ? m.data[i] : 0;
-    lb_seen x = seen(m);
-    record("aten::relu", LB_PHASE_FORWARD, (lb_operand[]){tensor(&x)}, 1, r);
+    lb_host_tensor x = seen(m);
+    record("aten::relu", LB_PHASE_FORWARD, (lb_recorded_operand[]){tensor(&x)}, 1, r);
     return r;
 }
 
@@ -123,8 +124,9 @@ static matrix relu_backward(matrix gradient, matrix output)
 {
     matrix g = make(output.rows, output.columns);
     for (int64_t i = 0; i < g.rows * g.columns; i++) g.data[i] = output.data[i] > 0 ? gradient.data[i] : 0;
-    lb_seen x = seen(gradient), y = seen(output);
-    record("aten::threshold_backward", LB_PHASE_BACKWARD, (lb_operand[]){tensor(&x), tensor(&y), integer(0)}, 3, g);
+    lb_host_tensor x = seen(gradient), y = seen(output);
+    record("aten::threshold_backward", LB_PHASE_BACKWARD, (lb_recorded_operand[]){tensor(&x), tensor(&y), integer(0)},
+           3, g);
     return g;
 }
 
@@ -132,30 +134,30 @@ static matrix difference(matrix a, matrix b)
 {
     matrix d = make(a.rows, a.columns);
     for (int64_t i = 0; i < a.rows * a.columns; i++) d.data[i] = a.data[i] - b.data[i];
-    lb_seen x = seen(a), y = seen(b);
-    record("aten::sub.Tensor", LB_PHASE_FORWARD, (lb_operand[]){tensor(&x), tensor(&y), integer(1)}, 3, d);
+    lb_host_tensor x = seen(a), y = seen(b);
+    record("aten::sub.Tensor", LB_PHASE_FORWARD, (lb_recorded_operand[]){tensor(&x), tensor(&y), integer(1)}, 3, d);
     return d;
 }
 
 /* m += factor * other */
 static void add_to(matrix m, matrix other, double factor)
 {
-    lb_seen x = seen(m), y = seen(other);
-    lb_operand args[] = {tensor(&x), tensor(&y), number(factor)}, results[] = {tensor(&x)};
+    lb_host_tensor x = seen(m), y = seen(other);
+    lb_recorded_operand args[] = {tensor(&x), tensor(&y), number(factor)}, results[] = {tensor(&x)};
     args[0].flags = LB_OPERAND_WRITTEN;
     lb_pending *pending = begin("aten::add_.Tensor", LB_PHASE_OPTIMIZER, LB_OP_MUTABLE, args, 3);
     for (int64_t i = 0; i < m.rows * m.columns; i++) m.data[i] = fmaf((float)factor, other.data[i], m.data[i]);
     lb_recorder_op_end(recorder, pending, results, 1, NULL, NULL);
 }
 
-/* ---- the model -------------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 static matrix layer(const char *name, matrix input, matrix weight)
 {
-    lb_seen x = seen(input);
+    lb_host_tensor x = seen(input);
     lb_recorder_enter(recorder, lb_recorder_scope(recorder, name, "Linear", 0), &x, 1, false, &place, NULL);
     matrix output = multiply(input, transpose(weight, LB_PHASE_FORWARD), LB_PHASE_FORWARD);
-    lb_seen y = seen(output);
+    lb_host_tensor y = seen(output);
     lb_recorder_leave(recorder, place, &y, 1, false, NULL);
     return output;
 }
@@ -187,7 +189,7 @@ static matrix make_random(int64_t rows, int64_t columns, lb_source_kind kind, ui
 {
     matrix m = make(rows, columns);
     for (int64_t i = 0; i < rows * columns; i++) m.data[i] = (float)(rand() / (double)RAND_MAX - 0.5);
-    lb_seen s = seen(m);
+    lb_host_tensor s = seen(m);
     lb_recorder_role(recorder, &s, kind, flags, name, NULL);
     return m;
 }

@@ -145,7 +145,7 @@ def steps(recordings):
     return step
 
 
-# ---- tests/bisect/report: pages, and a browser to open them in
+# ---- tests/bisect/inspection/report: pages, and a browser to open them in
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Prints which share of the lines and branches of each room the tests run, and the files with the most branches that none runs.
 #
-#   ./tests/coverage.sh                     the C tests
-#   ./tests/coverage.sh tests/formats …     and Python tests: pytest's own arguments
+#   ./tests/coverage.sh                     the C tests, and of Python's those that drive formats: its folder, and commands on a host that fails
+#   ./tests/coverage.sh tests/capture …     the C tests, and these: pytest's own arguments
+#   ./tests/coverage.sh --c                 the C tests alone
 #
-# The build counts (preset coverage, gcov); gcovr reads the counts. It is put into build/gcovr, not into the tests' environment.
+# Python's tests run the command and load the capture library of this build. A process that is killed, or ends by _exit, leaves no counts. The build counts (preset coverage, gcov); gcovr reads the counts. It is put into build/gcovr, not into the tests' environment.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
@@ -19,7 +20,8 @@ cmake --build --preset coverage >build/build-coverage.log || { grep -E 'error|FA
 
 find build/coverage -name '*.gcda' -delete
 ctest --preset coverage -j "$workers" >build/coverage-ctest.log || tail -20 build/coverage-ctest.log
-if [ $# -gt 0 ]; then
+if [ $# = 0 ]; then set -- tests/formats tests/failing/test_failing_commands.py; fi
+if [ "$1" != --c ]; then
     LASTBIT_BUILD="$root/build/coverage" build/venv/bin/python -m pytest -q -p no:cacheprovider "$@" || true
 fi
 

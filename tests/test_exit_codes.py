@@ -1,4 +1,4 @@
-"""Exit codes of files that are not what a command asks for: the same over all commands (bisect/cli/command_line.h has the rule)."""
+"""Exit codes of files that are not what a command asks for: the same over all commands (formats/command/command_line.h has the rule)."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import socket
 import numpy as np
 import pytest
 from conftest import ROOT
+from safetensors.numpy import save_file
 
 CLEAN = ROOT / "samples" / "clean.lbz"
 FAILED, UNTESTABLE = 128, 125
@@ -29,6 +30,14 @@ def files(tmp_path_factory):
     made["no-step.lbz"].write_bytes(CLEAN.read_bytes()[:3000])  # cut within its first step
     np.save(made["array.npy"], np.arange(6.0))
     made["log.jsonl"].write_text("".join(json.dumps(dict(step=i, loss=2.0)) + "\n" for i in range(50)))
+    names = [f"layers.{i}.{n}" for i in range(3) for n in ("up", "down")]
+    draw = np.random.default_rng(1).standard_normal
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(dict(peft_type="LORA", r=2, lora_alpha=4, target_modules=["up", "down"])))
+    halves = {f"base_model.model.{name}.lora_{h}.weight": draw((2, 8) if h == "A" else (8, 2)).astype("f4") for name in names for h in "AB"}
+    save_file(halves, folder / "adapter" / "adapter_model.safetensors")
+    save_file({f"{name}.weight": draw((8, 8)).astype("f4") for name in names}, folder / "base.safetensors")
+    made |= dict(adapter=folder / "adapter", base=folder / "base.safetensors")
     made["tokens.jsonl"].write_text('{"token_ids": [1, 2, 3], "logprobs": [null, -1.0, -2.0]}\n')
     return made
 
@@ -55,23 +64,46 @@ READS = {
     "bisect --check": "bisect --check X",
     "bisect --against": "bisect -q CLEAN --against X",
     "ranks": "ranks X",
+    "ranks, second": "ranks CLEAN X",
+    "check": "check X",
     "parity, first": "parity X TOKENS",
     "parity, second": "parity TOKENS X",
     "parity --noise": "parity TOKENS TOKENS --noise X",
     "parity --matrix": "parity --matrix X",
     "watch": "watch X",
+    "watch, second": "watch LOG X",
     "watch --shards": "watch LOG --shards X",
     "audit": "audit X",
     "audit --against": "audit ARRAY --against X",
+    "audit --expect": "audit ARRAY --expect X",
+    "audit --adapter": "audit --adapter X",
+    "audit --base": "audit --adapter ADAPTER --base X",
+    "audit --merged": "audit --adapter ADAPTER --base BASE --merged X",
+    "audit --inputs": "audit --adapter ADAPTER --base BASE --inputs X",
+    "replay --order": "replay CLEAN --order .*=tree:X",
     "report": "report -o OUT X",
+    "report, second": "report -o OUT CLEAN X",
     "order --so": "order --so X --symbol f -n 8",
+    "order --tree": "order --tree X",
+    "bisect --order": "bisect --check CLEAN --order .*=tree:X",
     "record --like": "record -o OUT --like X -- true",
 }
 
 
 def run(lastbit, files, tmp_path, words, bad):
-    given = dict(X=bad, CLEAN=CLEAN, TOKENS=files["tokens.jsonl"], LOG=files["log.jsonl"], ARRAY=files["array.npy"], OUT=tmp_path / "out.lbz")
-    return lastbit.run(*[given.get(word, word) for word in words.split()], cwd=tmp_path, timeout=60, errors="strict")
+    given = dict(
+        X=bad,
+        CLEAN=CLEAN,
+        TOKENS=files["tokens.jsonl"],
+        LOG=files["log.jsonl"],
+        ARRAY=files["array.npy"],
+        ADAPTER=files["adapter"],
+        BASE=files["base"],
+        OUT=tmp_path / "out.lbz",
+    )
+    return lastbit.run(
+        *[str(given.get(word, word)).replace("tree:X", f"tree:{bad}") for word in words.split()], cwd=tmp_path, timeout=60, errors="strict"
+    )
 
 
 @pytest.mark.parametrize("what", READS)

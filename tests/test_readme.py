@@ -17,7 +17,7 @@ def sources():
     return {path for path in tracked(*FOLDERS) if re.search(r"\.(c|h|cuh?|py)$", path)}
 
 
-ROOMS = sorted(path.parent for folder in FOLDERS[1:] for path in (ROOT / folder).glob("*/README.md"))
+ROOMS = sorted(path.parent for folder in FOLDERS[1:] for path in (ROOT / folder).glob("**/README.md"))
 PUBLIC = ROOT / "include" / "lastbit"
 DOCUMENTS = [
     ROOT / "README.md",
@@ -48,8 +48,10 @@ def mapped():
 
 
 def rooms_built(library):
+    """{"pairs/diff": the rooms that it uses} of a library, in the order of CMakeLists.txt."""
     built = (ROOT / "CMakeLists.txt").read_text()
-    return re.search(rf"lastbit_library\(lb_{library} {library}\s+ROOMS ([\w ]+)", built).group(1).split()
+    block = re.search(rf"lastbit_library\(lb_{library} {library}\n(.*?)\n  LINKS", built, re.S).group(1)
+    return {room: uses.split() for room, uses in re.findall(r'"([\w/]+): ?([^"]*)"', block)}
 
 
 def test_every_source_file_is_listed_once():
@@ -67,21 +69,32 @@ def test_every_listed_file_is_described():
         assert not bare, f"{room.relative_to(ROOT)}/README.md does not describe {bare}"
 
 
+def rooms_of_map(library):
+    """The rooms of a library as README's map has them; a house holds rooms and is none."""
+    section = re.search(rf"^    {library}/ .*\n((?:      .*\n)+)", TEXT, re.M).group(1)
+    rooms, house = [], ""
+    for indent, name in re.findall(r"^      ( *)(\w+)/ ", section, re.M):
+        if not indent:
+            house = name if not (ROOT / library / name / "README.md").exists() else ""
+        if indent or not house:
+            rooms.append(f"{house}/{name}" if indent else name)
+    return rooms
+
+
 def test_every_room_is_in_the_map_and_in_the_build():
-    """… in the order from the ground up; `cli`, the Python package and the library beneath NCCL are built by other rules."""
+    """… in the same order; `cli`, `command`, the Python package and the library beneath NCCL are built by other rules."""
     for folder in FOLDERS[1:]:
-        section = re.search(rf"^    {folder}/ .*\n((?:      .*\n)+)", TEXT, re.M).group(1)
-        rooms = re.findall(r"^      (\w+)/ ", section, re.M)
-        assert sorted(rooms) == sorted(room.name for room in ROOMS if room.parent.name == folder)
-        assert rooms_built(folder) == [room for room in rooms if room not in ("cli", "lastbit", "nccl")], folder
+        rooms = rooms_of_map(folder)
+        assert sorted(rooms) == sorted(str(room.relative_to(ROOT / folder)) for room in ROOMS if ROOT / folder in room.parents)
+        assert sorted(rooms_built(folder)) == sorted(room for room in rooms if room not in ("cli", "command", "lastbit", "nccl")), folder
 
 
-def test_every_room_says_what_it_may_use():
+def test_every_room_says_what_it_uses():
     for library in FOLDERS[1:]:
-        order = rooms_built(library)
-        for below, room in zip([None, *order], order):
+        for room, uses in rooms_built(library).items():
             text = " ".join((ROOT / library / room / "README.md").read_text().split())
-            said = f"It stands behind `{below}`" if below else "It is the lowest room of"
+            names = [f"`{use}`" for use in uses]
+            said = "It uses " + (", ".join(names[:-1]) + " and " if names[1:] else "") + names[-1] + "." if names else "It uses no other room"
             assert said in text, f"{library}/{room}/README.md does not say: {said}"
 
 
@@ -91,7 +104,9 @@ def test_no_folder_holds_more_than_fifty_sources():
 
 
 def test_the_readme_is_short():
-    assert len(TEXT.splitlines()) <= 150
+    text, tree = TEXT.split("## The source tree")
+    assert len(text.splitlines()) <= 90
+    assert len(tree.splitlines()) <= 80
 
 
 def test_paths_in_documents_exist():

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 FOLDER = ROOT / "include" / "lastbit" / "schema"
 SAMPLES = ROOT / "samples"
-COMMANDS = "record doctor ls show verify recover pack replay diff explain order bisect parity watch audit report ranks".split()
+COMMANDS = "record doctor ls show verify recover pack replay diff explain order bisect parity watch audit report ranks check".split()
 
 
 def schema(name):
@@ -56,6 +56,11 @@ def inputs(lastbit, tmp_path_factory):
     save_file(weights, folder / "whole.safetensors")
     weights["layers.3.up.weight"][2, 5] = np.nan
     save_file(weights, folder / "nan.safetensors")
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(dict(peft_type="LORA", r=2, lora_alpha=4, target_modules=["up"])))
+    halves = {"A": (2, 16), "B": (32, 2)}
+    names = {f"base_model.model.layers.{i}.up.lora_{h}.weight": rng.standard_normal(halves[h]).astype("f4") for i in range(6) for h in "AB"}
+    save_file(names, folder / "adapter" / "adapter_model.safetensors")
     rows = [dict(step=i, loss=2 + 0.1 * (i % 5) + 3 * (i > 300), grad_norm=1 + 0.1 * (i % 3), lr=1e-3) for i in range(400)]
     (folder / "run.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     token = dict(token_ids=[1, 2, 3, 4], kinds=["text", "text", "image", "image"], tokens=["a", "b", "c", "d"])
@@ -111,6 +116,11 @@ LINES = [
     ("audit I/nan.safetensors", 1),
     ("audit I/nan.safetensors --against I/whole.safetensors", 1),
     ("ranks S/poisoned-rank.lbz", (0, 1, 125)),
+    ("ranks S/poisoned-rank.lbz S/poisoned-rank.lbz", (0, 1, 125)),
+    ("audit I/whole.safetensors --restart", 1),
+    ("audit --adapter I/adapter --base I/whole.safetensors", (0, 1)),
+    ("check S/clean.lbz", (0, 1, 125)),
+    ("check S/dropped-term.lbz", (0, 1, 125)),
     ("report I/result.json -o O.html", 0),
     ("order --engine pairwise -n 16 --expect pairwise -o O.json", 0),
     ("order --tree I/tree.json", 0),
@@ -219,12 +229,12 @@ def test_promised_fields_are_in_the_schema(command):
 # Where the tables of words stand; "none" stands in some of them for what no answer says.
 SAID = {
     "verdict": "replay/judgement/verdict.c",
-    "bisect_outcome": "bisect/trials/bisection.c",
-    "axis": "bisect/trials/bisection.c",
-    "alarm_kind": "bisect/watch/run_alarms.c",
-    "parity_verdict": "bisect/parity/parity.c",
-    "audit_match": "bisect/audit/audit_report.c",
-    "ranks_verdict": "bisect/workers/ranks.c",
+    "bisect_outcome": "bisect/failures/trials/bisection.c",
+    "axis": "bisect/failures/trials/bisection.c",
+    "alarm_kind": "bisect/inspection/watch/run_alarms.c",
+    "parity_verdict": "bisect/pairs/parity/parity.c",
+    "audit_match": "bisect/inspection/audit/audit_report.c",
+    "ranks_verdict": "bisect/inspection/workers/ranks.c",
     "cause": "include/lastbit/explain.h",
     "phase": "formats/program/program.c",
 }

@@ -1,4 +1,4 @@
-"""Text of strangers has one gate and one door: no source goes around them (include/lastbit/text.h, json_text.h, bisect/cli/text_door.h)."""
+"""Text of strangers has one gate and one door: no source goes around them (include/lastbit/text.h, json_text.h, formats/command/text_door.h)."""
 
 import os
 import pty
@@ -38,13 +38,13 @@ def test_terminals_have_one_door():
     """A command has stdio alone, and its streams are the door's."""
     ours = [path for path in sources(*ROOMS) if "capture/nccl" not in str(path)]
     past = lines_with(r"\bwritev?\s*\(\s*(1|2|STD(OUT|ERR)_FILENO)\b", ours)
-    assert {path for path, _ in past} == {"bisect/cli/refusal.c"}, past  # a sentence of its own, where there is no memory for a stream
+    assert {path for path, _ in past} == {"formats/command/refusal.c"}, past  # a sentence of its own, where there is no memory for a stream
     assert [path for path, _ in lines_with(r"\bv?dprintf\s*\(", ours)] == ["capture/binding/python_recording.c"]  # "signal 9", in another program
     named = lines_with(r'"/dev/(tty|std|fd)|/proc/self/fd|\bfdopen\s*\(\s*(1|2|STD)|\bttyname|\bctermid', ours)
     # `-o /dev/stdout`: whoever names a descriptor as an output gets the file there.
     assert {str(path) for path, _ in named} <= {"formats/base/output.c"}, named
-    assert {path for path, _ in lines_with(r"\\033|\\x1b|\\e\[", ours)} == {"bisect/cli/text_door.c"}
-    assert lines_with(r"\b(stdout|stderr)\s*=", ours) == [("bisect/cli/text_door.c", "stdout = first, stderr = second;")]
+    assert {path for path, _ in lines_with(r"\\033|\\x1b|\\e\[", ours)} == {"formats/command/text_door.c"}
+    assert lines_with(r"\b(stdout|stderr)\s*=", ours) == [("formats/command/text_door.c", "stdout = first, stderr = second;")]
     main = (ROOT / "bisect/cli/main.c").read_text()
     body = main[main.index("int main(") :]
     assert body.index("lb_text_door_open();") < body.index("run(argc, argv)") and "print" not in body

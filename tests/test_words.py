@@ -28,7 +28,7 @@ def texts():
         code = re.sub(r"/\*.*?\*/", " ", path.read_text(), flags=re.S)
         for match in re.finditer(r'(?:"(?:[^"\\\n]|\\.)*"\s*)+', code):
             yield path, re.sub(r'"\s*"', "", match.group())
-    for path in sorted((ROOT / "bisect" / "report" / "page").glob("*.js")):
+    for path in sorted((ROOT / "bisect" / "inspection" / "report" / "page").glob("*.js")):
         code = re.sub(r"/\*.*?\*/", " ", path.read_text(), flags=re.S)
         for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"|`[^`]*`', code):
             yield path, match.group()

@@ -1,7 +1,7 @@
 /* lastbit audit CKPT: a checkpoint or an adapter by itself, against another, merged against online. */
-#include "command_line.h"
+#include "command/command_line.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/audit.h>
 
 #include <inttypes.h>
@@ -60,9 +60,10 @@ static const lb_command command = {
     .max_args = 1,
 };
 
-/* ---- groups -------------------------------------------------------------------------------------------------------------- */
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
 
-/* Findings that one cause gives: which tensors, as patterns ("layers.*.mlp.up_proj.weight"), and how many of how many. */
+/* Findings that one cause gives: which tensors, as patterns ("layers.*.mlp.up_proj.weight"), and how many of how
+ * many. */
 enum { MOST_PATTERNS = 4 };
 typedef struct group {
     const lb_audit_finding *first;
@@ -129,7 +130,7 @@ static bool begins(const lb_audit_report *r, uint32_t i, uint32_t gravity)
     return lb_audit_kind_gravity(r->findings[i].kind) == gravity && is_first(r, i);
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static json_t *text(const char *words)
 {
@@ -180,9 +181,9 @@ static json_t *precision_json(const lb_audit_report *r, bool modules)
     for (uint32_t i = 0; i < r->n_precision; i++) {
         const lb_audit_precision *p = &r->precision[i];
         if ((p->module != NULL) != modules) continue;
-        json_t *o =
-            json_pack("{s:s,s:o,s:o,s:o}", "dtype", lb_dtype_name(p->dtype), "max_abs", lb_json_number(p->max_abs),
-                      "rel_l2", lb_json_number(p->rel_l2), "rel_max", lb_json_number(p->rel_max));
+        json_t *o = json_pack("{s:s,s:o,s:o,s:o}", "dtype", lb_dtype_name(p->dtype), "max_abs",
+                              lb_command_json_number(p->max_abs), "rel_l2", lb_command_json_number(p->rel_l2),
+                              "rel_max", lb_command_json_number(p->rel_max));
         if (modules) json_object_set_new(o, "module", text(p->module));
         json_array_append_new(list, o);
     }
@@ -200,9 +201,9 @@ static json_t *pairs_json(const lb_audit_report *r)
                               "verdict", lb_audit_match_name(p->match), "dtype", lb_dtype_name(p->dtype), "other_dtype",
                               lb_dtype_name(p->other_dtype));
         json_object_set_new(o, "rounded_to", p->rounded ? text(lb_dtype_name(p->rounded)) : json_null());
-        json_object_set_new(o, "max_abs", lb_json_number(p->difference.max_abs));
-        json_object_set_new(o, "rel_l2", lb_json_number(p->difference.rel_l2));
-        json_object_set_new(o, "max_ulp", lb_json_number(p->difference.max_ulp));
+        json_object_set_new(o, "max_abs", lb_command_json_number(p->difference.max_abs));
+        json_object_set_new(o, "rel_l2", lb_command_json_number(p->difference.rel_l2));
+        json_object_set_new(o, "max_ulp", lb_command_json_number(p->difference.max_ulp));
         json_object_set_new(o, "differing", json_integer(p->difference.differing));
         json_object_set_new(o, "elements", json_integer(p->difference.elements));
         json_object_set_new(o, "index", index);
@@ -218,7 +219,7 @@ static json_t *merges_json(const lb_audit_report *r)
         const lb_audit_merge *m = &r->merges[i];
         json_array_append_new(list,
                               json_pack("{s:s,s:s,s:o,s:s,s:b}", "module", m->module, "scaling", m->scaling, "factor",
-                                        lb_json_number(m->factor), "order", m->order, "exact", m->exact));
+                                        lb_command_json_number(m->factor), "order", m->order, "exact", m->exact));
     }
     return list;
 }
@@ -232,7 +233,7 @@ static json_t *report_json(const char *path, const lb_audit_report *r, const cha
                      "pairs", pairs_json(r), "merged", merges_json(r));
 }
 
-/* ---- text ---------------------------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 static void print_finding(const lb_audit_finding *f)
 {
@@ -365,8 +366,8 @@ static void print_text(const char *path, const lb_audit_report *r, const char *v
     char bytes[16];
     const uint32_t findings = r->n_findings - r->n_notes;
     printf("%s: %s: %u finding%s, %u note%s; %" PRIu64 " tensors, %s in %" PRIu64 " file%s", path, verdict, findings,
-           findings == 1 ? "" : "s", r->n_notes, r->n_notes == 1 ? "" : "s", r->tensors, lb_bytes_text(r->bytes, bytes),
-           r->files, r->files == 1 ? "" : "s");
+           findings == 1 ? "" : "s", r->n_notes, r->n_notes == 1 ? "" : "s", r->tensors,
+           lb_command_bytes_text(r->bytes, bytes), r->files, r->files == 1 ? "" : "s");
     if (r->ranks) printf(", %" PRId32 " rank%s", r->ranks, r->ranks == 1 ? "" : "s");
     printf("\n");
     print_findings(r);
@@ -376,11 +377,11 @@ static void print_text(const char *path, const lb_audit_report *r, const char *v
 
 int lb_cmd_audit(int argc, const char **argv)
 {
-    lb_arguments arguments;
+    lb_command_arguments arguments;
     lb_err err = LB_ERR_INIT;
     lb_audit_report *report;
     lb_audit_options chosen = LB_AUDIT_OPTIONS_INIT;
-    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
     const char *path = arguments.n_args ? arguments.args[0] : adapter;
     if (!path || (arguments.n_args && adapter) || rows < 0)
@@ -391,26 +392,26 @@ int lb_cmd_audit(int argc, const char **argv)
     chosen.inputs = inputs;
     chosen.maps = maps, chosen.seed = (uint64_t)seed, chosen.rows = (uint32_t)rows, chosen.restart = restart;
     for (chosen.n_maps = 0; maps && maps[chosen.n_maps];) chosen.n_maps++;
-    chosen.progress = lb_progress;
+    chosen.progress = lb_command_progress;
     if (code < 0 && merged && !base) code = lb_command_misused("audit", "--merged needs --base, too");
     if (code < 0) {
         lb_status status = lb_audit(path, &chosen, &report, &err);
-        lb_progress_end();
+        lb_command_progress_end();
         if (status != LB_OK) {
             code = status == LB_ERR_INVALID ? lb_command_misused("audit", "%s", err.message)
                                             : lb_command_fail("audit", &err);
         } else {
             code = report->n_findings > report->n_notes ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
             const char *verdict = code ? "found" : "clean";
-            if (html && lb_write_page("audit", report_json(path, report, verdict), html, &err) != LB_OK)
+            if (html && lb_command_write_page("audit", report_json(path, report, verdict), html, &err) != LB_OK)
                 code = lb_command_fail("audit", &err);
             else if (arguments.json)
-                lb_print_json("audit", report_json(path, report, verdict));
+                lb_command_print_json("audit", report_json(path, report, verdict));
             else
                 print_text(path, report, verdict);
             lb_audit_report_free(report);
         }
     }
-    lb_arguments_release(&arguments);
+    lb_command_arguments_release(&arguments);
     return code;
 }

@@ -1,5 +1,5 @@
 /* lastbit bisect CAPTURE: find the cause of a failing step. The engine is bisect_session.c; this prints. */
-#include "command_line.h"
+#include "command/command_line.h"
 
 #include <lastbit/bisect.h>
 
@@ -18,7 +18,7 @@ static json_t *failure_json(const lb_failure *f)
     if (f->kind == LB_FAILURE_NONE) return json_null();
     return json_pack("{s:s,s:I,s:i,s:s,s:s,s:s,s:o}", "kind", lb_failure_kind_name(f->kind), "step",
                      (json_int_t)f->step, "rank", f->rank, "layer", f->layer, "op", f->name, "what", f->what, "source",
-                     lb_json_line(&f->line));
+                     lb_command_json_line(&f->line));
 }
 
 static json_t *origin_json(const lb_origin *o)
@@ -26,7 +26,7 @@ static json_t *origin_json(const lb_origin *o)
     if (o->op == LB_NONE) return json_null();
     return json_pack("{s:I,s:i,s:s,s:s,s:s,s:i,s:s,s:o}", "step", (json_int_t)o->step, "rank", (int)o->rank, "phase",
                      lb_phase_name(o->phase), "layer", o->layer, "op", o->name, "index", (int)o->op, "text", o->text,
-                     "source", lb_json_line(&o->line));
+                     "source", lb_command_json_line(&o->line));
 }
 
 static json_t *culprit_json(const lb_culprit *c)
@@ -34,12 +34,12 @@ static json_t *culprit_json(const lb_culprit *c)
     json_t *ranks = json_array();
     for (uint32_t i = 0; i < c->n_ranks; i++) json_array_append_new(ranks, json_integer(c->ranks[i]));
     char block[2] = {c->block, 0};
-    json_t *o = json_pack("{s:s,s:o,s:o,s:s,s:o,s:s,s:I,s:s}", "axis", lb_axis_name(c->axis), "ranks", ranks, "block",
-                          text_or_null(block), "layer", c->layer, "op", text_or_null(c->op), "phase",
+    json_t *o = json_pack("{s:s,s:o,s:o,s:s,s:o,s:s,s:I,s:s}", "axis", lb_bisect_axis_name(c->axis), "ranks", ranks,
+                          "block", text_or_null(block), "layer", c->layer, "op", text_or_null(c->op), "phase",
                           lb_phase_name(c->phase), "step", (json_int_t)(c->between ? c->acts : c->step), "why", c->why);
     json_object_set_new(o, "parameter", text_or_null(c->parameter));
-    json_object_set_new(o, "source", lb_json_line(&c->lines[0]));
-    json_object_set_new(o, "source_b", lb_json_line(&c->lines[1]));
+    json_object_set_new(o, "source", lb_command_json_line(&c->lines[0]));
+    json_object_set_new(o, "source_b", lb_command_json_line(&c->lines[1]));
     json_object_set_new(o, "index", c->row == LB_NONE ? json_null() : json_integer(c->row));
     return o;
 }
@@ -55,7 +55,7 @@ static json_t *bisection_json(const lb_bisection *b, const char *path)
     json_t *culprits = json_array(), *stages = json_array(), *trials = json_array();
     for (uint32_t i = 0; i < b->n_culprits; i++) json_array_append_new(culprits, culprit_json(&b->culprits[i]));
     for (uint32_t i = 0; i < b->n_stages; i++) {
-        const lb_stage *s = &b->stages[i];
+        const lb_bisect_stage *s = &b->stages[i];
         json_array_append_new(stages, json_pack("{s:s,s:s,s:i,s:s}", "stage", s->name, "outcome", s->outcome, "trials",
                                                 (int)s->trials, "note", s->note));
     }
@@ -81,8 +81,8 @@ static json_t *bisection_json(const lb_bisection *b, const char *path)
         json_object_set_new(o, "judged",
                             json_pack("{s:I,s:I,s:I}", "ops", (json_int_t)(b->compared - b->unjudged), "not_kept",
                                       (json_int_t)b->unjudged, "opaque", (json_int_t)b->opaque));
-    add_command(o, "shows", lb_bisection_show(b, path));
-    add_command(o, "cures", lb_bisection_cure(b, path));
+    add_command(o, "shows", lb_bisect_show_text(b, path));
+    add_command(o, "cures", lb_bisect_cure_text(b, path));
     json_object_set_new(o, "record", text_or_null(b->again));
     return o;
 }
@@ -111,13 +111,13 @@ typedef struct answers {
 static int print(const lb_bisection *b, const char *path, const answers *to)
 {
     lb_err err = LB_ERR_INIT;
-    if (to->html && lb_write_page("bisect", bisection_json(b, path), to->html, &err) != LB_OK)
+    if (to->html && lb_command_write_page("bisect", bisection_json(b, path), to->html, &err) != LB_OK)
         return lb_command_fail("bisect", &err);
     if (to->json)
-        lb_print_json("bisect", bisection_json(b, path));
+        lb_command_print_json("bisect", bisection_json(b, path));
     else {
         char *text = lb_bisection_text(b, path);
-        if (text) lb_print_text(text);
+        if (text) lb_command_print_text(text);
         free(text);
     }
     return exit_of(b->outcome);
@@ -153,14 +153,14 @@ static int run_live(const lb_live_options *o, const answers *to)
     return rc;
 }
 
-/* ---- options ------------------------------------------------------------------------------------------------------ */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 typedef struct asked {
     char *steps, *predicate, *against, *journal, *reproducer, *run, *log, *noise, *memory, *html;
     const char **flags;
     int resume, force, quiet, check, from_start, threads, max_trials;
     double timeout;
-    lb_swap_list swaps;
+    lb_command_swaps swaps;
 } asked;
 
 /* "0.1" or "0.1,0.02" */
@@ -214,7 +214,7 @@ static int start_capture(const asked *a, const char *path, const answers *to)
 {
     lb_bisect_options o = LB_BISECT_OPTIONS_INIT;
     lb_err err = LB_ERR_INIT;
-    if (lb_memory_parse(a->memory, &o.memory_bytes, &err) != LB_OK)
+    if (lb_command_parse_memory(a->memory, &o.memory_bytes, &err) != LB_OK)
         return lb_command_misused("bisect", "%s", err.message);
     o.predicate = a->predicate, o.journal = a->journal, o.resume = a->resume;
     o.reproducer = a->reproducer, o.overwrite = a->force, o.threads = a->threads;
@@ -223,7 +223,7 @@ static int start_capture(const asked *a, const char *path, const answers *to)
     o.check = a->check, o.changes = a->swaps.rows, o.n_changes = a->swaps.n;
     if (!a->quiet && !a->check && !a->against)
         o.say = say; /* against a reference there is one stage, and the answer says it */
-    if (a->steps && !lb_steps_parse(a->steps, &o.first_step, &o.last_step))
+    if (a->steps && !lb_command_parse_steps(a->steps, &o.first_step, &o.last_step))
         return lb_command_misused("bisect", "--steps %s: expected N or A-B", a->steps);
     return run_capture(path, a->against, &o, to);
 }
@@ -231,7 +231,7 @@ static int start_capture(const asked *a, const char *path, const answers *to)
 int lb_cmd_bisect(int argc, const char **argv)
 {
     asked a = {0};
-    const struct poptOption *changes = lb_swap_options(&a.swaps);
+    const struct poptOption *changes = lb_command_swaps_table(&a.swaps);
     const struct poptOption on_live[] = {
         {"run", 0, POPT_ARG_STRING, &a.run, 0,
          "bisect this shell command, a short run of a live job, instead of a capture", "CMD"},
@@ -295,15 +295,15 @@ int lb_cmd_bisect(int argc, const char **argv)
         .min_args = 0,
         .max_args = -1,
     };
-    lb_arguments arguments;
-    int rc = lb_arguments_parse(&command, argc, argv, &arguments);
+    lb_command_arguments arguments;
+    int rc = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (rc < 0) {
         rc = refuse(&a, arguments.n_args);
         const answers to = {arguments.json, a.html};
         if (rc < 0) rc = a.run ? start_live(&a, &to) : start_capture(&a, arguments.args[0], &to);
-        lb_arguments_release(&arguments);
+        lb_command_arguments_release(&arguments);
     }
-    lb_swap_list_release(&a.swaps);
+    lb_command_swaps_release(&a.swaps);
     for (uint32_t i = 0; a.flags && a.flags[i]; i++) free((char *)a.flags[i]);
     free(a.flags);
     free(a.steps), free(a.predicate), free(a.against), free(a.journal), free(a.reproducer);

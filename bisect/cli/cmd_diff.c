@@ -1,7 +1,7 @@
 /* lastbit diff A B: two captures layer by layer. The engine is diff.c, the text is diff_text.c. */
-#include "command_line.h"
+#include "command/command_line.h"
 
-#include <lastbit/input.h>
+#include <lastbit/input_lines.h>
 #include <lastbit/output.h>
 #include <lastbit/diff.h>
 
@@ -16,7 +16,7 @@ static json_t *argument_value(const char *text)
 {
     char *end;
     const double number = strtod(text, &end);
-    return *text && !*end ? lb_json_number(number) : json_string(text);
+    return *text && !*end ? lb_command_json_number(number) : json_string(text);
 }
 
 static json_t *arguments_json(const lb_diff_row *r)
@@ -43,8 +43,10 @@ static json_t *row_json(const lb_diff_row *r)
         json_object_set_new(o, "other", r->other == LB_NONE ? json_null() : json_integer(r->other));
         json_object_set_new(o, "other_rank", json_integer(r->other_rank));
     }
-    json_object_set_new(o, "source", lb_json_line(&r->lines[0]));
-    json_object_set_new(o, "source_b", lb_json_line(&r->lines[1]));
+    if (r->hop_from != r->hop_to)
+        json_object_set_new(o, "hop", json_pack("{s:i,s:i}", "from", r->hop_from, "to", r->hop_to));
+    json_object_set_new(o, "source", lb_command_json_line(&r->lines[0]));
+    json_object_set_new(o, "source_b", lb_command_json_line(&r->lines[1]));
     if (r->n_arguments) json_object_set_new(o, "arguments", arguments_json(r));
     if (r->means) json_object_set_new(o, "means", json_string(r->means));
     json_object_set_new(o, "value", json_boolean(r->value));
@@ -53,15 +55,16 @@ static json_t *row_json(const lb_diff_row *r)
     if (r->after) json_object_set_new(o, "before_module", json_string(r->after));
     const lb_difference *d = &r->difference;
     bool known = r->measured || r->verdict == LB_VERDICT_IDENTICAL;
-    json_object_set_new(o, "max_abs", known ? lb_json_number(d->max_abs) : json_null());
-    json_object_set_new(o, "max_rel", known ? lb_json_number(d->max_rel) : json_null());
-    json_object_set_new(o, "rel_l2", known ? lb_json_number(d->rel_l2) : json_null());
-    json_object_set_new(o, "cosine", known ? lb_json_number(d->cosine) : json_null());
-    json_object_set_new(o, "max_ulp", known ? lb_json_number(d->max_ulp) : json_null());
+    json_object_set_new(o, "max_abs", known ? lb_command_json_number(d->max_abs) : json_null());
+    json_object_set_new(o, "max_rel", known ? lb_command_json_number(d->max_rel) : json_null());
+    json_object_set_new(o, "rel_l2", known ? lb_command_json_number(d->rel_l2) : json_null());
+    json_object_set_new(o, "cosine", known ? lb_command_json_number(d->cosine) : json_null());
+    json_object_set_new(o, "max_ulp", known ? lb_command_json_number(d->max_ulp) : json_null());
     json_object_set_new(o, "differing", known ? json_integer(d->differing) : json_null());
     json_object_set_new(o, "elements", known ? json_integer(d->elements) : json_null());
-    json_object_set_new(o, "bound_ratio", lb_json_number(r->bound_ratio));
-    if (r->measured) json_object_set_new(o, "pattern", json_sprintf("%s: %s", lb_pattern_text(d->pattern), d->detail));
+    json_object_set_new(o, "bound_ratio", lb_command_json_number(r->bound_ratio));
+    if (r->measured)
+        json_object_set_new(o, "pattern", json_sprintf("%s: %s", lb_compare_pattern_text(d->pattern), d->detail));
     return o;
 }
 
@@ -71,11 +74,11 @@ static json_t *tokens_json(const lb_diff_report *r)
     for (uint32_t i = 0; i < r->n_tokens; i++) {
         const lb_diff_tokens *t = &r->tokens[i];
         json_t *o = json_pack("{s:s,s:I}", "kind", t->kind, "count", (json_int_t)t->count);
-        json_object_set_new(o, "k3", t->has_targets ? lb_json_number(t->k3) : json_null());
-        json_object_set_new(o, "kl", lb_json_number(t->kl));
-        json_object_set_new(o, "top1", lb_json_number(t->top1));
-        json_object_set_new(o, "max_abs", t->has_targets ? lb_json_number(t->max_abs) : json_null());
-        json_object_set_new(o, "mean_abs", t->has_targets ? lb_json_number(t->mean_abs) : json_null());
+        json_object_set_new(o, "k3", t->has_targets ? lb_command_json_number(t->k3) : json_null());
+        json_object_set_new(o, "kl", lb_command_json_number(t->kl));
+        json_object_set_new(o, "top1", lb_command_json_number(t->top1));
+        json_object_set_new(o, "max_abs", t->has_targets ? lb_command_json_number(t->max_abs) : json_null());
+        json_object_set_new(o, "mean_abs", t->has_targets ? lb_command_json_number(t->mean_abs) : json_null());
         json_array_append_new(tokens, o);
     }
     return tokens;
@@ -90,15 +93,15 @@ static json_t *routing_json(const lb_diff_report *r)
                               "layer", x->layer, "tokens", (json_int_t)x->tokens, "choices", (json_int_t)x->choices,
                               "flips", (json_int_t)x->flips, "near_ties", (json_int_t)x->near_ties, "explained",
                               (json_int_t)x->explained);
-        json_object_set_new(o, "share", lb_json_number(x->choices ? (double)x->flips / (double)x->choices : 0));
-        json_object_set_new(o, "largest_margin", lb_json_number(x->largest_margin));
+        json_object_set_new(o, "share", lb_command_json_number(x->choices ? (double)x->flips / (double)x->choices : 0));
+        json_object_set_new(o, "largest_margin", lb_command_json_number(x->largest_margin));
         json_array_append_new(routing, o);
     }
     return routing;
 }
 
-/* Elements of what was compared by their distance in ulp: ["0", equal ones], ["2^i", those in [2^i, 2^(i+1))], …, ["inf", farther or not
- * finite]. */
+/* Elements of what was compared by their distance in ulp: ["0", equal ones], ["2^i", those in [2^i, 2^(i+1))], …,
+ * ["inf", farther or not finite]. */
 static json_t *ulp_json(const int64_t counts[LB_ULP_BUCKETS])
 {
     json_t *bins = json_array();
@@ -130,7 +133,7 @@ static json_t *differences_json(const lb_diff_report *r)
         if (!d->row.n_arguments) json_object_set_new(o, "arguments", json_array());
         json_object_set_new(o, "layer_b", d->layer_b ? json_string(d->layer_b) : json_null());
         json_object_set_new(o, "op_b", d->op_b ? json_string(d->op_b) : json_null());
-        json_object_set_new(o, "effect", lb_json_number(d->effect));
+        json_object_set_new(o, "effect", lb_command_json_number(d->effect));
         json_object_set_new(o, "times", json_integer(d->times));
         json_object_set_new(o, "steps", json_integer(d->steps));
         json_object_set_new(o, "ranks", ranks_json(d->ranks[0]));
@@ -178,8 +181,9 @@ static json_t *report_json(const lb_diff_report *r)
     json_object_set_new(o, "differences", differences_json(r));
     json_object_set_new(o, "map", map_json(r));
     json_object_set_new(o, "cost",
-                        json_pack("{s:I,s:I,s:I}", "runs", (json_int_t)r->cost.runs, "ops", (json_int_t)r->cost.ops,
-                                  "recorded", (json_int_t)r->recorded_ops));
+                        json_pack("{s:I,s:I,s:I,s:I}", "runs", (json_int_t)r->cost.runs, "exact",
+                                  (json_int_t)r->exact_runs, "ops", (json_int_t)r->cost.ops, "recorded",
+                                  (json_int_t)r->recorded_ops));
     json_object_set_new(o, "ulp_histogram", ulp_json(r->ulp_counts));
     return o;
 }
@@ -188,7 +192,7 @@ static lb_status print_report_text(const lb_diff_report *r, const char *const *p
 {
     char *text = lb_diff_text(r, paths[0], paths[1], all);
     if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
-    lb_print_text(text);
+    lb_command_print_text(text);
     free(text);
     return LB_OK;
 }
@@ -248,7 +252,8 @@ static void free_texts(char **texts)
 
 /* ---- the table of tensors ---- */
 
-/* Lines `SECOND = FIRST + FIRST  # relation`; of tensors that stand for several, and of those that met by their numbers, nothing need be said. */
+/* Lines `SECOND = FIRST + FIRST  # relation`; of tensors that stand for several, and of those that met by their
+ *                                numbers, nothing need be said. */
 typedef struct table {
     char *text;
     lb_diff_name *rows;
@@ -265,20 +270,19 @@ static char *trimmed(char *text)
 
 static lb_status read_table(const char *path, table *t, lb_err *err)
 {
-    FILE *file;
-    char *line = NULL, *text = NULL;
-    size_t room = 0, size = 0, number = 0;
-    LB_TRY(lb_input_stream(path, &file, err));
+    lb_input_lines lines;
+    char *text = NULL;
+    size_t size = 0;
+    LB_TRY(lb_input_lines_open(&lines, path, LB_INPUT_LINES_SHORT, err));
     FILE *kept = open_memstream(&text, &size);
     lb_status status = kept ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t n = 0; status == LB_OK && getline(&line, &room, file) >= 0;) {
-        number++;
-        line[strcspn(line, "#")] = '\0';
-        char *second = trimmed(line), *first = strstr(second, " = ");
+    for (uint32_t n = 0; status == LB_OK && lb_input_lines_next(&lines);) {
+        lines.text[strcspn(lines.text, "#")] = '\0';
+        char *second = trimmed(lines.text), *first = strstr(second, " = ");
         if (!*second) continue;
         if (!first) {
-            status = lb_fail(err, LB_ERR_CORRUPT, "--map %s, line %zu: expected SECOND = FIRST, found '%.80s'", path,
-                             number, second);
+            status = lb_fail(err, LB_ERR_CORRUPT, "--map %s, line %llu: expected SECOND = FIRST, found '%.80s'", path,
+                             (unsigned long long)lines.number, second);
             break;
         }
         *first = '\0', first += 3;
@@ -291,11 +295,10 @@ static lb_status read_table(const char *path, table *t, lb_err *err)
         t->rows = more, t->n = ++n;
         fprintf(kept, "%s%c%s%c", trimmed(second), 0, trimmed(first), 0);
     }
-    const lb_status ended = lb_input_stream_end(file, path, err);
+    const lb_status ended = lb_input_lines_close(&lines, err);
     if (status == LB_OK) status = ended;
-    if (status == LB_OK && !number) status = lb_fail(err, LB_ERR_CORRUPT, "--map %s: the file is empty", path);
+    if (status == LB_OK && !lines.number) status = lb_fail(err, LB_ERR_CORRUPT, "--map %s: the file is empty", path);
     if (kept) fclose(kept);
-    free(line);
     t->text = text;
     const char *at = text;
     for (uint32_t i = 0; status == LB_OK && i < t->n; i++) {
@@ -305,7 +308,7 @@ static lb_status read_table(const char *path, table *t, lb_err *err)
     return status;
 }
 
-static lb_status write_table(const lb_arguments *arguments, const lb_diff_report *r, lb_err *err)
+static lb_status write_table(const lb_command_arguments *arguments, const lb_diff_report *r, lb_err *err)
 {
     const uint32_t n_maps = count_texts(maps);
     const char **inputs = calloc((size_t)arguments->n_args + n_maps + 1, sizeof *inputs);
@@ -383,7 +386,7 @@ static lb_status read_kind_names(lb_diff_options *o, sides *s, lb_err *err)
     return LB_OK;
 }
 
-static lb_status open_sides(const lb_arguments *arguments, lb_diff_options *o, sides *s, lb_err *err)
+static lb_status open_sides(const lb_command_arguments *arguments, lb_diff_options *o, sides *s, lb_err *err)
 {
     uint32_t n = count_texts(noise);
     s->noise = calloc(n + 1, sizeof *s->noise);
@@ -433,7 +436,7 @@ static lb_status take_tables(lb_diff_options *o, sides *s, lb_err *err)
     return status;
 }
 
-static int run_diff(const lb_arguments *arguments, lb_diff_options *o)
+static int run_diff(const lb_command_arguments *arguments, lb_diff_options *o)
 {
     lb_err err = LB_ERR_INIT;
     sides s = {0};
@@ -441,10 +444,10 @@ static int run_diff(const lb_arguments *arguments, lb_diff_options *o)
     lb_status status = open_sides(arguments, o, &s, &err);
     if (status == LB_OK) status = take_tables(o, &s, &err);
     if (status == LB_OK) status = lb_diff_run(s.a, s.b, o, &report, &err);
-    lb_progress_end();
+    lb_command_progress_end();
     if (status == LB_OK && map_out) status = write_table(arguments, report, &err);
-    if (status == LB_OK && html) status = lb_write_page("diff", report_json(report), html, &err);
-    if (status == LB_OK && arguments->json) lb_print_json("diff", report_json(report));
+    if (status == LB_OK && html) status = lb_command_write_page("diff", report_json(report), html, &err);
+    if (status == LB_OK && arguments->json) lb_command_print_json("diff", report_json(report));
     if (status == LB_OK && !arguments->json) status = print_report_text(report, arguments->args, all, &err);
     int rc = status == LB_OK            ? exit_code(report)
              : status == LB_ERR_INVALID ? lb_command_misused("diff", "%s", err.message)
@@ -455,7 +458,7 @@ static int run_diff(const lb_arguments *arguments, lb_diff_options *o)
 }
 
 /* `lastbit parity A B` */
-static int run_tokens(const lb_arguments *arguments)
+static int run_tokens(const lb_command_arguments *arguments)
 {
     const char *words[] = {"parity", arguments->args[0], arguments->args[1], arguments->json ? "--json" : NULL, NULL};
     return lb_cmd_parity(arguments->json ? 4 : 3, words);
@@ -463,23 +466,23 @@ static int run_tokens(const lb_arguments *arguments)
 
 int lb_cmd_diff(int argc, const char **argv)
 {
-    lb_arguments arguments;
-    int rc = lb_arguments_parse(&command, argc, argv, &arguments);
+    lb_command_arguments arguments;
+    int rc = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (rc >= 0) return rc;
     lb_diff_options o = LB_DIFF_OPTIONS_INIT;
     o.maps = (const char *const *)maps, o.n_maps = count_texts(maps);
     lb_err err = LB_ERR_INIT;
     if (tokens_only) {
         rc = run_tokens(&arguments);
-        lb_arguments_release(&arguments);
+        lb_command_arguments_release(&arguments);
         return rc;
     }
     o.digests_only = digests_only;
     if (threads > 0) lb_replay_threads(threads);
-    if (!arguments.json) o.progress = lb_progress;
-    if (steps && !lb_steps_parse(steps, &o.first_step, &o.last_step))
+    if (!arguments.json) o.progress = lb_command_progress;
+    if (steps && !lb_command_parse_steps(steps, &o.first_step, &o.last_step))
         rc = lb_command_misused("diff", "--steps %s: expected N or A-B", steps);
-    else if (lb_memory_parse(memory, &o.memory_bytes, &err) != LB_OK)
+    else if (lb_command_parse_memory(memory, &o.memory_bytes, &err) != LB_OK)
         rc = lb_command_misused("diff", "%s", err.message);
     else if (threads < 0)
         rc = lb_command_misused("diff", "--threads %d: expected a number of threads", threads);
@@ -487,6 +490,6 @@ int lb_cmd_diff(int argc, const char **argv)
         rc = run_diff(&arguments, &o);
     free_texts(maps), free_texts(noise);
     free(steps), free(kinds_path), free(kind_names), free(memory), free(html), free(map_out);
-    lb_arguments_release(&arguments);
+    lb_command_arguments_release(&arguments);
     return rc;
 }

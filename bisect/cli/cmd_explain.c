@@ -1,6 +1,6 @@
-/* lastbit explain A [B]: which kernel, precision or order turns one recording into the other. The engine is explain.c, the
- * text explain_text.c. */
-#include "command_line.h"
+/* lastbit explain A [B]: which kernel, precision or order turns one recording into the other. The engine is explain.c,
+ * the text explain_text.c. */
+#include "command/command_line.h"
 
 #include <lastbit/explain.h>
 #include <lastbit/invariance.h>
@@ -15,8 +15,8 @@ static json_t *layer_json(const lb_explain_layer *l)
     json_t *o =
         json_pack("{s:I,s:i,s:s,s:s,s:i,s:i}", "step", (json_int_t)l->step, "rank", l->rank, "phase",
                   lb_phase_name(l->phase), "layer", l->layer, "own", (int)l->own, "inherited", (int)l->inherited);
-    json_object_set_new(o, "local", lb_json_number(l->local)),
-        json_object_set_new(o, "total", lb_json_number(l->total));
+    json_object_set_new(o, "local", lb_command_json_number(l->local)),
+        json_object_set_new(o, "total", lb_command_json_number(l->total));
     return o;
 }
 
@@ -26,10 +26,10 @@ static json_t *budget_json(const lb_explain_budget *b)
     double sum = 0;
     for (uint32_t i = 0; i < b->n_rows; i++) {
         const lb_explain_share *x = &b->rows[i];
-        json_t *o = json_pack("{s:s,s:s,s:s,s:i}", "cause", lb_cause_name(x->cause), "schedule", x->schedule, "layer",
-                              x->layer, "places", (int)x->places);
-        json_object_set_new(o, "share", lb_json_number(x->share)),
-            json_object_set_new(o, "size", lb_json_number(x->size));
+        json_t *o = json_pack("{s:s,s:s,s:s,s:i}", "cause", lb_explain_cause_name(x->cause), "schedule", x->schedule,
+                              "layer", x->layer, "places", (int)x->places);
+        json_object_set_new(o, "share", lb_command_json_number(x->share)),
+            json_object_set_new(o, "size", lb_command_json_number(x->size));
         json_array_append_new(rows, o);
         sum += x->share;
     }
@@ -37,10 +37,10 @@ static json_t *budget_json(const lb_explain_budget *b)
                           b->output, "elements", (json_int_t)b->elements, "differing", (json_int_t)b->differing,
                           "left_out", (int)b->left_out, "rows", rows);
     json_object_set_new(o, "left", json_string(b->left));
-    json_object_set_new(o, "gap", lb_json_number(b->gap)),
-        json_object_set_new(o, "together", lb_json_number(b->together));
-    json_object_set_new(o, "interaction", lb_json_number(b->together - sum)),
-        json_object_set_new(o, "rest", lb_json_number(1 - b->together));
+    json_object_set_new(o, "gap", lb_command_json_number(b->gap)),
+        json_object_set_new(o, "together", lb_command_json_number(b->together));
+    json_object_set_new(o, "interaction", lb_command_json_number(b->together - sum)),
+        json_object_set_new(o, "rest", lb_command_json_number(1 - b->together));
     return o;
 }
 
@@ -49,19 +49,19 @@ static json_t *finding_json(const lb_explain_finding *f)
     json_t *o =
         json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:i,s:i}", "step", (json_int_t)f->step, "rank", f->rank,
                   "phase", lb_phase_name(f->phase), "layer", f->layer, "op", f->op, "other_op", f->other_op, "cause",
-                  lb_cause_name(f->cause), "schedule", f->schedule, "matched", (json_int_t)f->matched, "elements",
-                  (json_int_t)f->elements, "excluded", (int)f->excluded, "tried", (int)f->tried);
+                  lb_explain_cause_name(f->cause), "schedule", f->schedule, "matched", (json_int_t)f->matched,
+                  "elements", (json_int_t)f->elements, "excluded", (int)f->excluded, "tried", (int)f->tried);
     json_object_set_new(o, "index", f->index == LB_NONE ? json_null() : json_integer(f->index));
     json_object_set_new(o, "other", f->other == LB_NONE ? json_null() : json_integer(f->other));
-    json_object_set_new(o, "source", lb_json_line(&f->lines[0]));
-    json_object_set_new(o, "source_b", lb_json_line(&f->lines[1]));
+    json_object_set_new(o, "source", lb_command_json_line(&f->lines[0]));
+    json_object_set_new(o, "source_b", lb_command_json_line(&f->lines[1]));
     json_object_set_new(o, "first", json_string(f->first));
     json_object_set_new(o, "reversed", json_boolean(f->reversed));
     json_object_set_new(o, "also", json_string(f->also));
-    json_object_set_new(o, "proof", json_string(lb_proof_name(f->proof)));
+    json_object_set_new(o, "proof", json_string(lb_explain_proof_name(f->proof)));
     json_object_set_new(o, "why", json_string(f->why));
-    json_object_set_new(o, "local", lb_json_number(f->local)),
-        json_object_set_new(o, "total", lb_json_number(f->total));
+    json_object_set_new(o, "local", lb_command_json_number(f->local)),
+        json_object_set_new(o, "total", lb_command_json_number(f->total));
     return o;
 }
 
@@ -80,7 +80,8 @@ static json_t *report_json(const lb_explain_report *r)
     json_t *findings = json_array(), *missing = json_array();
     for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, finding_json(&r->findings[i]));
     for (uint32_t i = 0; i < r->n_missing; i++) json_array_append_new(missing, json_string(r->missing[i]));
-    json_t *layers = json_array(), *budgets = json_array();
+    json_t *layers = json_array(), *budgets = json_array(), *notes = json_array();
+    for (uint32_t i = 0; i < r->n_notes; i++) json_array_append_new(notes, json_string(r->notes[i]));
     for (uint32_t i = 0; i < r->n_layers; i++) json_array_append_new(layers, layer_json(&r->layers[i]));
     for (uint32_t i = 0; i < r->n_budgets; i++) json_array_append_new(budgets, budget_json(&r->budgets[i]));
     json_t *routings = json_array();
@@ -91,10 +92,10 @@ static json_t *report_json(const lb_explain_report *r)
     }
     json_t *rows = json_array();
     for (uint32_t i = 0; i < r->n_rows; i++) json_array_append_new(rows, rows_json(&r->rows[i]));
-    return json_pack("{s:{s:I,s:I},s:o,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "cost", "runs", (json_int_t)r->cost.runs,
+    return json_pack("{s:{s:I,s:I},s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "cost", "runs", (json_int_t)r->cost.runs,
                      "ops", (json_int_t)r->cost.ops, "findings", findings, "layers", layers, "budget", budgets,
-                     "routing", routings, "rows", rows, "missing", missing, "ops", "aligned", (json_int_t)r->ops,
-                     "differing", (json_int_t)r->differing);
+                     "routing", routings, "rows", rows, "missing", missing, "notes", notes, "ops", "aligned",
+                     (json_int_t)r->ops, "differing", (json_int_t)r->differing);
 }
 
 static char *steps, *layer, *phase, *select_ops, *invariance, *memory, *html;
@@ -259,7 +260,7 @@ static void print_invariance_text(const lb_invariance *v)
     }
 }
 
-static int run_invariance(const lb_arguments *arguments, const lb_explain_options *o)
+static int run_invariance(const lb_command_arguments *arguments, const lb_explain_options *o)
 {
     lb_err err = LB_ERR_INIT;
     lb_capture *capture = NULL;
@@ -274,8 +275,8 @@ static int run_invariance(const lb_arguments *arguments, const lb_explain_option
     const bool opened = status == LB_OK;
     if (status == LB_OK) status = lb_invariance_run(capture, &v, &found, &err);
     for (uint32_t i = 0; i < found.n_rows; i++) varies |= found.rows[i].varies;
-    if (status == LB_OK && html) status = lb_write_page("explain", invariance_json(&found), html, &err);
-    if (status == LB_OK && arguments->json) lb_print_json("explain", invariance_json(&found));
+    if (status == LB_OK && html) status = lb_command_write_page("explain", invariance_json(&found), html, &err);
+    if (status == LB_OK && arguments->json) lb_command_print_json("explain", invariance_json(&found));
     if (status == LB_OK && !arguments->json) print_invariance_text(&found);
     int rc = !opened                      ? lb_command_fail("explain", &err)
              : status == LB_ERR_NOT_FOUND ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
@@ -294,7 +295,7 @@ static int exit_code(const lb_explain_report *r)
     return r->n_missing ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
 }
 
-static int run_explain(const lb_arguments *arguments, const lb_explain_options *o)
+static int run_explain(const lb_command_arguments *arguments, const lb_explain_options *o)
 {
     lb_err err = LB_ERR_INIT;
     lb_capture *a = NULL, *b = NULL;
@@ -304,9 +305,9 @@ static int run_explain(const lb_arguments *arguments, const lb_explain_options *
     if (status == LB_OK && arguments->n_args > 1) status = lb_capture_open(arguments->args[1], &b, &err);
     const bool opened = status == LB_OK;
     if (status == LB_OK) status = lb_explain_run(a, b, o, &report, &err);
-    lb_progress_end();
-    if (status == LB_OK && html) status = lb_write_page("explain", report_json(report), html, &err);
-    if (status == LB_OK && arguments->json) lb_print_json("explain", report_json(report));
+    lb_command_progress_end();
+    if (status == LB_OK && html) status = lb_command_write_page("explain", report_json(report), html, &err);
+    if (status == LB_OK && arguments->json) lb_command_print_json("explain", report_json(report));
     if (status == LB_OK && !arguments->json) {
         text =
             lb_explain_text(report, arguments->args[0], arguments->n_args > 1 ? arguments->args[1] : NULL, all, table);
@@ -328,8 +329,8 @@ static int run_explain(const lb_arguments *arguments, const lb_explain_options *
 
 int lb_cmd_explain(int argc, const char **argv)
 {
-    lb_arguments arguments;
-    int rc = lb_arguments_parse(&command, argc, argv, &arguments);
+    lb_command_arguments arguments;
+    int rc = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (rc >= 0) return rc;
     lb_explain_options o = LB_EXPLAIN_OPTIONS_INIT;
     lb_err err = LB_ERR_INIT;
@@ -340,10 +341,10 @@ int lb_cmd_explain(int argc, const char **argv)
     while (maps && maps[o.n_maps]) o.n_maps++;
     o.trees = (const char *const *)trees;
     while (trees && trees[o.n_trees]) o.n_trees++;
-    if (!arguments.json) o.progress = lb_progress;
-    if (steps && !lb_steps_parse(steps, &o.first_step, &o.last_step))
+    if (!arguments.json) o.progress = lb_command_progress;
+    if (steps && !lb_command_parse_steps(steps, &o.first_step, &o.last_step))
         rc = lb_command_misused("explain", "--steps %s: expected N or A-B", steps);
-    else if (lb_memory_parse(memory, &o.memory_bytes, &err) != LB_OK)
+    else if (lb_command_parse_memory(memory, &o.memory_bytes, &err) != LB_OK)
         rc = lb_command_misused("explain", "%s", err.message);
     else if (threads < 0 || stop_after < 0)
         rc = lb_command_misused("explain", "--threads and --stop-after take no negative numbers");
@@ -358,6 +359,6 @@ int lb_cmd_explain(int argc, const char **argv)
     for (uint32_t i = 0; launches && launches[i]; i++) free(launches[i]);
     free(maps), free(trees), free(launches), free(selector), free(steps), free(layer), free(phase), free(select_ops),
         free(invariance), free(memory), free(html);
-    lb_arguments_release(&arguments);
+    lb_command_arguments_release(&arguments);
     return rc;
 }

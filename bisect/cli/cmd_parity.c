@@ -1,6 +1,6 @@
-/* lastbit parity A B: log-probabilities of the same tokens in two files. The engine is in bisect/parity. */
-#include "command_line.h"
-#include "text_door.h"
+/* lastbit parity A B: log-probabilities of the same tokens in two files. The engine is in bisect/pairs/parity. */
+#include "command/command_line.h"
+#include "command/text_door.h"
 
 #include <lastbit/parity.h>
 
@@ -91,7 +91,7 @@ static json_t *row_json(const lb_parity_row *row)
     const char *reason = lb_parity_reason_name(row->reason);
     json_object_set_new(o, "reason", *reason ? json_string(reason) : json_null());
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        json_object_set_new(o, numbers[i].name, lb_json_number(numbers[i].value));
+        json_object_set_new(o, numbers[i].name, lb_command_json_number(numbers[i].value));
     return o;
 }
 
@@ -110,9 +110,9 @@ static json_t *token_json(const lb_parity_token *t, const lb_token_sequence *seq
     if (token->id >= 0) json_object_set_new(o, "id", json_integer(token->id));
     json_t *text = token->text ? json_string(token->text) : NULL;
     if (text) json_object_set_new(o, "text", text);
-    json_object_set_new(o, "log_p", lb_json_number(t->log_p));
-    json_object_set_new(o, "log_q", lb_json_number(t->log_q));
-    json_object_set_new(o, "k3", lb_json_number(t->k3));
+    json_object_set_new(o, "log_p", lb_command_json_number(t->log_p));
+    json_object_set_new(o, "log_q", lb_command_json_number(t->log_q));
+    json_object_set_new(o, "k3", lb_command_json_number(t->k3));
     return o;
 }
 
@@ -120,10 +120,10 @@ static json_t *token_json(const lb_parity_token *t, const lb_token_sequence *seq
 static json_t *loss_json(const lb_parity_report *r)
 {
     json_t *o = json_object();
-    json_object_set_new(o, "first", lb_json_number(r->all.loss_a));
-    json_object_set_new(o, "second", lb_json_number(r->all.loss_b));
-    json_object_set_new(o, "ratio", lb_json_finite(r->all.loss_b / r->all.loss_a));
-    json_object_set_new(o, "noise_factor", lb_json_number(r->all.noise_loss));
+    json_object_set_new(o, "first", lb_command_json_number(r->all.loss_a));
+    json_object_set_new(o, "second", lb_command_json_number(r->all.loss_b));
+    json_object_set_new(o, "ratio", lb_command_json_finite(r->all.loss_b / r->all.loss_a));
+    json_object_set_new(o, "noise_factor", lb_command_json_number(r->all.noise_loss));
     return o;
 }
 
@@ -165,7 +165,7 @@ static json_t *report_json(const lb_parity_report *r, const lb_token_set *a, boo
     json_object_set_new(o, "loss", loss_json(r));
     json_object_set_new(o, "coverage", coverage_json(r));
     json_object_set_new(o, "causes", causes_json(r));
-    json_object_set_new(o, "noise_floor", lb_json_number(r->noise_floor));
+    json_object_set_new(o, "noise_floor", lb_command_json_number(r->noise_floor));
     if (map) {
         json_t *rows = json_array();
         for (uint32_t i = 0; i < r->n_pairs; i++) {
@@ -193,7 +193,7 @@ static lb_status print_text(const lb_parity_report *r, const lb_token_set *a, co
     const lb_parity_colour colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR") ? lb_text_code : NULL;
     char *text = lb_parity_text(r, a, b, threshold);
     if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
-    lb_print_text(text);
+    lb_command_print_text(text);
     free(text);
     for (uint32_t i = 0; heat && i < r->n_pairs; i++) {
         char *map = lb_parity_heat_map(r, a, i, terminal_width(), colour);
@@ -204,7 +204,7 @@ static lb_status print_text(const lb_parity_report *r, const lb_token_set *a, co
     return LB_OK;
 }
 
-static int run(const lb_arguments *arguments)
+static int run(const lb_command_arguments *arguments)
 {
     lb_err err = LB_ERR_INIT;
     lb_token_set *a = NULL, *b = NULL, *noise = NULL;
@@ -215,8 +215,8 @@ static int run(const lb_arguments *arguments)
     if (status == LB_OK && noise_path) status = lb_token_set_read(noise_path, &noise, &err);
     o.threshold = threshold, o.worst = (uint32_t)worst, o.noise = noise;
     if (status == LB_OK) status = lb_parity_run(a, b, &o, &report, &err);
-    if (status == LB_OK && html) status = lb_write_page("parity", report_json(report, a, true), html, &err);
-    if (status == LB_OK && arguments->json) lb_print_json("parity", report_json(report, a, heat));
+    if (status == LB_OK && html) status = lb_command_write_page("parity", report_json(report, a, true), html, &err);
+    if (status == LB_OK && arguments->json) lb_command_print_json("parity", report_json(report, a, heat));
     if (status == LB_OK && !arguments->json) status = print_text(report, a, b, &err);
     int rc = status != LB_OK                     ? lb_command_fail("parity", &err)
              : report->verdict == LB_PARITY_PASS ? LB_EXIT_SAME
@@ -234,9 +234,9 @@ static json_t *cell_json(const lb_parity_cell *cell)
                   "command", cell->command, "out", cell->out, "verdict", lb_parity_verdict_name(cell->verdict), "exit",
                   cell->exit, "seconds", cell->seconds, "resumed", cell->resumed, "scored", cell->scored, "matters",
                   cell->matters, "message", cell->message);
-    json_object_set_new(o, "k3", cell->scored ? lb_json_number(cell->reference.k3) : json_null());
-    json_object_set_new(o, "worst", lb_json_number(cell->worst));
-    json_object_set_new(o, "baseline", lb_json_number(cell->baseline));
+    json_object_set_new(o, "k3", cell->scored ? lb_command_json_number(cell->reference.k3) : json_null());
+    json_object_set_new(o, "worst", lb_command_json_number(cell->worst));
+    json_object_set_new(o, "baseline", lb_command_json_number(cell->baseline));
     return o;
 }
 
@@ -249,11 +249,11 @@ static json_t *matrix_json(const lb_parity_matrix *m)
         if (cell->matters) json_array_append_new(matters, json_sprintf("%s=%s", cell->variable, cell->value));
     }
     return json_pack("{s:o,s:o,s:o,s:f}", "cells", cells, "matters", matters, "noise_floor",
-                     lb_json_number(m->noise_floor), "threshold", threshold);
+                     lb_command_json_number(m->noise_floor), "threshold", threshold);
 }
 
 /* 0: every run that ended passes; 1: some do not. */
-static int run_matrix(const lb_arguments *arguments)
+static int run_matrix(const lb_command_arguments *arguments)
 {
     lb_err err = LB_ERR_INIT;
     lb_parity_options o = LB_PARITY_OPTIONS_INIT;
@@ -261,12 +261,12 @@ static int run_matrix(const lb_arguments *arguments)
     char *work = work_folder ? strdup(work_folder) : malloc(strlen(matrix_path) + sizeof ".runs");
     if (work && !work_folder) sprintf(work, "%s.runs", matrix_path);
     o.threshold = threshold;
-    if (!arguments->json) o.progress = lb_progress;
+    if (!arguments->json) o.progress = lb_command_progress;
     lb_status status = work ? lb_parity_matrix_run(matrix_path, work, &o, &matrix, &err)
                             : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
-    lb_progress_end();
+    lb_command_progress_end();
     free(work);
-    if (status == LB_OK) status = lb_write_page("parity", html ? matrix_json(matrix) : NULL, html, &err);
+    if (status == LB_OK) status = lb_command_write_page("parity", html ? matrix_json(matrix) : NULL, html, &err);
     if (status != LB_OK)
         return status == LB_ERR_INVALID ? lb_command_misused("parity", "%s", err.message)
                                         : lb_command_fail("parity", &err);
@@ -274,8 +274,8 @@ static int run_matrix(const lb_arguments *arguments)
     for (uint32_t i = 0; i < matrix->n; i++)
         same &= matrix->cells[i].scored && matrix->cells[i].verdict == LB_PARITY_PASS;
     char *text = arguments->json ? NULL : lb_parity_matrix_text(matrix, threshold);
-    if (arguments->json) lb_print_json("parity", matrix_json(matrix));
-    if (text) lb_print_text(text);
+    if (arguments->json) lb_command_print_json("parity", matrix_json(matrix));
+    if (text) lb_command_print_text(text);
     free(text);
     lb_parity_matrix_free(matrix);
     return same ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
@@ -287,7 +287,8 @@ static bool at_floor(const lb_block_swap *row, const lb_block_swap *floor)
     return row->run && floor->run && row->all.k3 <= 1.5 * floor->all.k3 + 1e-15;
 }
 
-/* What the table says, in a sentence: the fewest classes that take the gap to the floor, or the one that takes most of it. */
+/* What the table says, in a sentence: the fewest classes that take the gap to the floor, or the one that takes most of
+ * it. */
 static void print_swaps_answer(const lb_block_swap *rows, uint32_t n, const lb_block_swap *floor)
 {
     const lb_block_swap *best = NULL;
@@ -344,17 +345,18 @@ static void print_swaps_json(const lb_block_swap *rows, uint32_t n, const lb_blo
         const lb_block_swap *r = &rows[i];
         json_array_append_new(list, json_pack("{s:s,s:I,s:b,s:I,s:o,s:o,s:s,s:b,s:s}", "classes", r->classes, "blocks",
                                               (json_int_t)r->blocks, "run", r->run, "count", (json_int_t)r->all.count,
-                                              "k3", r->run ? lb_json_number(r->all.k3) : json_null(), "worst",
-                                              lb_json_number(r->worst), "worst_kind", r->worst_kind, "at_floor",
+                                              "k3", r->run ? lb_command_json_number(r->all.k3) : json_null(), "worst",
+                                              lb_command_json_number(r->worst), "worst_kind", r->worst_kind, "at_floor",
                                               at_floor(r, floor), "message", r->message));
     }
-    lb_print_json("parity",
-                  json_pack("{s:o,s:f,s:o,s:s}", "swaps", list, "threshold", threshold, "floor",
-                            floor->run ? lb_json_number(floor->all.k3) : json_null(), "floor_message", floor->message));
+    lb_command_print_json("parity", json_pack("{s:o,s:f,s:o,s:s}", "swaps", list, "threshold", threshold, "floor",
+                                              floor->run ? lb_command_json_number(floor->all.k3) : json_null(),
+                                              "floor_message", floor->message));
 }
 
-/* 0: the models agree as they are, or under the exchange that was asked for; 1: they do not, or one class alone makes them agree. */
-static int run_swaps(const lb_arguments *arguments)
+/* 0: the models agree as they are, or under the exchange that was asked for; 1: they do not, or one class alone makes
+ * them agree. */
+static int run_swaps(const lb_command_arguments *arguments)
 {
     lb_err err = LB_ERR_INIT;
     lb_parity_options o = LB_PARITY_OPTIONS_INIT;
@@ -382,8 +384,8 @@ static int run_swaps(const lb_arguments *arguments)
 
 int lb_cmd_parity(int argc, const char **argv)
 {
-    lb_arguments arguments;
-    int rc = lb_arguments_parse(&command, argc, argv, &arguments);
+    lb_command_arguments arguments;
+    int rc = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (rc >= 0) return rc;
     if (!(threshold > 0))
         rc = lb_command_misused("parity", "--threshold: expected a number above 0");
@@ -394,6 +396,6 @@ int lb_cmd_parity(int argc, const char **argv)
     else
         rc = matrix_path ? run_matrix(&arguments) : swap_block ? run_swaps(&arguments) : run(&arguments);
     free(noise_path), free(matrix_path), free(work_folder), free(swap_block), free(html);
-    lb_arguments_release(&arguments);
+    lb_command_arguments_release(&arguments);
     return rc;
 }

@@ -1,6 +1,6 @@
-/* lastbit ranks CAPTURE…: losses and gradients of data-parallel workers side by side, of one run or under several settings. The engine is
- * in bisect/workers. */
-#include "command_line.h"
+/* lastbit ranks CAPTURE…: losses and gradients of data-parallel workers side by side, of one run or under several
+ * settings. The engine is in bisect/inspection/workers. */
+#include "command/command_line.h"
 
 #include <lastbit/ranks.h>
 
@@ -52,10 +52,10 @@ static const lb_command command = {
 
 static void set_row(json_t *o, const lb_ranks_row *row)
 {
-    json_object_set_new(o, "grad_norm_mean", lb_json_number(row->grad_norm_mean));
-    json_object_set_new(o, "grad_norm_std", lb_json_number(row->grad_norm_std));
-    json_object_set_new(o, "grad_cosine_mean", lb_json_number(row->grad_cosine_mean));
-    json_object_set_new(o, "grad_cosine_min", lb_json_number(row->grad_cosine_min));
+    json_object_set_new(o, "grad_norm_mean", lb_command_json_number(row->grad_norm_mean));
+    json_object_set_new(o, "grad_norm_std", lb_command_json_number(row->grad_norm_std));
+    json_object_set_new(o, "grad_cosine_mean", lb_command_json_number(row->grad_cosine_mean));
+    json_object_set_new(o, "grad_cosine_min", lb_command_json_number(row->grad_cosine_min));
 }
 
 static json_t *rows_json(const lb_ranks_row *rows, uint32_t n)
@@ -72,14 +72,15 @@ static json_t *rows_json(const lb_ranks_row *rows, uint32_t n)
 static json_t *step_json(const lb_ranks_step *s)
 {
     json_t *workers = json_array();
-    json_t *o = json_pack("{s:I,s:o,s:o,s:o}", "step", (json_int_t)s->step, "loss_mean", lb_json_number(s->loss_mean),
-                          "loss_std", lb_json_number(s->loss_std), "loss_range", lb_json_number(s->loss_range));
+    json_t *o =
+        json_pack("{s:I,s:o,s:o,s:o}", "step", (json_int_t)s->step, "loss_mean", lb_command_json_number(s->loss_mean),
+                  "loss_std", lb_command_json_number(s->loss_std), "loss_range", lb_command_json_number(s->loss_range));
     set_row(o, &s->all);
     for (uint32_t i = 0; i < s->n_workers; i++)
         json_array_append_new(workers, json_pack("{s:i,s:o,s:o,s:o}", "rank", s->workers[i].rank, "loss",
-                                                 lb_json_number(s->workers[i].loss), "grad_norm",
-                                                 lb_json_number(s->workers[i].grad_norm), "grad_cosine",
-                                                 lb_json_number(s->workers[i].cosine)));
+                                                 lb_command_json_number(s->workers[i].loss), "grad_norm",
+                                                 lb_command_json_number(s->workers[i].grad_norm), "grad_cosine",
+                                                 lb_command_json_number(s->workers[i].cosine)));
     json_object_set_new(o, "workers", workers);
     json_object_set_new(o, "layers", rows_json(s->layers, s->n_layers));
     json_object_set_new(o, "blocks", rows_json(s->blocks, s->n_blocks));
@@ -121,12 +122,12 @@ static json_t *setting_json(const lb_ranks_setting *s, const lb_ranks_report *re
         if (s->apart[m]) json_array_append_new(apart, json_string(measures[m]));
     json_t *o = json_pack("{s:s,s:b,s:o,s:o}", "capture", name, "inconsistent", (int)s->inconsistent, "apart", apart,
                           "report", report_json(report));
-    json_object_set_new(o, "loss_mean", lb_json_number(s->loss_mean));
-    json_object_set_new(o, "loss_std", lb_json_number(s->loss_std));
-    json_object_set_new(o, "loss_range", lb_json_number(s->loss_range));
-    json_object_set_new(o, "grad_norm_mean", lb_json_number(s->grad_norm_mean));
-    json_object_set_new(o, "grad_norm_std", lb_json_number(s->grad_norm_std));
-    json_object_set_new(o, "grad_cosine_mean", lb_json_number(s->grad_cosine_mean));
+    json_object_set_new(o, "loss_mean", lb_command_json_number(s->loss_mean));
+    json_object_set_new(o, "loss_std", lb_command_json_number(s->loss_std));
+    json_object_set_new(o, "loss_range", lb_command_json_number(s->loss_range));
+    json_object_set_new(o, "grad_norm_mean", lb_command_json_number(s->grad_norm_mean));
+    json_object_set_new(o, "grad_norm_std", lb_command_json_number(s->grad_norm_std));
+    json_object_set_new(o, "grad_cosine_mean", lb_command_json_number(s->grad_cosine_mean));
     return o;
 }
 
@@ -136,7 +137,7 @@ static lb_status report_on(const char *name, const lb_ranks_options *o, lb_ranks
     lb_status status = lb_capture_open(name, &capture, err);
     if (status == LB_OK) status = lb_ranks_run(capture, o, report, err);
     lb_capture_close(capture);
-    lb_progress_end();
+    lb_command_progress_end();
     return status;
 }
 
@@ -147,7 +148,7 @@ static int exit_code(const lb_ranks_report *report)
                                                : LB_EXIT_UNTESTABLE;
 }
 
-static int run(const lb_arguments *arguments, const lb_ranks_options *o)
+static int run(const lb_command_arguments *arguments, const lb_ranks_options *o)
 {
     lb_err err = LB_ERR_INIT;
     lb_ranks_report *report = NULL;
@@ -155,35 +156,42 @@ static int run(const lb_arguments *arguments, const lb_ranks_options *o)
     char *text = status == LB_OK && !arguments->json ? lb_ranks_text(report, layers) : NULL;
     if (status == LB_OK && !arguments->json && !text)
         status = lb_fail(&err, LB_ERR_NOMEM, "out of memory for the text");
-    if (status == LB_OK && html) status = lb_write_page("ranks", report_json(report), html, &err);
-    if (text && status == LB_OK) lb_print_text(text);
-    if (status == LB_OK && arguments->json) lb_print_json("ranks", report_json(report));
+    if (status == LB_OK && html) status = lb_command_write_page("ranks", report_json(report), html, &err);
+    if (text && status == LB_OK) lb_command_print_text(text);
+    if (status == LB_OK && arguments->json) lb_command_print_json("ranks", report_json(report));
     const int rc = status != LB_OK ? lb_command_fail("ranks", &err) : exit_code(report);
     free(text);
     lb_ranks_report_free(report);
     return rc;
 }
 
-static lb_status print_settings(const lb_arguments *arguments, const lb_ranks_settings *s,
-                                const lb_ranks_report *const *reports, bool found, lb_err *err)
+static json_t *settings_json(const lb_command_arguments *arguments, const lb_ranks_settings *s,
+                             const lb_ranks_report *const *reports, bool found)
 {
-    if (!arguments->json) {
-        char *text = lb_ranks_settings_text(s, reports, arguments->args);
-        if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
-        lb_print_text(text);
-        free(text);
-        return LB_OK;
-    }
     json_t *list = json_array();
     for (uint32_t i = 0; i < s->n; i++)
         json_array_append_new(list, setting_json(&s->list[i], reports[i], arguments->args[i]));
-    lb_print_json("ranks", json_pack("{s:s,s:s,s:i,s:o}", "verdict", found ? "found" : "clean", "closest",
-                                     arguments->args[s->closest], "steps_compared", (int)s->n_steps, "settings", list));
+    return json_pack("{s:s,s:s,s:i,s:o}", "verdict", found ? "found" : "clean", "closest", arguments->args[s->closest],
+                     "steps_compared", (int)s->n_steps, "settings", list);
+}
+
+static lb_status print_settings(const lb_command_arguments *arguments, const lb_ranks_settings *s,
+                                const lb_ranks_report *const *reports, bool found, lb_err *err)
+{
+    if (html) LB_TRY(lb_command_write_page("ranks", settings_json(arguments, s, reports, found), html, err));
+    if (!arguments->json) {
+        char *text = lb_ranks_settings_text(s, reports, arguments->args);
+        if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
+        lb_command_print_text(text);
+        free(text);
+        return LB_OK;
+    }
+    lb_command_print_json("ranks", settings_json(arguments, s, reports, found));
     return LB_OK;
 }
 
 /* Of several captures: found where one is inconsistent, or has findings of its own. */
-static int run_settings(const lb_arguments *arguments, const lb_ranks_options *o)
+static int run_settings(const lb_command_arguments *arguments, const lb_ranks_options *o)
 {
     lb_err err = LB_ERR_INIT;
     lb_ranks_settings *settings = NULL;
@@ -208,20 +216,18 @@ static int run_settings(const lb_arguments *arguments, const lb_ranks_options *o
 
 int lb_cmd_ranks(int argc, const char **argv)
 {
-    lb_arguments arguments;
+    lb_command_arguments arguments;
     lb_ranks_options o = LB_RANKS_OPTIONS_INIT;
-    int rc = lb_arguments_parse(&command, argc, argv, &arguments);
+    int rc = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (rc >= 0) return rc;
-    if (steps_text && !lb_steps_parse(steps_text, &o.first_step, &o.last_step))
+    if (steps_text && !lb_command_parse_steps(steps_text, &o.first_step, &o.last_step))
         rc = lb_command_misused("ranks", "--steps %s: expected a step, or the first and the last as in 100-102",
                                 steps_text);
-    else if (html && arguments.n_args > 1)
-        rc = lb_command_misused("ranks", "--html writes the page of one capture");
     else {
-        if (!arguments.json) o.progress = lb_progress;
+        if (!arguments.json) o.progress = lb_command_progress;
         rc = arguments.n_args > 1 ? run_settings(&arguments, &o) : run(&arguments, &o);
     }
     free(steps_text), free(html);
-    lb_arguments_release(&arguments);
+    lb_command_arguments_release(&arguments);
     return rc;
 }

@@ -1,8 +1,10 @@
-/* lastbit report RESULT …: one HTML page of what commands found. The engine is in bisect/report. */
-#include "command_line.h"
+/* lastbit report RESULT …: one HTML page of what commands found. The engine is in bisect/inspection/report. */
+#include "command/command_line.h"
 
 #include <lastbit/input.h>
+#include <lastbit/input_lines.h>
 #include <lastbit/archive.h>
+#include <lastbit/decode_limit.h>
 #include <lastbit/report.h>
 
 #include <errno.h>
@@ -41,27 +43,6 @@ static const lb_command command = {
 };
 
 /* ---- a file with a result ---- */
-
-static lb_status read_all(FILE *from, const char *path, char **bytes, size_t *n, lb_err *err)
-{
-    size_t size = 0, room = 0;
-    char *text = NULL;
-    for (size_t got = 1; got && size < MOST_BYTES; size += got) {
-        if (size == room) {
-            char *grown = realloc(text, room = room ? 2 * room : 1 << 16);
-            if (!grown) {
-                free(text);
-                return lb_fail(err, LB_ERR_NOMEM, "out of memory for %s", path);
-            }
-            text = grown;
-        }
-        got = fread(text + size, 1, room - size, from);
-    }
-    *bytes = text, *n = size;
-    if (ferror(from)) return lb_fail(err, LB_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
-    if (size >= MOST_BYTES) return lb_fail(err, LB_ERR_LIMIT, "%s is no result: it is larger than a GB", path);
-    return LB_OK;
-}
 
 /* JSON of a command begins with a brace, or comes from a pipe; a capture does not. */
 static bool is_result(const char *path)
@@ -114,17 +95,22 @@ static lb_status read_capture(const char *path, char **bytes, size_t *n, lb_err 
     return *bytes ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for the tables of %s", path);
 }
 
+/* A result is no larger than a GB. */
+static uint64_t most_bytes(void)
+{
+    return lb_decode_limit_room() < MOST_BYTES ? lb_decode_limit_room() : MOST_BYTES;
+}
+
 static lb_status read_argument(const char *path, char **bytes, size_t *n, lb_err *err)
 {
-    if (strcmp(path, "-") == 0) return read_all(stdin, "stdin", bytes, n, err);
+    if (strcmp(path, "-") == 0) return lb_input_lines_rest(stdin, NULL, most_bytes(), bytes, n, err);
     if (!is_result(path)) return read_capture(path, bytes, n, err);
     FILE *from;
     LB_TRY(lb_input_stream(path, &from, err));
-    const lb_status status = read_all(from, path, bytes, n, err), ended = lb_input_stream_end(from, path, err);
-    return status == LB_OK ? ended : status;
+    return lb_input_lines_rest(from, path, most_bytes(), bytes, n, err);
 }
 
-static int run(const lb_arguments *arguments)
+static int run(const lb_command_arguments *arguments)
 {
     lb_err err = LB_ERR_INIT;
     lb_report_part *parts = calloc((size_t)arguments->n_args, sizeof *parts);
@@ -141,7 +127,7 @@ static int run(const lb_arguments *arguments)
     free(parts);
     if (status != LB_OK) return lb_command_fail("report", &err);
     if (arguments->json)
-        lb_print_json("report", json_pack("{s:s, s:i}", "page", path, "results", arguments->n_args));
+        lb_command_print_json("report", json_pack("{s:s, s:i}", "page", path, "results", arguments->n_args));
     else
         printf("%s: a page of %d result%s\n", path, arguments->n_args, arguments->n_args == 1 ? "" : "s");
     return LB_EXIT_SAME;
@@ -149,11 +135,11 @@ static int run(const lb_arguments *arguments)
 
 int lb_cmd_report(int argc, const char **argv)
 {
-    lb_arguments arguments;
-    int rc = lb_arguments_parse(&command, argc, argv, &arguments);
+    lb_command_arguments arguments;
+    int rc = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (rc >= 0) return rc;
     rc = run(&arguments);
     free(output);
-    lb_arguments_release(&arguments);
+    lb_command_arguments_release(&arguments);
     return rc;
 }

@@ -1,7 +1,7 @@
 /* lastbit watch: reads the log of a run, finished or growing, and says what goes wrong in it. */
-#include "command_line.h"
-#include "watch_action.h"
-#include "watch_output.h"
+#include "command/command_line.h"
+#include "cli/watch_action.h"
+#include "cli/watch_output.h"
 
 #include <ctype.h>
 #include <glob.h>
@@ -26,7 +26,7 @@ typedef struct options {
     lb_alarm_level exit_level; /* 0: none */
 } options;
 
-/* ---- shards from a file of their own -------------------------------------------------------------------------------- */
+/* ---- shards from a file of their own ----------------------------------------------------------------------------- */
 
 typedef struct shard_row {
     int64_t step;
@@ -94,7 +94,7 @@ static const char *shard_at(const shard_list *list, int64_t step)
     return low ? list->rows[low - 1].name : NULL;
 }
 
-/* ---- one log -------------------------------------------------------------------------------------------------------- */
+/* ---- one log ----------------------------------------------------------------------------------------------------- */
 
 typedef struct session {
     const options *o;
@@ -193,9 +193,10 @@ static lb_status watch_log(session *s, lb_watched_log *out, lb_err *err)
     return status;
 }
 
-/* ---- options -------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
-/* The number that a checkpoint's path ends in, be it "step_25000", "model_025000.pt" or "25000/weights.safetensors"; -1: none. */
+/* The number that a checkpoint's path ends in, be it "step_25000", "model_025000.pt" or "25000/weights.safetensors";
+ * -1: none. */
 static int64_t step_of_path(const char *path)
 {
     int64_t step = -1;
@@ -304,7 +305,7 @@ static int check_log_options(const options *o)
     return err.status == LB_ERR_INVALID ? lb_command_misused(NAME, "%s", err.message) : lb_command_fail(NAME, &err);
 }
 
-/* ---- all logs ------------------------------------------------------------------------------------------------------- */
+/* ---- all logs ---------------------------------------------------------------------------------------------------- */
 
 static void look_between(const lb_watched_log *logs, uint32_t n, bool same_seed, lb_watch_between *between)
 {
@@ -341,9 +342,10 @@ static int give_report(const lb_watched_log *logs, uint32_t n, const options *o,
     }
     alarms += between.n_alarms;
     lb_err err = LB_ERR_INIT;
-    const bool written = lb_write_page(NAME, o->html ? lb_watch_json(logs, n, &between) : NULL, o->html, &err) == LB_OK;
+    const bool written =
+        lb_command_write_page(NAME, o->html ? lb_watch_json(logs, n, &between) : NULL, o->html, &err) == LB_OK;
     if (json)
-        lb_print_json(NAME, lb_watch_json(logs, n, &between));
+        lb_command_print_json(NAME, lb_watch_json(logs, n, &between));
     else
         lb_watch_print_report(logs, n, &between);
     free(between.alarms);
@@ -470,8 +472,8 @@ int lb_cmd_watch(int argc, const char **argv)
         .min_args = 1,
         .max_args = -1,
     };
-    lb_arguments arguments;
-    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    lb_command_arguments arguments;
+    int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code < 0) {
         code = check_options(&o, arguments.n_args);
         if (code == 0) code = check_log_options(&o);
@@ -480,7 +482,7 @@ int lb_cmd_watch(int argc, const char **argv)
             if (o.follow) sigaction(SIGINT, &end, NULL), sigaction(SIGTERM, &end, NULL);
             code = run(&o, arguments.args, (uint32_t)arguments.n_args, arguments.json);
         }
-        lb_arguments_release(&arguments);
+        lb_command_arguments_release(&arguments);
     }
     release(&o);
     return code;

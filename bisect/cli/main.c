@@ -1,12 +1,12 @@
 /* lastbit COMMAND …: finds the command and hands over. Each command is cmd_NAME.c beside the library it drives.
  */
-#include "command_line.h"
+#include "command/command_line.h"
 
-#include "help_page.h"
-#include "refusal.h"
-#include "reference.h"
-#include "schema_files.h"
-#include "text_door.h"
+#include "command/help_page.h"
+#include "command/refusal.h"
+#include "command/reference.h"
+#include "command/schema_files.h"
+#include "command/text_door.h"
 
 #include <lastbit/output.h>
 #include <lastbit/processor.h>
@@ -118,16 +118,17 @@ static int print_reference(const char *form, const char *what)
     return LB_EXIT_SAME;
 }
 
-/* The library passes over a word that it does not know, and whoever doubts the instructions would not hear of it. */
+/* The library passes over a word that it does not know, and a user who doubts the instructions would not hear of it. */
 static bool is_known_isa(const char *text)
 {
     bool known = !text || !*text;
     for (int level = LB_ISA_SCALAR; level <= LB_ISA_AVX512 && !known; level++)
-        known = strcmp(text, lb_isa_name((lb_isa)level)) == 0;
+        known = strcmp(text, lb_processor_isa_name((lb_isa)level)) == 0;
     return known;
 }
 
-/* An answer that did not arrive is none, whatever it said; nor is one that was made while the system refused memory or a read. */
+/* An answer that did not arrive is none, whatever it said; nor is one that was made while the system refused memory or
+ * a read. */
 static int deliver(const char *name, int code)
 {
     const int had = ferror(stdout), kept = lb_refusal_end(code);
@@ -138,8 +139,8 @@ static int deliver(const char *name, int code)
     return lb_refusal_end(LB_EXIT_FAILED);
 }
 
-/* Working copies come and go with every op. Left alone, glibc hands what is large back to the system at once, and the next op pays for the
- * first touch of every page, which is more than most ops compute. */
+/* Working copies come and go with every op. Left alone, glibc hands what is large back to the system at once, and the
+ * next op pays for the first touch of every page, which is more than most ops compute. */
 static void keep_freed_memory(void)
 {
 #ifdef __GLIBC__
@@ -148,12 +149,13 @@ static void keep_freed_memory(void)
 #endif
 }
 
-/* Threads of OpenMP that wait spin, and where other processes want the cores, the one that all wait for does not get its turn: a replay by two
- * threads takes ten times as long as by one. OpenMP reads the environment when its library is loaded, which is before main: so a command that
- * computes starts itself once more, and takes back what it set, since programs that it starts are not to have it from us. */
+/* Threads of OpenMP that wait spin, and where other processes want the cores, the one that all wait for does not get
+ * its turn: a replay by two threads takes ten times as long as by one. OpenMP reads the environment when its library is
+ * loaded, which is before main: so a command that computes starts itself once more, and takes back what it set, since
+ * programs that it starts are not to have it from us. */
 static void let_waiting_threads_sleep(const char *command, const char **argv)
 {
-    static const char *const computing[] = {"replay", "diff", "explain", "bisect", "parity", "audit", "ranks"};
+    static const char *const computing[] = {"replay", "diff", "explain", "bisect", "parity", "audit", "ranks", "check"};
     static const char mark[] = "LASTBIT_WAITING";
     bool computes = false;
     if (getenv(mark)) {
@@ -219,8 +221,8 @@ int main(int argc, const char **argv)
     lb_refusal_begin(command);
     keep_freed_memory();
     lb_text_door_open();
-    /* A reader that goes away (`lastbit ls … | head`) is no failure of ours: end quietly as other tools do. A file that grows too large
-     * (ulimit -f) is a write that fails, which is said. */
+    /* A reader that goes away (`lastbit ls … | head`) is no failure of ours: end quietly as other tools do. A file that
+     * grows too large (ulimit -f) is a write that fails, which is said. */
     signal(SIGPIPE, SIG_DFL);
     signal(SIGXFSZ, SIG_IGN);
     catch_signals();

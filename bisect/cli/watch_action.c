@@ -1,7 +1,7 @@
 /* What `lastbit watch` does: see watch_action.h. */
-#include "watch_action.h"
+#include "cli/watch_action.h"
 
-#include "watch_output.h"
+#include "cli/watch_output.h"
 
 #include <lastbit/executable.h>
 #include <lastbit/output.h>
@@ -21,7 +21,7 @@
 
 #define MARK "lastbit watch: no checkpoint while this file exists"
 
-/* ---- the hold file -------------------------------------------------------------------------------------------------- */
+/* ---- the hold file ----------------------------------------------------------------------------------------------- */
 
 lb_status lb_watch_actions_begin(lb_watch_actions *a, const char *const *logs, lb_err *err)
 {
@@ -62,7 +62,7 @@ void lb_watch_actions_hold(lb_watch_actions *a, const lb_watch_hold *hold)
     if (hold->open && !a->held) fprintf(stderr, "lastbit watch: %s\n", err.message);
 }
 
-/* ---- the flight recorder -------------------------------------------------------------------------------------------- */
+/* ---- the flight recorder ----------------------------------------------------------------------------------------- */
 
 /* Whether SIGUSR2 has a handler there; where it has none it would end the process. */
 static bool catches(pid_t pid)
@@ -129,7 +129,7 @@ static void trigger(lb_watch_actions *a)
                 a->trigger);
 }
 
-/* ---- commands ------------------------------------------------------------------------------------------------------- */
+/* ---- commands ---------------------------------------------------------------------------------------------------- */
 
 static void put_number(const char *name, double number)
 {

@@ -1,5 +1,6 @@
-/* What `lastbit watch` does when something happens: a file that exists while checkpoints are held, a command for each alarm, a webhook
- * that it is sent to, a file that it is appended to, the flight recorder of a run that is being recorded. Nothing here ends the watch: what fails is said on stderr. */
+/* What `lastbit watch` does when something happens: a file that exists while checkpoints are held, a command for each
+ * alarm, a webhook that it is sent to, a file that it is appended to, the flight recorder of a run that is being
+ * recorded. Nothing here ends the watch: what fails is said on stderr. */
 #ifndef LB_WATCH_ACTION_H
 #define LB_WATCH_ACTION_H
 
@@ -26,14 +27,15 @@ typedef struct lb_watch_actions {
     uint32_t n_waiting, first_waiting, passed_over, failed;
 } lb_watch_actions;
 
-/* A hold file that an earlier watch left goes; LB_ERR_EXISTS when no watch has written the file, or a file that is to be written is one of
- * `logs`, which end with NULL and stay the caller's. */
+/* A hold file that an earlier watch left goes; LB_ERR_EXISTS when no watch has written the file, or a file that is to
+ * be written is one of `logs`, which end with NULL and stay the caller's. */
 lb_status lb_watch_actions_begin(lb_watch_actions *actions, const char *const *logs, lb_err *err);
 void lb_watch_actions_alarm(lb_watch_actions *actions, const lb_watch_alarm *alarm);
 void lb_watch_actions_hold(lb_watch_actions *actions, const lb_watch_hold *hold);
 /* Starts what waits when nothing runs. */
 void lb_watch_actions_poll(lb_watch_actions *actions);
-/* Waits for commands. The hold file goes unless the run is out still; `interrupted`: the watch ends first, and it goes. */
+/* Waits for commands. The hold file goes unless the run is out still; `interrupted`: the watch ends first, and it
+ * goes. */
 void lb_watch_actions_end(lb_watch_actions *actions, bool interrupted);
 
 #endif

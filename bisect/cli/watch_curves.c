@@ -1,7 +1,7 @@
 /* See watch_curves.h. */
-#include "watch_curves.h"
+#include "cli/watch_curves.h"
 
-#include "command_line.h"
+#include "command/command_line.h"
 
 #include <math.h>
 
@@ -68,7 +68,7 @@ json_t *lb_watch_curves_json(const lb_watch_curves *c)
         for (uint32_t i = 0; i < n; i++) {
             const double x = (i < c->n ? &c->points[i] : &c->open)->value[k];
             any |= !isnan(x);
-            json_array_append_new(list, lb_json_number(x));
+            json_array_append_new(list, lb_command_json_number(x));
         }
         if (any) json_object_set(all, names[k], list);
         json_decref(list);

@@ -1,5 +1,5 @@
-/* The curves of a log for `watch --json`: at most a few thousand steps of it. Of neighbours the loudest stays, so that no spike is lost:
- * a step that is not finite, else the largest gradient norm, else the largest loss.
+/* The curves of a log for `watch --json`: at most a few thousand steps of it. Of neighbours the loudest stays, so that
+ * no spike is lost: a step that is not finite, else the largest gradient norm, else the largest loss.
  */
 #ifndef LB_WATCH_CURVES_H
 #define LB_WATCH_CURVES_H

@@ -1,7 +1,7 @@
 /* What `lastbit watch` prints: see watch_output.h. */
-#include "watch_output.h"
+#include "cli/watch_output.h"
 
-#include "command_line.h"
+#include "command/command_line.h"
 
 #include <lastbit/text.h>
 
@@ -11,7 +11,7 @@
 
 enum { ALARMS_SHOWN = 30, ROWS_SHOWN = 8 };
 
-/* ---- as it happens -------------------------------------------------------------------------------------------------- */
+/* ---- as it happens ----------------------------------------------------------------------------------------------- */
 
 void lb_watch_print_alarm(FILE *out, const lb_watch_alarm *a)
 {
@@ -30,7 +30,7 @@ void lb_watch_print_hold(FILE *out, const lb_watch_hold *h)
     fflush(out);
 }
 
-/* ---- what can be said at all ------------------------------------------------------------------------------------------ */
+/* ---- what can be said at all ------------------------------------------------------------------------------------- */
 
 bool lb_watch_is_unreadable(const lb_watch_counts *counts)
 {
@@ -51,7 +51,7 @@ const char *lb_watch_verdict(const lb_watched_log *log, const lb_watch_report *r
     return !r->records || !series || lb_watch_is_unreadable(&log->counts) ? "undecided" : "clean";
 }
 
-/* ---- both detectors side by side ------------------------------------------------------------------------------------ */
+/* ---- both detectors side by side --------------------------------------------------------------------------------- */
 
 typedef struct tally {
     uint32_t n;
@@ -154,7 +154,7 @@ static void print_detectors(const lb_watch_report *r)
     }
 }
 
-/* ---- in words ------------------------------------------------------------------------------------------------------- */
+/* ---- in words ---------------------------------------------------------------------------------------------------- */
 
 static const char *pattern_text(lb_watch_pattern pattern)
 {
@@ -292,7 +292,7 @@ void lb_watch_print_report(const lb_watched_log *logs, uint32_t n, const lb_watc
     if (*between->finding.text) printf("%-10s%s\n", "noted", between->finding.text);
 }
 
-/* ---- as JSON -------------------------------------------------------------------------------------------------------- */
+/* ---- as JSON ----------------------------------------------------------------------------------------------------- */
 
 static json_t *text_or_null(const char *text)
 {
@@ -305,8 +305,8 @@ json_t *lb_watch_alarm_json(const lb_watch_alarm *a, const char *log)
     json_t *row = json_pack("{s:I, s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s}", "step", (json_int_t)a->step, "until",
                             (json_int_t)a->until, "kind", lb_alarm_kind_name(a->kind), "level",
                             lb_alarm_level_name(a->level), "detector", lb_alarm_detector_name(a->detector), "value",
-                            lb_json_finite(a->value), "reference", lb_json_finite(a->reference), "ratio",
-                            lb_json_finite(a->ratio), "shard", text_or_null(a->shard), "why", a->why);
+                            lb_command_json_finite(a->value), "reference", lb_command_json_finite(a->reference),
+                            "ratio", lb_command_json_finite(a->ratio), "shard", text_or_null(a->shard), "why", a->why);
     if (row && log) json_object_set_new(row, "log", json_string(log));
     return row;
 }

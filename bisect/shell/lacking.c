@@ -2,7 +2,7 @@
 #define _GNU_SOURCE /* open_memstream, asprintf */
 #include <lastbit/lacking.h>
 
-#include "shell_word.h"
+#include "shell/shell_word.h"
 
 #include <inttypes.h>
 #include <lastbit/bisect.h>

@@ -1,6 +1,6 @@
 /* The program that a capture recorded, as one would type it. */
 #define _GNU_SOURCE /* open_memstream */
-#include "shell_word.h"
+#include "shell/shell_word.h"
 
 #include <lastbit/json_text.h>
 #include <lastbit/bisect.h>

@@ -1,6 +1,6 @@
 /* See python_api.h. */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
-#include "python_api.h"
+#include "binding/python_api.h"
 
 #include <dlfcn.h>
 #include <string.h>

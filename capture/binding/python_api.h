@@ -1,7 +1,8 @@
 /* The part of Python's C interface that the recorder calls, found at run time in the interpreter that loaded us.
  *
- * No Python header is compiled in: a build serves every CPython from 3.9 on, and a C program that uses the recorder has no
- * Python at all. Everything here is a function that every CPython from 3.9 on exports: no macro of a header looks into an object. */
+ * No Python header is compiled in: a build serves every CPython from 3.9 on, and a C program that uses the recorder has
+ * no Python at all. Everything here is a function that every CPython from 3.9 on exports: no macro of a header looks
+ * into an object. */
 #ifndef LB_PYTHON_API_H
 #define LB_PYTHON_API_H
 

@@ -1,14 +1,14 @@
-/* What binds a Python process to its recorder: the objects each was given, the lock between threads, and failures on their
- * way into Python. See python_binding.h; capture/lastbit/torch/library.py is the other side. */
-#include "python_call.h"
+/* What binds a Python process to its recorder: the objects each was given, the lock between threads, and failures on
+ * their way into Python. See python_binding.h; capture/lastbit/torch/library.py is the other side. */
+#include "binding/python_call.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
 #define MUCH (256u << 10) /* bytes whose reading lets other threads of Python run */
 
-/* ---- errors and locks ----------------------------------------------------------------------------------------------- */
+/* ---- errors and locks -------------------------------------------------------------------------------------------- */
 
 void lb_binding_lock(lb_binding *b)
 {
@@ -32,7 +32,7 @@ void *lb_binding_enter(lb_binding *b, uint64_t bytes)
 void lb_binding_leave(lb_binding *b, void *state)
 {
     lb_unheld unheld;
-    lb_unheld_take(b, &unheld);
+    lb_hold_take_unheld(b, &unheld);
     pthread_mutex_unlock(&b->lock);
     if (state) py.PyEval_RestoreThread(state);
     lb_hold(b, &unheld);
@@ -67,7 +67,7 @@ bool lb_binding_swallow(lb_binding *b)
     return true;
 }
 
-/* ---- the binding ---------------------------------------------------------------------------------------------------- */
+/* ---- the binding ------------------------------------------------------------------------------------------------- */
 
 static void binding_free(lb_binding *b)
 {
@@ -77,12 +77,12 @@ static void binding_free(lb_binding *b)
     for (size_t i = 0; i < sizeof b->names / sizeof *names; i++) py.Py_DecRef(names[i]);
     for (size_t i = 0; i < b->n_dtypes; i++) py.Py_DecRef(b->dtypes[i].dtype);
     for (size_t i = 0; i < b->n_texts; i++) free(b->texts[i]);
-    lb_plans_release(b);
+    lb_dispatch_plans_release(b);
     lb_hold_nothing(b);
     free(b->held);
     free(b->dtypes);
     free(b->texts);
-    lb_storages_release(b);
+    lb_object_storages_release(b);
     lb_lines_release(b);
     pthread_mutex_destroy(&b->lock);
     free(b);

@@ -10,19 +10,20 @@
  *     python_binding.c   the other calls, each a builtin function
  *
  * One binding serves one recording. Python's global lock guards it; `lock` guards the recorder, whose calls may run
- * without the global lock when they have much to read. Nobody waits for `lock` with the global lock in hand, so that whoever has
- * `lock` may take the global one: it does to have bytes copied from a device (python_device.c). No other Python runs inside it.
+ * without the global lock when they have much to read. Nobody waits for `lock` with the global lock in hand, so that a
+ * thread that has `lock` may take the global one: it does to have bytes copied from a device (python_device.c). No
+ * other Python runs inside it.
  *
- * Functions that return false or NULL have set a Python exception. Of these only what the host itself raised ever reaches
- * it: the handler hands its own to `fail`, which ends the recording. */
+ * Functions that return false or NULL have set a Python exception. Of these only what the host itself raised ever
+ * reaches it: the handler hands its own to `fail`, which ends the recording. */
 #ifndef LB_PYTHON_BINDING_H
 #define LB_PYTHON_BINDING_H
 
-#include "python_api.h"
-#include "python_tensor.h"
+#include "binding/python_api.h"
+#include "binding/python_tensor.h"
 
 #include <lastbit/capture.h>
-#include <lastbit/hash.h>
+#include "base/hash.h"
 
 #include <pthread.h>
 
@@ -74,21 +75,21 @@ typedef struct lb_dtype_entry {
 typedef struct lb_thread lb_thread; /* python_place.c */
 
 /* What a schema tells about an op; made by Python. */
-typedef struct lb_plan {
+typedef struct lb_dispatch_plan {
     PyObject *func;   /* the overload; owned */
     PyObject *callee; /* what to call for it; owned */
     char *name;
     uint32_t flags;
     uint32_t n_args;
-    uint8_t *arg_flags;      /* lb_operand_flags, LB_INT_MEANS_FLOAT */
-    PyObject *names;         /* tuple of argument names; owned */
-    PyObject *defaults;      /* tuple; owned */
-    struct lb_plan *writing; /* the plan that holds when argument `writing_switch` (-1: always) is true */
+    uint8_t *arg_flags;               /* lb_operand_flags, LB_INT_MEANS_FLOAT */
+    PyObject *names;                  /* tuple of argument names; owned */
+    PyObject *defaults;               /* tuple; owned */
+    struct lb_dispatch_plan *writing; /* the plan that holds when argument `writing_switch` (-1: always) is true */
     int writing_switch;
     int chance; /* the argument without which nothing is drawn; -1 */
     bool ignored, collective, two_halves, masks;
     int8_t decomposes; /* in inference mode; -1: not asked yet, 2: always */
-} lb_plan;
+} lb_dispatch_plan;
 #define LB_INT_MEANS_FLOAT 128
 
 typedef struct lb_binding {
@@ -118,9 +119,9 @@ typedef struct lb_binding {
     } storages;
     struct lb_held *held; /* oldest first */
     uint32_t first_held, n_held, cap_held;
-    lb_shortcut shortcut;
+    lb_tensor_shortcut shortcut;
     bool negates; /* a view whose numbers are to be negated was made: Python is asked of every tensor */
-    lb_plan **plans;
+    lb_dispatch_plan **plans;
     lb_hash plan_of_func; /* rows of `plans` by the address of func */
     char **texts;         /* names of autograd nodes, each once */
     size_t n_texts;
@@ -143,7 +144,8 @@ void *lb_binding_enter(lb_binding *binding, uint64_t bytes);
 void lb_binding_leave(lb_binding *binding, void *state);
 /* Raises the recorder's report. */
 void lb_binding_raise(lb_binding *binding, const lb_err *err);
-/* Hands the exception that is set to `fail`. False when it is none of ours to swallow (KeyboardInterrupt): it is set again. */
+/* Hands the exception that is set to `fail`. False when it is none of ours to swallow (KeyboardInterrupt): it is set
+ * again. */
 bool lb_binding_swallow(lb_binding *binding);
 
 /* ---- python_device.c */
@@ -151,7 +153,7 @@ bool lb_binding_swallow(lb_binding *binding);
 /* Tensors of all devices are recorded as the host's are. */
 lb_status lb_devices_register(lb_binding *binding, lb_err *err);
 /* This thread is copying for the recorder, which must not be called now. */
-bool lb_is_copying(void);
+bool lb_python_is_copying(void);
 
 /* ---- python_hold.c */
 
@@ -163,61 +165,64 @@ typedef struct lb_unheld {
     uint64_t promised, fulfilled;
 } lb_unheld;
 /* Inside `lock`; then outside, with Python's global lock. */
-void lb_unheld_take(lb_binding *binding, lb_unheld *unheld);
+void lb_hold_take_unheld(lb_binding *binding, lb_unheld *unheld);
 void lb_hold(lb_binding *binding, const lb_unheld *unheld);
 /* The recorder is gone, and reads nothing. */
 void lb_hold_nothing(lb_binding *binding);
 
 /* ---- python_object.c */
 
-/* The bytes of a text, as UTF-8 where it has any: those of what Python took for bytes of no text, and of a NUL, pass no gate for names (lastbit/text.h)
- * unspelt. Valid until the 16th call after it, or as long as the text where that is plain. NULL with an exception. */
+/* The bytes of a text, as UTF-8 where it has any: those of what Python took for bytes of no text, and of a NUL, pass no
+ * gate for names (lastbit/text.h) unspelt. Valid until the 16th call after it, or as long as the text where that is
+ * plain. NULL with an exception. */
 const char *lb_python_text(PyObject *text);
 
 /* Memory for one call, freed all at once; and the Python objects that it points into. */
-typedef struct lb_scratch lb_scratch;
-void lb_scratch_free(lb_scratch *scratch);
+typedef struct lb_object_scratch lb_object_scratch;
+void lb_object_scratch_free(lb_object_scratch *scratch);
 
-typedef struct lb_intake {
+typedef struct lb_object_intake {
     lb_binding *binding;
     lb_thread *thread;
-    lb_scratch **scratch;
+    lb_object_scratch **scratch;
     uint64_t bytes; /* of the tensors taken */
     bool in_parts;  /* one of them was taken as something else: the list of its parts, or a text */
-} lb_intake;
+} lb_object_intake;
 /* Begins a call: what the last one took is gone. An op that runs before its end (called by Python code that we call) is
- * not recorded: lb_thread_is_busy says so. */
-lb_intake lb_intake_begin(lb_binding *binding, lb_thread *thread);
-void lb_intake_end(lb_intake *intake); /* drops the objects that were made meanwhile */
-void *lb_intake_room(lb_intake *intake, size_t bytes);
+ * not recorded: lb_place_thread_is_busy says so. */
+lb_object_intake lb_object_intake_begin(lb_binding *binding, lb_thread *thread);
+void lb_object_intake_end(lb_object_intake *intake); /* drops the objects that were made meanwhile */
+void *lb_object_intake_room(lb_object_intake *intake, size_t bytes);
 
-bool lb_take_operand(lb_intake *intake, PyObject *object, int depth, lb_operand *operand);
-/* A tensor; operand->tag is LIST for a sparse one (its parts, the numbers last), STRING for one whose bytes cannot be had. */
-bool lb_take_tensor(lb_intake *intake, PyObject *tensor, lb_operand *operand);
-/* The one that holds the numbers of what lb_take_tensor gave, NULL when nothing does. */
-const lb_seen *lb_numbers_of(const lb_operand *operand);
+bool lb_object_take_operand(lb_object_intake *intake, PyObject *object, int depth, lb_recorded_operand *operand);
+/* A tensor; operand->tag is LIST for a sparse one (its parts, the numbers last), STRING for one whose bytes cannot be
+ * had. */
+bool lb_object_take_tensor(lb_object_intake *intake, PyObject *tensor, lb_recorded_operand *operand);
+/* The one that holds the numbers of what lb_object_take_tensor gave, NULL when nothing does. */
+const lb_host_tensor *lb_object_numbers(const lb_recorded_operand *operand);
 /* The tensors in nested arguments, in order, at most LB_MAX_TENSORS. */
 #define LB_MAX_TENSORS 64
-bool lb_take_tensors(lb_intake *intake, PyObject *const *objects, int n, lb_seen **seen, uint32_t *count);
+bool lb_object_take_tensors(lb_object_intake *intake, PyObject *const *objects, int n, lb_host_tensor **seen,
+                            uint32_t *count);
 /* The key of a storage, or of a tensor's. From its first sight on its address is taken. */
-bool lb_storage_key(lb_binding *binding, PyObject *storage, int64_t *key);
-bool lb_take_storage(lb_binding *binding, PyObject *tensor, int64_t *key);
+bool lb_object_storage_key(lb_binding *binding, PyObject *storage, int64_t *key);
+bool lb_object_take_storage(lb_binding *binding, PyObject *tensor, int64_t *key);
 /* Forgets storages that are gone, or one that is named. */
-void lb_storages_release(lb_binding *binding); /* the set; the references are the caller's */
-bool lb_storages_sweep(lb_binding *binding);
-bool lb_storages_forget(lb_binding *binding, int64_t key);
+void lb_object_storages_release(lb_binding *binding); /* the set; the references are the caller's */
+bool lb_object_storages_sweep(lb_binding *binding);
+bool lb_object_storages_forget(lb_binding *binding, int64_t key);
 
 /* ---- python_place.c */
 
 /* The calling thread's state in this recording; NULL when out of memory (an exception is set). */
-lb_thread *lb_thread_get(lb_binding *binding);
-lb_scratch **lb_thread_scratch(lb_thread *thread);
-bool lb_thread_is_busy(const lb_thread *thread);
-void lb_thread_set_busy(lb_thread *thread, bool busy);
+lb_thread *lb_place_thread_get(lb_binding *binding);
+lb_object_scratch **lb_place_thread_scratch(lb_thread *thread);
+bool lb_place_thread_is_busy(const lb_thread *thread);
+void lb_place_thread_set_busy(lb_thread *thread, bool busy);
 /* What runs now is part of an op that has begun, and no op by itself: the thread is busy until it is over. */
-void lb_thread_set_aside(lb_thread *thread, bool aside);
+void lb_place_thread_set_aside(lb_thread *thread, bool aside);
 /* Phase, flags, place, node and thread of the op that runs now. */
-bool lb_place_op(lb_binding *binding, lb_thread *thread, const lb_plan *plan, lb_call *call);
+bool lb_place_op(lb_binding *binding, lb_thread *thread, const lb_dispatch_plan *plan, lb_recorded_call *call);
 /* A module is entered or left; `depth` counts modules from 1. */
 bool lb_place_enter(lb_binding *binding, lb_thread *thread, lb_place place, bool mark);
 bool lb_place_leave(lb_binding *binding, lb_thread *thread, uint32_t depth, bool mark);
@@ -228,7 +233,8 @@ bool lb_place_recomputes(const lb_binding *binding, lb_thread *thread, uint32_t 
 int lb_place_backward(lb_thread *thread, lb_binding *binding, bool begins);
 /* Ops of a graph that is run op by op: where they belong does not follow from the stack. Scope -1: no more of them. */
 void lb_place_graph(lb_thread *thread, int64_t scope, bool backward, uint32_t line);
-/* An optimizer's step or clipping begins: what runs outside modules is of it, until a forward in grad mode (of a closure) begins. */
+/* An optimizer's step or clipping begins: what runs outside modules is of it, until a forward in grad mode (of a
+ * closure) begins. */
 void lb_place_updates(lb_thread *thread);
 /* Marks of two steps stay: a graph may live on into the next. */
 void lb_place_step_closed(lb_thread *thread);
@@ -242,8 +248,8 @@ typedef enum lb_code_kind {
     LB_CODE_ENGINE = 2,  /* the same; and here autograd's engine was called */
     LB_CODE_MADE = 3     /* bytecode that a compiler made of the program's: its lines are not certain */
 } lb_code_kind;
-/* The line that runs now, in the innermost frame of the program's code, for lb_call.line; 0: there is none. `in_backward`: frames that
- * called autograd's engine are not asked. */
+/* The line that runs now, in the innermost frame of the program's code, for lb_recorded_call.line; 0: there is none.
+ * `in_backward`: frames that called autograd's engine are not asked. */
 bool lb_line_here(lb_binding *binding, bool in_backward, uint32_t *line);
 /* A line that Python found by itself. 0: out of memory. */
 uint32_t lb_line_add(lb_binding *binding, const char *file, uint32_t number, const char *function, const char *text);
@@ -251,11 +257,11 @@ void lb_lines_release(lb_binding *binding);
 
 /* ---- python_dispatch.c */
 extern PyMethodDef lb_dispatch_method; /* self: the mode */
-bool lb_plan_add(lb_binding *binding, PyObject *description);
-lb_plan *lb_plan_find(const lb_binding *binding, PyObject *func);
-void lb_plans_release(lb_binding *binding);
+bool lb_dispatch_plan_add(lb_binding *binding, PyObject *description);
+lb_dispatch_plan *lb_dispatch_plan_find(const lb_binding *binding, PyObject *func);
+void lb_dispatch_plans_release(lb_binding *binding);
 /* An op as a whole or by halves, for Python code that runs it itself. NULL with an exception. */
-lb_pending *lb_op_begin(lb_binding *binding, lb_plan *plan, PyObject *args, PyObject *kwargs);
-bool lb_op_end(lb_binding *binding, lb_pending *pending, PyObject *result, bool defer, uint32_t *row);
+lb_pending *lb_dispatch_op_begin(lb_binding *binding, lb_dispatch_plan *plan, PyObject *args, PyObject *kwargs);
+bool lb_dispatch_op_end(lb_binding *binding, lb_pending *pending, PyObject *result, bool defer, uint32_t *row);
 
 #endif

@@ -1,9 +1,9 @@
-/* How a builtin function of the binding is written: its arguments, its failures, and the recorder's lock. For the files that
- * hold such functions alone; they end in a table of them. */
+/* How a builtin function of the binding is written: its arguments, its failures, and the recorder's lock. For the files
+ * that hold such functions alone; they end in a table of them. */
 #ifndef LB_PYTHON_CALL_H
 #define LB_PYTHON_CALL_H
 
-#include "python_binding.h"
+#include "binding/python_binding.h"
 
 /* Builtin functions, ended by one without a name. */
 extern PyMethodDef lb_recording_methods[]; /* python_recording.c */
@@ -49,7 +49,7 @@ static inline const char *text_or_null(const lb_binding *b, PyObject *object)
 }
 
 /* Every builtin: `b`, `args`; the number of arguments is checked, exceptions of their conversion too. */
-#define CALL(name, count)                                                                                              \
+#define LB_PYTHON_CALL(name, count)                                                                                    \
     static PyObject *name##_taken(lb_binding *b, PyObject *const *args);                                               \
     static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)                        \
     {                                                                                                                  \
@@ -59,7 +59,7 @@ static inline const char *text_or_null(const lb_binding *b, PyObject *object)
             py.PyErr_SetString(b->of.exception, #name " takes " #count " arguments");                                  \
             return NULL;                                                                                               \
         }                                                                                                              \
-        if (lb_is_copying()) {                                                                                         \
+        if (lb_python_is_copying()) {                                                                                  \
             py.PyErr_SetString(b->of.exception, #name " was called while the recorder copies from a device");          \
             return NULL;                                                                                               \
         }                                                                                                              \
@@ -75,7 +75,7 @@ static inline const char *text_or_null(const lb_binding *b, PyObject *object)
     static PyObject *name##_taken(lb_binding *b, PyObject *const *args)
 
 /* A call of the recorder between conversions that may have failed and its report. */
-#define RECORDER(call)                                                                                                 \
+#define LB_PYTHON_RECORDER(call)                                                                                       \
     lb_err err = LB_ERR_INIT;                                                                                          \
     lb_status status = LB_ERR_STATE;                                                                                   \
     if (py.PyErr_Occurred()) return NULL;                                                                              \
@@ -86,6 +86,6 @@ static inline const char *text_or_null(const lb_binding *b, PyObject *object)
         lb_fail(&err, LB_ERR_STATE, "the recording is closed");                                                        \
     lb_binding_leave(b, state)
 
-#define METHOD(name) {#name, name, LB_PYTHON_FASTCALL, NULL}
+#define LB_PYTHON_METHOD(name) {#name, name, LB_PYTHON_FASTCALL, NULL}
 
 #endif

@@ -1,15 +1,16 @@
-/* Bytes that lie on a device, fetched by Python: the function that is registered for every kind of device. See python_binding.h.
+/* Bytes that lie on a device, fetched by Python: the function that is registered for every kind of device. See
+ * python_binding.h.
  *
- * It runs inside `lock`, with or without Python's global lock, and takes that. What Python does meanwhile (a finalizer, a signal
- * handler) may come back to us: such calls are refused. */
-#include "python_binding.h"
+ * It runs inside `lock`, with or without Python's global lock, and takes that. What Python does meanwhile (a finalizer,
+ * a signal handler) may come back to us: such calls are refused. */
+#include "binding/python_binding.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static _Thread_local bool copying;
 
-bool lb_is_copying(void)
+bool lb_python_is_copying(void)
 {
     return copying;
 }
@@ -41,7 +42,7 @@ static int64_t ask(lb_binding *b, PyObject *function, const uint64_t *numbers, i
     int64_t answer = call(function, numbers, n);
     copying = false;
     if (py.PyErr_Occurred())
-        answer = py.PyErr_ExceptionMatches(b->of.exception) ? failed : not_now; /* not now: somebody pressed Ctrl-C */
+        answer = py.PyErr_ExceptionMatches(b->of.exception) ? failed : not_now; /* not now: Ctrl-C was pressed */
     py.PyErr_Clear();
     py.PyErr_Restore(type, value, trace);
     py.PyGILState_Release(state);

@@ -1,27 +1,27 @@
 /* The dispatch mode's handler: sees every op below autograd, runs it, and records what it was. See python_binding.h.
  *
- * What can be known from an op's schema was worked out once, in Python (a plan). An op that writes no argument is recorded
- * after it ran; one that does is begun before, so that what it overwrites is read first. Rare things (collectives, ops that
- * inference mode leaves whole, tensors that unwrap themselves) are left to Python. */
-#include "python_binding.h"
+ * What can be known from an op's schema was worked out once, in Python (a plan). An op that writes no argument is
+ * recorded after it ran; one that does is begun before, so that what it overwrites is read first. Rare things
+ * (collectives, ops that inference mode leaves whole, tensors that unwrap themselves) are left to Python. */
+#include "binding/python_binding.h"
 
-#include <lastbit/array.h>
-#include <lastbit/hash.h>
+#include "base/array.h"
+#include "base/hash.h"
 #include <stdlib.h>
 #include <string.h>
 
 lb_binding *lb_active;
 
-/* ---- plans ---------------------------------------------------------------------------------------------------------- */
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-lb_plan *lb_plan_find(const lb_binding *b, PyObject *func)
+lb_dispatch_plan *lb_dispatch_plan_find(const lb_binding *b, PyObject *func)
 {
     LB_HASH_EACH(row, &b->plan_of_func, (uint64_t)(uintptr_t)func)
     if (b->plans[row]->func == func) return b->plans[row];
     return NULL;
 }
 
-static void plan_free(lb_plan *p)
+static void plan_free(lb_dispatch_plan *p)
 {
     if (!p) return;
     PyObject *owned[] = {p->func, p->callee, p->names, p->defaults};
@@ -32,7 +32,7 @@ static void plan_free(lb_plan *p)
     free(p);
 }
 
-void lb_plans_release(lb_binding *b)
+void lb_dispatch_plans_release(lb_binding *b)
 {
     for (uint32_t i = 0; i < b->plan_of_func.n; i++) plan_free(b->plans[i]);
     free(b->plans);
@@ -62,9 +62,9 @@ static long long integer_item(PyObject *description, const char *key)
 }
 
 /* NULL with an exception; what the description lacks is none, false or 0. */
-static lb_plan *plan_of(lb_binding *b, PyObject *description)
+static lb_dispatch_plan *plan_of(lb_binding *b, PyObject *description)
 {
-    lb_plan *p = calloc(1, sizeof *p);
+    lb_dispatch_plan *p = calloc(1, sizeof *p);
     if (!p) return no_memory(b), NULL;
     p->func = owned_item(description, "func");
     p->callee = owned_item(description, "callee");
@@ -101,9 +101,9 @@ static lb_plan *plan_of(lb_binding *b, PyObject *description)
     return NULL;
 }
 
-bool lb_plan_add(lb_binding *b, PyObject *description)
+bool lb_dispatch_plan_add(lb_binding *b, PyObject *description)
 {
-    lb_plan *p = plan_of(b, description);
+    lb_dispatch_plan *p = plan_of(b, description);
     if (!p) return false;
     PyObject *writing = py.PyDict_GetItemString(description, "writing");
     if (writing && writing != b->of.none && !(p->writing = plan_of(b, writing))) {
@@ -111,11 +111,11 @@ bool lb_plan_add(lb_binding *b, PyObject *description)
         return false;
     }
     const uint32_t n = b->plan_of_func.n;
-    if (lb_plan_find(b, p->func)) { /* two threads met the op at once */
+    if (lb_dispatch_plan_find(b, p->func)) { /* two threads met the op at once */
         plan_free(p);
         return true;
     }
-    lb_plan **plans = lb_array_grow(b->plans, n, sizeof *plans);
+    lb_dispatch_plan **plans = lb_array_grow(b->plans, n, sizeof *plans);
     if (plans) b->plans = plans, plans[n] = p;
     if (plans && lb_hash_add(&b->plan_of_func, (uint64_t)(uintptr_t)p->func, n)) return true;
     plan_free(p);
@@ -123,22 +123,22 @@ bool lb_plan_add(lb_binding *b, PyObject *description)
 }
 
 /* Borrowed; Python works it out at the first sight of an op. */
-static lb_plan *plan_for(lb_binding *b, PyObject *func)
+static lb_dispatch_plan *plan_for(lb_binding *b, PyObject *func)
 {
-    lb_plan *p = lb_plan_find(b, func);
+    lb_dispatch_plan *p = lb_dispatch_plan_find(b, func);
     if (p) return p;
     PyObject *done = py.PyObject_CallFunctionObjArgs(b->of.plan_for, func, NULL);
     py.Py_DecRef(done);
     if (!done) return NULL;
-    p = lb_plan_find(b, func);
+    p = lb_dispatch_plan_find(b, func);
     if (!p) py.PyErr_SetString(b->of.exception, "an op has no plan");
     return p;
 }
 
-/* ---- a call as operands --------------------------------------------------------------------------------------------- */
+/* ---- a call as operands ------------------------------------------------------------------------------------------ */
 
 /* What the call gives for argument `a`, borrowed; the default where it gives nothing. NULL with an exception. */
-static PyObject *argument(const lb_plan *p, PyObject *args, Py_ssize_t n, PyObject *kwargs, Py_ssize_t a)
+static PyObject *argument(const lb_dispatch_plan *p, PyObject *args, Py_ssize_t n, PyObject *kwargs, Py_ssize_t a)
 {
     if (a < n) return py.PyTuple_GetItem(args, a);
     PyObject *given = kwargs ? py.PyDict_GetItemWithError(kwargs, py.PyTuple_GetItem(p->names, a)) : NULL;
@@ -152,28 +152,29 @@ static bool is_true(PyObject *object)
 }
 
 /* Indexing with a mask makes a shape of its contents. */
-static bool has_mask(const lb_operand *indices)
+static bool has_mask(const lb_recorded_operand *indices)
 {
     for (uint32_t i = 0; indices->tag == LB_ARG_LIST && i < indices->count; i++) {
-        const lb_operand *index = &indices->u.items[i];
+        const lb_recorded_operand *index = &indices->u.items[i];
         if (index->tag == LB_ARG_VALUE && (index->u.tensor->dtype == LB_BOOL || index->u.tensor->dtype == LB_U8))
             return true;
     }
     return false;
 }
 
-static bool take_call(lb_intake *intake, const lb_plan *p, PyObject *args, PyObject *kwargs, lb_call *call)
+static bool take_call(lb_object_intake *intake, const lb_dispatch_plan *p, PyObject *args, PyObject *kwargs,
+                      lb_recorded_call *call)
 {
     const Py_ssize_t n = py.PyTuple_Size(args);
-    lb_operand *operands = lb_intake_room(intake, (p->n_args + 1) * sizeof *operands);
+    lb_recorded_operand *operands = lb_object_intake_room(intake, (p->n_args + 1) * sizeof *operands);
     if (n < 0 || !operands) return false;
     for (uint32_t a = 0; a < p->n_args; a++) {
         PyObject *object = argument(p, args, n, kwargs, a);
-        lb_operand *o = &operands[a];
-        if (!object || !lb_take_operand(intake, object, 0, o)) return false;
+        lb_recorded_operand *o = &operands[a];
+        if (!object || !lb_object_take_operand(intake, object, 0, o)) return false;
         o->flags = p->arg_flags[a] & (LB_OPERAND_WRITTEN | LB_OPERAND_OVERWRITTEN | LB_OPERAND_CHANGED);
         if (p->arg_flags[a] & LB_INT_MEANS_FLOAT && o->tag == LB_ARG_INT)
-            *o = (lb_operand){.tag = LB_ARG_FLOAT, .flags = o->flags, .u.f = (double)o->u.i};
+            *o = (lb_recorded_operand){.tag = LB_ARG_FLOAT, .flags = o->flags, .u.f = (double)o->u.i};
     }
     call->name = p->name;
     call->args = operands;
@@ -186,7 +187,7 @@ static bool take_call(lb_intake *intake, const lb_plan *p, PyObject *args, PyObj
     return !py.PyErr_Occurred();
 }
 
-static lb_pending *begin_taken(lb_intake *intake, lb_call *call)
+static lb_pending *begin_taken(lb_object_intake *intake, lb_recorded_call *call)
 {
     lb_binding *b = intake->binding;
     lb_err err = LB_ERR_INIT;
@@ -201,27 +202,27 @@ static lb_pending *begin_taken(lb_intake *intake, lb_call *call)
     return pending;
 }
 
-lb_pending *lb_op_begin(lb_binding *b, lb_plan *plan, PyObject *args, PyObject *kwargs)
+lb_pending *lb_dispatch_op_begin(lb_binding *b, lb_dispatch_plan *plan, PyObject *args, PyObject *kwargs)
 {
-    lb_thread *thread = lb_thread_get(b);
-    lb_call call = LB_CALL_INIT;
+    lb_thread *thread = lb_place_thread_get(b);
+    lb_recorded_call call = LB_CALL_INIT;
     if (!thread || !lb_place_op(b, thread, plan, &call)) return NULL;
-    lb_intake intake = lb_intake_begin(b, thread);
+    lb_object_intake intake = lb_object_intake_begin(b, thread);
     lb_pending *pending = take_call(&intake, plan, args, kwargs, &call) ? begin_taken(&intake, &call) : NULL;
-    lb_intake_end(&intake);
+    lb_object_intake_end(&intake);
     return pending;
 }
 
-/* ---- results -------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 typedef struct results {
-    lb_operand *items;
+    lb_recorded_operand *items;
     uint32_t n, room;
 } results;
 
-static bool add_result(lb_intake *intake, results *r, PyObject *object, int depth);
+static bool add_result(lb_object_intake *intake, results *r, PyObject *object, int depth);
 
-static bool add_sequence(lb_intake *intake, results *r, PyObject *sequence, bool tuple, int depth)
+static bool add_sequence(lb_object_intake *intake, results *r, PyObject *sequence, bool tuple, int depth)
 {
     Py_ssize_t n = tuple ? py.PyTuple_Size(sequence) : py.PyList_Size(sequence);
     for (Py_ssize_t i = 0; i < n; i++)
@@ -230,11 +231,11 @@ static bool add_sequence(lb_intake *intake, results *r, PyObject *sequence, bool
     return n >= 0;
 }
 
-static lb_operand *result_room(lb_intake *intake, results *r, uint32_t more)
+static lb_recorded_operand *result_room(lb_object_intake *intake, results *r, uint32_t more)
 {
     if (r->n + more > r->room) {
         uint32_t room = 2 * r->room + more + 8;
-        lb_operand *items = lb_intake_room(intake, room * sizeof *items);
+        lb_recorded_operand *items = lb_object_intake_room(intake, room * sizeof *items);
         if (!items) return NULL;
         if (r->n) memcpy(items, r->items, r->n * sizeof *items);
         r->items = items;
@@ -243,18 +244,19 @@ static lb_operand *result_room(lb_intake *intake, results *r, uint32_t more)
     return &r->items[r->n];
 }
 
-/* Tensors and what is not there, in order; lists are flattened, as their schema has it, and sparse tensors into their parts. */
-static bool add_result(lb_intake *intake, results *r, PyObject *object, int depth)
+/* Tensors and what is not there, in order; lists are flattened, as their schema has it, and sparse tensors into their
+ * parts. */
+static bool add_result(lb_object_intake *intake, results *r, PyObject *object, int depth)
 {
     const lb_binding *b = intake->binding;
     if (!object || depth > 8) return false;
     PyObject *type = py.PyObject_Type(object);
     py.Py_DecRef(type);
     if (type == b->of.tuple || type == b->of.list) return add_sequence(intake, r, object, type == b->of.tuple, depth);
-    lb_operand taken;
-    if (!lb_take_operand(intake, object, 0, &taken)) return false;
+    lb_recorded_operand taken;
+    if (!lb_object_take_operand(intake, object, 0, &taken)) return false;
     const bool parts = taken.tag == LB_ARG_LIST;
-    lb_operand *room = result_room(intake, r, parts ? taken.count : 1);
+    lb_recorded_operand *room = result_room(intake, r, parts ? taken.count : 1);
     if (!room) return false;
     if (parts && taken.count) memcpy(room, taken.u.items, taken.count * sizeof *room);
     if (!parts) *room = taken;
@@ -266,7 +268,7 @@ static bool add_result(lb_intake *intake, results *r, PyObject *object, int dept
 static lb_status add_numbers(lb_recorder *recorder, const results *r, lb_err *err)
 {
     for (uint32_t i = 0; i < r->n; i++) {
-        const lb_operand *o = &r->items[i];
+        const lb_recorded_operand *o = &r->items[i];
         if (o->tag == LB_ARG_FLOAT) LB_TRY(lb_recorder_scalar(recorder, "item", o->u.f, err));
         if (o->tag == LB_ARG_INT || o->tag == LB_ARG_BOOL)
             LB_TRY(lb_recorder_scalar(recorder, "item", (double)o->u.i, err));
@@ -275,7 +277,7 @@ static lb_status add_numbers(lb_recorder *recorder, const results *r, lb_err *er
 }
 
 /* `pending` is gone whatever happens. */
-static bool end_pending(lb_intake *intake, lb_pending *pending, PyObject *out, bool defer, uint32_t *row)
+static bool end_pending(lb_object_intake *intake, lb_pending *pending, PyObject *out, bool defer, uint32_t *row)
 {
     lb_binding *b = intake->binding;
     results r = {NULL, 0, 0};
@@ -295,13 +297,13 @@ static bool end_pending(lb_intake *intake, lb_pending *pending, PyObject *out, b
     return taken && status == LB_OK;
 }
 
-bool lb_op_end(lb_binding *b, lb_pending *pending, PyObject *result, bool defer, uint32_t *row)
+bool lb_dispatch_op_end(lb_binding *b, lb_pending *pending, PyObject *result, bool defer, uint32_t *row)
 {
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     if (!thread) return false;
-    lb_intake intake = lb_intake_begin(b, thread);
+    lb_object_intake intake = lb_object_intake_begin(b, thread);
     bool fine = end_pending(&intake, pending, result, defer, row);
-    lb_intake_end(&intake);
+    lb_object_intake_end(&intake);
     return fine;
 }
 
@@ -312,7 +314,7 @@ static void op_failed(lb_binding *b, lb_pending *pending)
     pthread_mutex_unlock(&b->lock);
 }
 
-/* ---- the handler ---------------------------------------------------------------------------------------------------- */
+/* ---- the handler ------------------------------------------------------------------------------------------------- */
 
 typedef struct asked {
     PyObject *func, *types, *args, *kwargs; /* borrowed; kwargs NULL when there are none */
@@ -324,11 +326,11 @@ static PyObject *call_through(PyObject *callee, const asked *a)
 }
 
 /* An op that raised: it is noted, and the host's exception goes on. */
-static void note_failed(lb_binding *b, lb_plan *plan, const asked *a)
+static void note_failed(lb_binding *b, lb_dispatch_plan *plan, const asked *a)
 {
     PyObject *type, *value, *trace;
     py.PyErr_Fetch(&type, &value, &trace);
-    lb_pending *pending = lb_op_begin(b, plan, a->args, a->kwargs);
+    lb_pending *pending = lb_dispatch_op_begin(b, plan, a->args, a->kwargs);
     if (pending)
         op_failed(b, pending);
     else
@@ -345,9 +347,9 @@ static PyObject *despite(lb_binding *b, PyObject *out)
     return NULL;
 }
 
-static PyObject *record_by_halves(lb_binding *b, lb_plan *plan, const asked *a)
+static PyObject *record_by_halves(lb_binding *b, lb_dispatch_plan *plan, const asked *a)
 {
-    lb_pending *pending = lb_op_begin(b, plan, a->args, a->kwargs);
+    lb_pending *pending = lb_dispatch_op_begin(b, plan, a->args, a->kwargs);
     if (!pending && !lb_binding_swallow(b)) return NULL;
     PyObject *out = call_through(plan->callee, a);
     if (!pending) return out;
@@ -356,7 +358,7 @@ static PyObject *record_by_halves(lb_binding *b, lb_plan *plan, const asked *a)
         return NULL;
     }
     if (!b->live) return out;
-    return lb_op_end(b, pending, out, false, NULL) ? out : despite(b, out);
+    return lb_dispatch_op_end(b, pending, out, false, NULL) ? out : despite(b, out);
 }
 
 /* A tensor of a type that has no bytes: the program works out shapes by running ops on nothing. */
@@ -372,7 +374,7 @@ static bool is_fake(lb_binding *b, PyObject *out)
     return fake;
 }
 
-static PyObject *record_whole(lb_binding *b, lb_plan *plan, const asked *a)
+static PyObject *record_whole(lb_binding *b, lb_dispatch_plan *plan, const asked *a)
 {
     PyObject *out = call_through(plan->callee, a);
     if (!out) {
@@ -380,12 +382,12 @@ static PyObject *record_whole(lb_binding *b, lb_plan *plan, const asked *a)
         return NULL;
     }
     if (!b->live || is_fake(b, out)) return out;
-    lb_pending *pending = lb_op_begin(b, plan, a->args, a->kwargs);
-    return pending && lb_op_end(b, pending, out, false, NULL) ? out : despite(b, out);
+    lb_pending *pending = lb_dispatch_op_begin(b, plan, a->args, a->kwargs);
+    return pending && lb_dispatch_op_end(b, pending, out, false, NULL) ? out : despite(b, out);
 }
 
 /* -1 with an exception. */
-static int comes_in_parts(lb_binding *b, lb_plan *plan, PyObject *func)
+static int comes_in_parts(lb_binding *b, lb_dispatch_plan *plan, PyObject *func)
 {
     if (plan->decomposes == 2) return 1;
     PyObject *inference = py.PyObject_CallFunctionObjArgs(b->of.inference_enabled, NULL);
@@ -401,9 +403,9 @@ static int comes_in_parts(lb_binding *b, lb_plan *plan, PyObject *func)
     return plan->decomposes;
 }
 
-/* In inference mode composite ops arrive whole, and some always do. NULL with an exception; NotImplemented: record it as it
- * is. */
-static PyObject *decomposed(lb_binding *b, lb_plan *plan, PyObject *mode, const asked *a)
+/* In inference mode composite ops arrive whole, and some always do. NULL with an exception; NotImplemented: record it
+ * as it is. */
+static PyObject *decomposed(lb_binding *b, lb_dispatch_plan *plan, PyObject *mode, const asked *a)
 {
     const int parts = comes_in_parts(b, plan, a->func);
     if (parts < 0) return NULL;
@@ -424,11 +426,11 @@ static void settle_all(lb_binding *b)
 
 static PyObject *record(lb_binding *b, PyObject *mode, const asked *a)
 {
-    lb_thread *thread = lb_thread_get(b);
-    lb_plan *plan = thread ? plan_for(b, a->func) : NULL;
+    lb_thread *thread = lb_place_thread_get(b);
+    lb_dispatch_plan *plan = thread ? plan_for(b, a->func) : NULL;
     if (!plan) return lb_binding_swallow(b) ? call_through(a->func, a) : NULL;
     if (plan->flags & LB_OP_COMPOSITE) settle_all(b); /* what it writes is unknown */
-    if (plan->ignored || lb_thread_is_busy(thread)) return call_through(plan->callee, a);
+    if (plan->ignored || lb_place_thread_is_busy(thread)) return call_through(plan->callee, a);
     PyObject *out = decomposed(b, plan, mode, a);
     if (out != b->of.not_implemented) return out;
     py.Py_DecRef(out);
@@ -443,8 +445,8 @@ static PyObject *record(lb_binding *b, PyObject *mode, const asked *a)
     return plan->two_halves ? record_by_halves(b, plan, a) : record_whole(b, plan, a);
 }
 
-/* 1: one of the types unwraps itself, and its inner ops come back to us; 2: one has no bytes, and there is nothing to record;
- * -1 with an exception. */
+/* 1: one of the types unwraps itself, and its inner ops come back to us; 2: one has no bytes, and there is nothing to
+ * record; -1 with an exception. */
 static int is_foreign(lb_binding *b, PyObject *types)
 {
     PyObject *type = py.PyObject_Type(types);
@@ -474,7 +476,7 @@ static bool read_arguments(PyObject *const *args, Py_ssize_t n, PyObject *names,
 /* Between steps, too, a frame less where the op is known. */
 static PyObject *call_unrecorded(lb_binding *b, const asked *a)
 {
-    const lb_plan *plan = lb_plan_find(b, a->func);
+    const lb_dispatch_plan *plan = lb_dispatch_plan_find(b, a->func);
     return call_through(plan && !(plan->flags & LB_OP_COMPOSITE) ? plan->callee : a->func, a);
 }
 
@@ -511,12 +513,12 @@ static PyObject *dispatch(PyObject *mode, PyObject *const *args, Py_ssize_t n, P
     }
     PyObject *out = NULL;
     b->inside++;
-    if (b->watching && !lb_is_copying() && !tell(b, &a)) {
+    if (b->watching && !lb_python_is_copying() && !tell(b, &a)) {
         b->inside--;
         py.Py_DecRef(made);
         return NULL;
     }
-    const bool live = b->live && !lb_is_copying();
+    const bool live = b->live && !lb_python_is_copying();
     int foreign = live ? is_foreign(b, a.types) : 0;
     if (foreign < 0 && !lb_binding_swallow(b)) {
         out = NULL;

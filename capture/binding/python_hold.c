@@ -3,9 +3,9 @@
  * Holding a storage keeps its bytes where they are and changes nothing that the program can ask for; a tensor is never
  * held. The recorder counts what it promised to measure and what it has: a storage may go when the second number has
  * reached what the first one was. */
-#include "python_binding.h"
+#include "binding/python_binding.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,7 +63,7 @@ void lb_hold(lb_binding *b, const lb_unheld *unheld)
     pthread_mutex_unlock(&b->lock);
 }
 
-void lb_unheld_take(lb_binding *b, lb_unheld *unheld)
+void lb_hold_take_unheld(lb_binding *b, lb_unheld *unheld)
 {
     unheld->n = 0;
     unheld->more = NULL;

@@ -1,11 +1,11 @@
 /* The line of the program that called an op: see python_binding.h.
  *
- * The innermost frame is nearly always torch's (a functional, a module's call), so some frames are walked per op. What a code object is
- * and what its line says are asked of Python once each; after that a frame costs a look-up by address. The code objects that were
- * asked about are held, so that an address means one of them for good. */
-#include "python_binding.h"
+ * The innermost frame is nearly always torch's (a functional, a module's call), so some frames are walked per op. What
+ * a code object is and what its line says are asked of Python once each; after that a frame costs a look-up by address.
+ * The code objects that were asked about are held, so that an address means one of them for good. */
+#include "binding/python_binding.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 
 enum { MOST_CODES = 1 << 16, MOST_SITES = 1 << 18 };
@@ -53,7 +53,7 @@ static uint64_t site_hash(const PyObject *code, int at)
     return (uint64_t)(uintptr_t)code * 31 + (uint64_t)at;
 }
 
-/* ---- what is asked of Python ---------------------------------------------------------------------------------------- */
+/* ---- what is asked of Python ------------------------------------------------------------------------------------- */
 
 static bool ask_kind(lb_binding *b, PyObject *code, lb_code_kind *kind)
 {
@@ -95,7 +95,7 @@ static bool ask_line(lb_binding *b, PyObject *code, int number, uint32_t *line)
     return fine;
 }
 
-/* ---- one op --------------------------------------------------------------------------------------------------------- */
+/* ---- one op ------------------------------------------------------------------------------------------------------ */
 
 static bool kind_of(lb_binding *b, PyObject *code, lb_code_kind *kind)
 {

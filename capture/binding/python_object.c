@@ -1,33 +1,33 @@
 /* Python objects as operands. See python_binding.h.
  *
- * A tensor is asked anew at every use, for nothing of it is bound to its Python object: storage, shape and type may all be
- * replaced (`t.data = x`). Its storage is named by the address of the StorageImpl. That address is used again as soon as
- * the storage is freed, so a weak reference per storage keeps it taken until the sweep at the end of a step; no tensor and
- * no storage is ever held. */
-#include "python_binding.h"
+ * A tensor is asked anew at every use, for nothing of it is bound to its Python object: storage, shape and type may all
+ * be replaced (`t.data = x`). Its storage is named by the address of the StorageImpl. That address is used again as
+ * soon as the storage is freed, so a weak reference per storage keeps it taken until the sweep at the end of a step; no
+ * tensor and no storage is ever held. */
+#include "binding/python_binding.h"
 
-#include <lastbit/array.h>
-#include <lastbit/hash.h>
+#include "base/array.h"
+#include "base/hash.h"
 #include <stdlib.h>
 #include <string.h>
 
 #define CHUNK 65536
 #define MAX_DEPTH 8
 
-/* ---- scratch memory ------------------------------------------------------------------------------------------------- */
+/* ---- scratch memory ---------------------------------------------------------------------------------------------- */
 
-struct lb_scratch {
-    struct lb_scratch *next; /* smaller chunks from before */
+struct lb_object_scratch {
+    struct lb_object_scratch *next; /* smaller chunks from before */
     size_t used, size;
     PyObject **kept; /* objects made for this call */
     uint32_t n_kept, cap_kept;
     char bytes[];
 };
 
-void lb_scratch_free(lb_scratch *scratch)
+void lb_object_scratch_free(lb_object_scratch *scratch)
 {
     while (scratch) {
-        lb_scratch *next = scratch->next;
+        lb_object_scratch *next = scratch->next;
         free(scratch->kept);
         free(scratch);
         scratch = next;
@@ -41,40 +41,40 @@ static void no_memory(lb_binding *b)
     lb_binding_raise(b, &err);
 }
 
-static lb_scratch *scratch_new(size_t size)
+static lb_object_scratch *scratch_new(size_t size)
 {
-    lb_scratch *scratch = malloc(sizeof *scratch + size);
-    if (scratch) *scratch = (lb_scratch){.size = size};
+    lb_object_scratch *scratch = malloc(sizeof *scratch + size);
+    if (scratch) *scratch = (lb_object_scratch){.size = size};
     return scratch;
 }
 
-lb_intake lb_intake_begin(lb_binding *binding, lb_thread *thread)
+lb_object_intake lb_object_intake_begin(lb_binding *binding, lb_thread *thread)
 {
-    lb_scratch **scratch = lb_thread_scratch(thread);
-    lb_thread_set_busy(thread, true);
+    lb_object_scratch **scratch = lb_place_thread_scratch(thread);
+    lb_place_thread_set_busy(thread, true);
     if (*scratch) {
-        lb_scratch_free((*scratch)->next);
+        lb_object_scratch_free((*scratch)->next);
         (*scratch)->next = NULL;
         (*scratch)->used = 0;
     }
-    return (lb_intake){binding, thread, scratch, 0, false};
+    return (lb_object_intake){binding, thread, scratch, 0, false};
 }
 
-void lb_intake_end(lb_intake *intake)
+void lb_object_intake_end(lb_object_intake *intake)
 {
-    lb_scratch *s = *intake->scratch;
+    lb_object_scratch *s = *intake->scratch;
     while (s && s->n_kept) py.Py_DecRef(s->kept[--s->n_kept]);
-    lb_thread_set_busy(intake->thread, false);
+    lb_place_thread_set_busy(intake->thread, false);
 }
 
 /* Pointers into it stay valid until the next call begins. */
-void *lb_intake_room(lb_intake *intake, size_t bytes)
+void *lb_object_intake_room(lb_object_intake *intake, size_t bytes)
 {
-    lb_scratch *s = *intake->scratch;
+    lb_object_scratch *s = *intake->scratch;
     bytes = (bytes + 15) & ~(size_t)15;
     if (!s || s->size - s->used < bytes) {
         size_t size = s ? 2 * s->size : CHUNK;
-        lb_scratch *wider = scratch_new(size > bytes ? size : bytes);
+        lb_object_scratch *wider = scratch_new(size > bytes ? size : bytes);
         if (!wider) {
             no_memory(intake->binding);
             return NULL;
@@ -95,10 +95,10 @@ void *lb_intake_room(lb_intake *intake, size_t bytes)
 }
 
 /* The call points into `object`, which has no other owner. */
-static bool keep(lb_intake *intake, PyObject *object)
+static bool keep(lb_object_intake *intake, PyObject *object)
 {
-    if (!*intake->scratch && !lb_intake_room(intake, 1)) return false;
-    lb_scratch *s = *intake->scratch;
+    if (!*intake->scratch && !lb_object_intake_room(intake, 1)) return false;
+    lb_object_scratch *s = *intake->scratch;
     PyObject **kept = lb_array_fit(s->kept, &s->cap_kept, s->n_kept + 1, sizeof *kept);
     if (!kept) {
         no_memory(intake->binding);
@@ -109,7 +109,7 @@ static bool keep(lb_intake *intake, PyObject *object)
     return true;
 }
 
-/* ---- storages ------------------------------------------------------------------------------------------------------- */
+/* ---- storages ---------------------------------------------------------------------------------------------------- */
 
 static uint32_t storage_row(const lb_binding *b, int64_t key)
 {
@@ -130,7 +130,7 @@ static bool storage_add(lb_binding *b, int64_t key)
     return false;
 }
 
-void lb_storages_release(lb_binding *b)
+void lb_object_storages_release(lb_binding *b)
 {
     free(b->storages.rows);
     b->storages.rows = NULL;
@@ -138,7 +138,7 @@ void lb_storages_release(lb_binding *b)
 }
 
 /* Meets a storage: from its first sight on its address is taken. */
-bool lb_storage_key(lb_binding *b, PyObject *storage, int64_t *key)
+bool lb_object_storage_key(lb_binding *b, PyObject *storage, int64_t *key)
 {
     PyObject *address = py.PyObject_GetAttr(storage, b->names._cdata);
     if (!address) return false;
@@ -155,10 +155,10 @@ bool lb_storage_key(lb_binding *b, PyObject *storage, int64_t *key)
     return storage_add(b, *key); /* taking the reference may have run Python, and added it */
 }
 
-bool lb_take_storage(lb_binding *b, PyObject *tensor, int64_t *key)
+bool lb_object_take_storage(lb_binding *b, PyObject *tensor, int64_t *key)
 {
     PyObject *storage = py.PyObject_CallFunctionObjArgs(b->of.untyped_storage, tensor, NULL);
-    bool known = storage && lb_storage_key(b, storage, key);
+    bool known = storage && lb_object_storage_key(b, storage, key);
     py.Py_DecRef(storage);
     return known;
 }
@@ -182,7 +182,7 @@ static bool let_go(lb_binding *b, int64_t key, PyObject *address)
     return freed != NULL;
 }
 
-bool lb_storages_sweep(lb_binding *b)
+bool lb_object_storages_sweep(lb_binding *b)
 {
     struct lb_storage_keys all = b->storages;
     bool fine = true;
@@ -199,7 +199,7 @@ bool lb_storages_sweep(lb_binding *b)
     return fine;
 }
 
-bool lb_storages_forget(lb_binding *b, int64_t key)
+bool lb_object_storages_forget(lb_binding *b, int64_t key)
 {
     const uint32_t row = storage_row(b, key);
     if (row == LB_NONE) return true;
@@ -216,7 +216,7 @@ bool lb_storages_forget(lb_binding *b, int64_t key)
     return fine;
 }
 
-/* ---- tensors -------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 static bool take_number(PyObject *number, int64_t *value)
 {
@@ -253,7 +253,7 @@ static int truth(PyObject *answer)
     return value;
 }
 
-static bool take_layout(lb_binding *b, PyObject *t, lb_seen *seen)
+static bool take_layout(lb_binding *b, PyObject *t, lb_host_tensor *seen)
 {
     PyObject *dtype = py.PyObject_GetAttr(t, b->names.dtype);
     seen->dtype = code_of(b, dtype);
@@ -265,7 +265,7 @@ static bool take_layout(lb_binding *b, PyObject *t, lb_seen *seen)
 }
 
 /* torch keeps by a bit that a view is of conjugates, or of opposites. Complex tensors may be either. */
-static bool take_lazy(lb_binding *b, PyObject *t, lb_seen *seen)
+static bool take_lazy(lb_binding *b, PyObject *t, lb_host_tensor *seen)
 {
     const bool complex = lb_dtype_is_complex(seen->dtype);
     if (!complex && !b->negates) return true;
@@ -277,25 +277,25 @@ static bool take_lazy(lb_binding *b, PyObject *t, lb_seen *seen)
 }
 
 /* Tensors without memory (meta, fake) have no address. */
-static bool take_device_place(lb_binding *b, PyObject *t, lb_seen *seen)
+static bool take_device_place(lb_binding *b, PyObject *t, lb_host_tensor *seen)
 {
     int64_t data = 0, unit = 0;
     if (take_number(py.PyObject_CallFunctionObjArgs(b->of.data_ptr, t, NULL), &data) &&
         take_number(py.PyObject_CallMethodObjArgs(t, b->names.get_device, NULL), &unit)) {
         seen->data = (const void *)(uintptr_t)data;
         seen->unit = (uint8_t)(unit < 0 ? 0 : unit);
-        lb_shortcut_stream(&b->shortcut, seen);
+        lb_tensor_shortcut_stream(&b->shortcut, seen);
     }
     if (py.PyErr_Occurred() && !py.PyErr_ExceptionMatches(b->of.exception)) return false;
     py.PyErr_Clear();
     return true;
 }
 
-static bool take_place(lb_binding *b, PyObject *t, lb_seen *seen)
+static bool take_place(lb_binding *b, PyObject *t, lb_host_tensor *seen)
 {
     int64_t bytes, data = 0;
     PyObject *storage = py.PyObject_CallFunctionObjArgs(b->of.untyped_storage, t, NULL);
-    bool fine = storage && lb_storage_key(b, storage, &seen->storage) &&
+    bool fine = storage && lb_object_storage_key(b, storage, &seen->storage) &&
                 take_number(py.PyObject_CallFunctionObjArgs(b->of.nbytes, storage, NULL), &bytes);
     py.Py_DecRef(storage);
     fine = fine && take_number(py.PyObject_CallFunctionObjArgs(b->of.storage_offset, t, NULL), &seen->layout.offset);
@@ -313,14 +313,15 @@ static bool take_place(lb_binding *b, PyObject *t, lb_seen *seen)
     return is_cuda >= 0 && take_device_place(b, t, seen);
 }
 
-static uint64_t bytes_of(const lb_seen *seen)
+static uint64_t bytes_of(const lb_host_tensor *seen)
 {
     uint64_t n = lb_dtype_bits(seen->dtype) / 8;
     for (int d = 0; d < seen->layout.ndim; d++) n *= (uint64_t)seen->layout.shape[d];
     return n;
 }
 
-/* Bytes of a text that UTF-8 has no form for: lone surrogates as theirs would be, a NUL as two bytes that no other character has. */
+/* Bytes of a text that UTF-8 has no form for: lone surrogates as theirs would be, a NUL as two bytes that no other
+ * character has. */
 static PyObject *odd_bytes(PyObject *text)
 {
     char *bytes;
@@ -339,7 +340,7 @@ static PyObject *odd_bytes(PyObject *text)
 
 const char *lb_python_text(PyObject *text)
 {
-    static PyObject *held[16]; /* by whoever has the interpreter's lock */
+    static PyObject *held[16]; /* by the thread that has the interpreter's lock */
     static unsigned next;
     char *bytes = NULL;
     Py_ssize_t size = 0;
@@ -356,18 +357,18 @@ const char *lb_python_text(PyObject *text)
     return bytes;
 }
 
-static bool take_text(lb_intake *intake, PyObject *text, lb_operand *operand)
+static bool take_text(lb_object_intake *intake, PyObject *text, lb_recorded_operand *operand)
 {
     const char *bytes = lb_python_text(text);
     if (!bytes) py.PyErr_Clear();
-    *operand = (lb_operand){.tag = LB_ARG_STRING, .u.text = bytes ? bytes : "<text>"};
+    *operand = (lb_recorded_operand){.tag = LB_ARG_STRING, .u.text = bytes ? bytes : "<text>"};
     (void)intake;
     return true;
 }
 
-/* Sparse, quantized, fake, distributed, too many dimensions …: Python says what stands in for it. (The ops that it runs to find
- * that out are none of the host's.) */
-static bool take_instead(lb_intake *intake, PyObject *t, int depth, lb_operand *operand)
+/* Sparse, quantized, fake, distributed, too many dimensions …: Python says what stands in for it. (The ops that it runs
+ * to find that out are none of the host's.) */
+static bool take_instead(lb_object_intake *intake, PyObject *t, int depth, lb_recorded_operand *operand)
 {
     lb_binding *b = intake->binding;
     if (py.PyErr_Occurred()) {
@@ -380,26 +381,26 @@ static bool take_instead(lb_intake *intake, PyObject *t, int depth, lb_operand *
         py.Py_DecRef(other);
         return false;
     }
-    if (!lb_take_operand(intake, other, depth + 1, operand)) return false;
+    if (!lb_object_take_operand(intake, other, depth + 1, operand)) return false;
     intake->in_parts |= operand->tag != LB_ARG_VALUE;
     return true;
 }
 
 /* By the short way: a plain tensor. Its storage may be a new one, and Python is told of it. */
-static bool take_plain(lb_binding *b, PyObject *t, lb_seen *seen)
+static bool take_plain(lb_binding *b, PyObject *t, lb_host_tensor *seen)
 {
     PyObject *type = py.PyObject_Type(t);
     py.Py_DecRef(type);
     if (!b->shortcut.works || (type != b->of.tensor && type != b->of.parameter)) return false;
-    if (!lb_shortcut_take(&b->shortcut, t, seen) || !take_lazy(b, t, seen)) return false;
+    if (!lb_tensor_shortcut_take(&b->shortcut, t, seen) || !take_lazy(b, t, seen)) return false;
     if (storage_row(b, seen->storage) != LB_NONE) return true;
     int64_t key;
-    return lb_take_storage(b, t, &key) && key == seen->storage;
+    return lb_object_take_storage(b, t, &key) && key == seen->storage;
 }
 
-static bool take_tensor(lb_intake *intake, PyObject *t, int depth, lb_operand *operand)
+static bool take_tensor(lb_object_intake *intake, PyObject *t, int depth, lb_recorded_operand *operand)
 {
-    lb_seen *seen = lb_intake_room(intake, sizeof *seen);
+    lb_host_tensor *seen = lb_object_intake_room(intake, sizeof *seen);
     if (!seen) return false;
     memset(seen, 0, sizeof *seen);
     if (!take_plain(intake->binding, t, seen)) {
@@ -410,25 +411,25 @@ static bool take_tensor(lb_intake *intake, PyObject *t, int depth, lb_operand *o
             return take_instead(intake, t, depth, operand);
     }
     intake->bytes += bytes_of(seen);
-    *operand = (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = seen};
+    *operand = (lb_recorded_operand){.tag = LB_ARG_VALUE, .u.tensor = seen};
     return true;
 }
 
-bool lb_take_tensor(lb_intake *intake, PyObject *tensor, lb_operand *operand)
+bool lb_object_take_tensor(lb_object_intake *intake, PyObject *tensor, lb_recorded_operand *operand)
 {
     return take_tensor(intake, tensor, 0, operand);
 }
 
-const lb_seen *lb_numbers_of(const lb_operand *operand)
+const lb_host_tensor *lb_object_numbers(const lb_recorded_operand *operand)
 {
     if (operand->tag == LB_ARG_LIST && operand->count) operand = &operand->u.items[operand->count - 1];
     return operand->tag == LB_ARG_VALUE ? operand->u.tensor : NULL;
 }
 
-/* ---- everything else ------------------------------------------------------------------------------------------------ */
+/* ---- everything else --------------------------------------------------------------------------------------------- */
 
 /* An integer that does not fit is an unsigned one of 64 bits, and keeps its bits. */
-static bool take_integer(PyObject *number, lb_operand *operand)
+static bool take_integer(PyObject *number, lb_recorded_operand *operand)
 {
     operand->tag = LB_ARG_INT;
     operand->u.i = py.PyLong_AsLongLong(number);
@@ -438,31 +439,32 @@ static bool take_integer(PyObject *number, lb_operand *operand)
     return !py.PyErr_Occurred();
 }
 
-static bool take_complex(lb_intake *intake, PyObject *number, lb_operand *operand)
+static bool take_complex(lb_object_intake *intake, PyObject *number, lb_recorded_operand *operand)
 {
-    lb_operand *parts = lb_intake_room(intake, 2 * sizeof *parts);
+    lb_recorded_operand *parts = lb_object_intake_room(intake, 2 * sizeof *parts);
     if (!parts) return false;
-    parts[0] = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = py.PyComplex_RealAsDouble(number)};
-    parts[1] = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = py.PyComplex_ImagAsDouble(number)};
-    *operand = (lb_operand){.tag = LB_ARG_COMPLEX, .count = 2, .u.items = parts};
+    parts[0] = (lb_recorded_operand){.tag = LB_ARG_FLOAT, .u.f = py.PyComplex_RealAsDouble(number)};
+    parts[1] = (lb_recorded_operand){.tag = LB_ARG_FLOAT, .u.f = py.PyComplex_ImagAsDouble(number)};
+    *operand = (lb_recorded_operand){.tag = LB_ARG_COMPLEX, .count = 2, .u.items = parts};
     return true;
 }
 
-static bool take_items(lb_intake *intake, PyObject *sequence, bool tuple, int depth, lb_operand *operand)
+static bool take_items(lb_object_intake *intake, PyObject *sequence, bool tuple, int depth,
+                       lb_recorded_operand *operand)
 {
     Py_ssize_t n = tuple ? py.PyTuple_Size(sequence) : py.PyList_Size(sequence);
     if (n < 0) return false;
-    lb_operand *items = lb_intake_room(intake, (size_t)(n + 1) * sizeof *items);
+    lb_recorded_operand *items = lb_object_intake_room(intake, (size_t)(n + 1) * sizeof *items);
     if (!items) return false;
-    *operand = (lb_operand){.tag = LB_ARG_LIST, .count = (uint32_t)n, .u.items = items};
+    *operand = (lb_recorded_operand){.tag = LB_ARG_LIST, .count = (uint32_t)n, .u.items = items};
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *item = tuple ? py.PyTuple_GetItem(sequence, i) : py.PyList_GetItem(sequence, i);
-        if (!item || !lb_take_operand(intake, item, depth + 1, &items[i])) return false;
+        if (!item || !lb_object_take_operand(intake, item, depth + 1, &items[i])) return false;
     }
     return true;
 }
 
-static bool take_stranger(lb_intake *intake, PyObject *object, int depth, lb_operand *operand)
+static bool take_stranger(lb_object_intake *intake, PyObject *object, int depth, lb_recorded_operand *operand)
 {
     lb_binding *b = intake->binding;
     int is_tensor = py.PyObject_IsInstance(object, b->of.tensor);
@@ -474,10 +476,10 @@ static bool take_stranger(lb_intake *intake, PyObject *object, int depth, lb_ope
         py.Py_DecRef(other);
         return false;
     }
-    return lb_take_operand(intake, other, depth + 1, operand);
+    return lb_object_take_operand(intake, other, depth + 1, operand);
 }
 
-bool lb_take_operand(lb_intake *intake, PyObject *object, int depth, lb_operand *operand)
+bool lb_object_take_operand(lb_object_intake *intake, PyObject *object, int depth, lb_recorded_operand *operand)
 {
     lb_binding *b = intake->binding;
     PyObject *type = py.PyObject_Type(object);
@@ -491,17 +493,17 @@ bool lb_take_operand(lb_intake *intake, PyObject *object, int depth, lb_operand 
     if (object == b->of.none) return true;
     if (type == b->of.int_) return take_integer(object, operand);
     if (type == b->of.float_) {
-        *operand = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = py.PyFloat_AsDouble(object)};
+        *operand = (lb_recorded_operand){.tag = LB_ARG_FLOAT, .u.f = py.PyFloat_AsDouble(object)};
         return true;
     }
     if (type == b->of.bool_) {
-        *operand = (lb_operand){.tag = LB_ARG_BOOL, .u.i = object == b->of.true_};
+        *operand = (lb_recorded_operand){.tag = LB_ARG_BOOL, .u.i = object == b->of.true_};
         return true;
     }
     if (type == b->of.list) return take_items(intake, object, false, depth, operand);
     if (type == b->of.tuple || type == b->of.size) return take_items(intake, object, true, depth, operand);
     if (type == b->of.dtype) {
-        *operand = (lb_operand){.tag = LB_ARG_DTYPE, .u.i = code_of(b, object)};
+        *operand = (lb_recorded_operand){.tag = LB_ARG_DTYPE, .u.i = code_of(b, object)};
         return operand->u.i ? true : take_stranger(intake, object, depth, operand);
     }
     if (type == b->of.str_) return take_text(intake, object, operand);
@@ -509,16 +511,16 @@ bool lb_take_operand(lb_intake *intake, PyObject *object, int depth, lb_operand 
     return take_stranger(intake, object, depth, operand);
 }
 
-/* ---- tensors in whatever a module takes and gives -------------------------------------------------------------------- */
+/* ---- tensors in whatever a module takes and gives ---------------------------------------------------------------- */
 
 typedef struct found {
-    lb_seen *seen;
+    lb_host_tensor *seen;
     uint32_t n;
 } found;
 
-static bool find(lb_intake *intake, PyObject *object, int depth, found *f);
+static bool find(lb_object_intake *intake, PyObject *object, int depth, found *f);
 
-static bool find_in_sequence(lb_intake *intake, PyObject *sequence, bool tuple, int depth, found *f)
+static bool find_in_sequence(lb_object_intake *intake, PyObject *sequence, bool tuple, int depth, found *f)
 {
     Py_ssize_t n = tuple ? py.PyTuple_Size(sequence) : py.PyList_Size(sequence);
     bool fine = n >= 0;
@@ -529,7 +531,7 @@ static bool find_in_sequence(lb_intake *intake, PyObject *sequence, bool tuple, 
     return fine;
 }
 
-static bool find_in_dict(lb_intake *intake, PyObject *dict, int depth, found *f)
+static bool find_in_dict(lb_object_intake *intake, PyObject *dict, int depth, found *f)
 {
     PyObject *key, *value;
     bool fine = true;
@@ -538,7 +540,7 @@ static bool find_in_dict(lb_intake *intake, PyObject *dict, int depth, found *f)
 }
 
 /* Named tuples, output classes, data classes, what unwraps itself. */
-static bool find_in_stranger(lb_intake *intake, PyObject *object, int depth, found *f)
+static bool find_in_stranger(lb_object_intake *intake, PyObject *object, int depth, found *f)
 {
     PyObject *held = py.PyObject_CallFunctionObjArgs(intake->binding->of.fields, object, NULL);
     if (!held) return false;
@@ -547,7 +549,7 @@ static bool find_in_stranger(lb_intake *intake, PyObject *object, int depth, fou
     return fine;
 }
 
-static bool find(lb_intake *intake, PyObject *object, int depth, found *f)
+static bool find(lb_object_intake *intake, PyObject *object, int depth, found *f)
 {
     const lb_binding *b = intake->binding;
     PyObject *type = py.PyObject_Type(object);
@@ -564,7 +566,7 @@ static bool find(lb_intake *intake, PyObject *object, int depth, found *f)
     }
     if (is_tensor < 0) return false;
     if (!is_tensor) return find_in_stranger(intake, object, depth, f);
-    lb_operand operand;
+    lb_recorded_operand operand;
     if (!take_tensor(intake, object, 0, &operand)) return false;
     if (operand.tag == LB_ARG_VALUE) f->seen[f->n++] = *operand.u.tensor;
     for (uint32_t i = 0; operand.tag == LB_ARG_LIST && i < operand.count && f->n < LB_MAX_TENSORS; i++)
@@ -572,9 +574,10 @@ static bool find(lb_intake *intake, PyObject *object, int depth, found *f)
     return true;
 }
 
-bool lb_take_tensors(lb_intake *intake, PyObject *const *objects, int n, lb_seen **seen, uint32_t *count)
+bool lb_object_take_tensors(lb_object_intake *intake, PyObject *const *objects, int n, lb_host_tensor **seen,
+                            uint32_t *count)
 {
-    found f = {lb_intake_room(intake, LB_MAX_TENSORS * sizeof(lb_seen)), 0};
+    found f = {lb_object_intake_room(intake, LB_MAX_TENSORS * sizeof(lb_host_tensor)), 0};
     bool fine = f.seen != NULL;
     for (int i = 0; i < n && fine; i++) fine = find(intake, objects[i], 0, &f);
     *seen = f.seen;

@@ -1,12 +1,13 @@
 /* Where an op belongs: module, call, phase, autograd node. See python_binding.h.
  *
- * Forward: a stack per thread. Backward: at each module's entry and exit the autograd sequence number is noted (a mark); a
- * node made in between carries a number of that interval, so the node that runs tells the module that made it. Nodes of tensors on a
- * device run in a thread of autograd's engine: their numbers are those of the thread that called backward, and waits. */
+ * Forward: a stack per thread. Backward: at each module's entry and exit the autograd sequence number is noted (a
+ * mark); a node made in between carries a number of that interval, so the node that runs tells the module that made it.
+ * Nodes of tensors on a device run in a thread of autograd's engine: their numbers are those of the thread that called
+ * backward, and waits. */
 #define _GNU_SOURCE /* syscall */
-#include "python_binding.h"
+#include "binding/python_binding.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -55,7 +56,7 @@ struct lb_thread {
     outer *outers;
     uint32_t backward, cap_outers;
     remembered memo[MEMO];
-    lb_scratch *scratch;
+    lb_object_scratch *scratch;
     bool busy;
     bool aside; /* what runs is part of an op that has begun */
     bool in_graph;
@@ -76,7 +77,7 @@ static void thread_free(void *pointer)
     free(t->marks);
     free(t->made);
     free(t->outers);
-    lb_scratch_free(t->scratch);
+    lb_object_scratch_free(t->scratch);
     free(t);
 }
 
@@ -120,7 +121,7 @@ static bool start(lb_binding *b, lb_thread *t)
     return true;
 }
 
-lb_thread *lb_thread_get(lb_binding *b)
+lb_thread *lb_place_thread_get(lb_binding *b)
 {
     if (mine && mine->owner == b->serial) return mine;
     if (!mine) {
@@ -135,24 +136,24 @@ lb_thread *lb_thread_get(lb_binding *b)
     return start(b, mine) ? mine : NULL;
 }
 
-lb_scratch **lb_thread_scratch(lb_thread *thread)
+lb_object_scratch **lb_place_thread_scratch(lb_thread *thread)
 {
     return &thread->scratch;
 }
-bool lb_thread_is_busy(const lb_thread *thread)
+bool lb_place_thread_is_busy(const lb_thread *thread)
 {
     return thread->busy || thread->aside;
 }
-void lb_thread_set_busy(lb_thread *thread, bool busy)
+void lb_place_thread_set_busy(lb_thread *thread, bool busy)
 {
     thread->busy = busy;
 }
-void lb_thread_set_aside(lb_thread *thread, bool aside)
+void lb_place_thread_set_aside(lb_thread *thread, bool aside)
 {
     thread->aside = aside;
 }
 
-/* ---- modules -------------------------------------------------------------------------------------------------------- */
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
 
 static bool next_number(lb_binding *b, int64_t *number)
 {
@@ -271,7 +272,7 @@ void lb_place_step_closed(lb_thread *t)
     memset(t->memo, 0, sizeof t->memo);
 }
 
-/* ---- nodes ---------------------------------------------------------------------------------------------------------- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 /* A copy that lives as long as the binding; there are a few dozen. NULL with an exception. */
 static const char *text_of(lb_binding *b, PyObject *name)
@@ -314,7 +315,8 @@ static lb_place place_of_number(const lb_thread *t, uint64_t number)
     return t->marks[low].place;
 }
 
-/* Nodes that were made since they were last counted belong to this op: autograd makes an op's node before it runs the op. */
+/* Nodes that were made since they were last counted belong to this op: autograd makes an op's node before it runs the
+ * op. */
 static bool note_made(lb_binding *b, lb_thread *t, int64_t next, uint32_t line)
 {
     const int64_t from = t->counted;
@@ -340,7 +342,7 @@ static uint32_t line_of_number(const lb_thread *t, uint64_t number)
 }
 
 /* Code of the program that backward runs (a hook, a custom function, a module run again) has its own line. */
-static bool line_in_backward(lb_binding *b, lb_thread *t, uint64_t number, lb_call *call)
+static bool line_in_backward(lb_binding *b, lb_thread *t, uint64_t number, lb_recorded_call *call)
 {
     if (!lb_line_here(b, true, &call->line)) return false;
     if (!call->line && number < NO_NUMBER) call->line = line_of_number(caller_of(b, t), number);
@@ -349,7 +351,7 @@ static bool line_in_backward(lb_binding *b, lb_thread *t, uint64_t number, lb_ca
     return next_number(b, &next) && note_made(b, t, next, call->line);
 }
 
-static bool place_in_backward(lb_binding *b, lb_thread *t, PyObject *node, lb_call *call)
+static bool place_in_backward(lb_binding *b, lb_thread *t, PyObject *node, lb_recorded_call *call)
 {
     PyObject *answer = py.PyObject_CallMethodObjArgs(node, b->names._sequence_nr, NULL);
     if (!answer) return false;
@@ -380,7 +382,7 @@ void lb_place_updates(lb_thread *t)
 }
 
 /* Its node's number is what it would have been; autograd counted on when it made one for this op. */
-static bool count_nodes(lb_binding *b, lb_thread *t, lb_call *call)
+static bool count_nodes(lb_binding *b, lb_thread *t, lb_recorded_call *call)
 {
     if (!next_number(b, &call->node)) return false;
     call->followed = call->node > t->next_number;
@@ -388,7 +390,7 @@ static bool count_nodes(lb_binding *b, lb_thread *t, lb_call *call)
     return true;
 }
 
-static bool phase_outside_backward(lb_binding *b, lb_thread *t, lb_call *call)
+static bool phase_outside_backward(lb_binding *b, lb_thread *t, lb_recorded_call *call)
 {
     bool enabled = false;
     if (!count_nodes(b, t, call)) return false;
@@ -407,7 +409,7 @@ static bool phase_outside_backward(lb_binding *b, lb_thread *t, lb_call *call)
     return true;
 }
 
-bool lb_place_op(lb_binding *b, lb_thread *t, const lb_plan *plan, lb_call *call)
+bool lb_place_op(lb_binding *b, lb_thread *t, const lb_dispatch_plan *plan, lb_recorded_call *call)
 {
     PyObject *node = NULL;
     if (b->of.node != b->of.none && !(node = py.PyObject_CallFunctionObjArgs(b->of.node, NULL))) return false;

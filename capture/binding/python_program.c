@@ -1,26 +1,26 @@
-/* What Python tells of the program itself: plans of ops, ops that it runs by itself, what tensors are. Each a builtin function;
- * capture/lastbit/torch/ calls them. See python_call.h. */
-#include "python_call.h"
+/* What Python tells of the program itself: plans of ops, ops that it runs by itself, what tensors are. Each a builtin
+ * function; capture/lastbit/torch/ calls them. See python_call.h. */
+#include "binding/python_call.h"
 
 #include <stdlib.h>
 
-/* ---- ops that Python runs itself ------------------------------------------------------------------------------------ */
+/* ---- ops that Python runs itself --------------------------------------------------------------------------------- */
 
-/* see lb_plan */
-CALL(plan, 1)
+/* see lb_dispatch_plan */
+LB_PYTHON_CALL(plan, 1)
 {
-    return lb_plan_add(b, args[0]) ? nothing(b) : NULL;
+    return lb_dispatch_plan_add(b, args[0]) ? nothing(b) : NULL;
 }
 
 /* func, args, kwargs or None -> number of the op that has begun */
-CALL(begin, 3)
+LB_PYTHON_CALL(begin, 3)
 {
-    lb_plan *p = lb_plan_find(b, args[0]);
+    lb_dispatch_plan *p = lb_dispatch_plan_find(b, args[0]);
     if (!p) {
         py.PyErr_SetString(b->of.exception, "an op has no plan");
         return NULL;
     }
-    lb_pending *pending = lb_op_begin(b, p, args[1], args[2] == b->of.none ? NULL : args[2]);
+    lb_pending *pending = lb_dispatch_op_begin(b, p, args[1], args[2] == b->of.none ? NULL : args[2]);
     if (!pending) return NULL;
     for (int i = 0; i < LB_MAX_BEGUN; i++) {
         if (b->begun[i]) continue;
@@ -46,15 +46,17 @@ static lb_pending *take_begun(lb_binding *b, PyObject *number)
 }
 
 /* number, result, whether it completes later -> row */
-CALL(end, 3)
+LB_PYTHON_CALL(end, 3)
 {
     uint32_t row = LB_NONE;
     lb_pending *pending = take_begun(b, args[0]);
-    return pending && lb_op_end(b, pending, args[1], args[2] == b->of.true_, &row) ? py.PyLong_FromLongLong(row) : NULL;
+    return pending && lb_dispatch_op_end(b, pending, args[1], args[2] == b->of.true_, &row)
+               ? py.PyLong_FromLongLong(row)
+               : NULL;
 }
 
 /* number */
-CALL(failed_op, 1)
+LB_PYTHON_CALL(failed_op, 1)
 {
     lb_pending *pending = take_begun(b, args[0]);
     if (!pending) return NULL;
@@ -65,16 +67,16 @@ CALL(failed_op, 1)
 }
 
 /* whether what this thread runs from now on is part of an op that has begun */
-CALL(aside, 1)
+LB_PYTHON_CALL(aside, 1)
 {
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     if (!thread) return NULL;
-    lb_thread_set_aside(thread, args[0] == b->of.true_);
+    lb_place_thread_set_aside(thread, args[0] == b->of.true_);
     return nothing(b);
 }
 
 /* row, group, reduction or None, sequence number, list of ranks, order or None */
-CALL(collective, 6)
+LB_PYTHON_CALL(collective, 6)
 {
     const uint64_t bytes = 0;
     const uint32_t row = (uint32_t)natural(args[0]);
@@ -88,34 +90,35 @@ CALL(collective, 6)
         if (!py.PyErr_Occurred()) py.PyErr_SetString(b->of.exception, "out of memory in the recorder");
         return NULL;
     }
-    RECORDER(lb_recorder_collective(b->recorder, row, group, reduce, order, sequence, ranks, (uint32_t)n, &err));
+    LB_PYTHON_RECORDER(
+        lb_recorder_collective(b->recorder, row, group, reduce, order, sequence, ranks, (uint32_t)n, &err));
     free(ranks);
     return settle(b, status, &err);
 }
 
-/* ---- what tensors are ----------------------------------------------------------------------------------------------- */
+/* ---- what tensors are -------------------------------------------------------------------------------------------- */
 
 /* tensor, kind of source, flags, name */
-CALL(role, 4)
+LB_PYTHON_CALL(role, 4)
 {
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     const int kind = (int)integer(args[1]);
     const uint32_t flags = (uint32_t)natural(args[2]);
     const char *name = text(b, args[3]);
     if (!thread || py.PyErr_Occurred()) return NULL;
-    lb_operand operand;
+    lb_recorded_operand operand;
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
-    lb_intake intake = lb_intake_begin(b, thread);
-    bool fine = lb_take_operand(&intake, args[0], 0, &operand);
-    const lb_seen *numbers = fine ? lb_numbers_of(&operand) : NULL;
+    lb_object_intake intake = lb_object_intake_begin(b, thread);
+    bool fine = lb_object_take_operand(&intake, args[0], 0, &operand);
+    const lb_host_tensor *numbers = fine ? lb_object_numbers(&operand) : NULL;
     if (numbers) {
         void *state = lb_binding_enter(b, 0);
         status = b->recorder ? lb_recorder_role(b->recorder, numbers, (lb_source_kind)kind, flags, name, &err)
                              : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
     }
-    lb_intake_end(&intake);
+    lb_object_intake_end(&intake);
     return fine ? settle(b, status, &err) : NULL;
 }
 
@@ -143,14 +146,14 @@ static bool take_axis(lb_binding *b, PyObject *tuple, lb_sharding_axis *axis)
 }
 
 /* Of lists of extents, axes and ranks. */
-static bool take_sharding(lb_intake *intake, PyObject *const *lists, lb_sharding *s)
+static bool take_sharding(lb_object_intake *intake, PyObject *const *lists, lb_sharding *s)
 {
     lb_binding *b = intake->binding;
     const Py_ssize_t n[] = {py.PyList_Size(lists[0]), py.PyList_Size(lists[1]), py.PyList_Size(lists[2])};
     if (py.PyErr_Occurred()) return false;
-    lb_extent *extents = lb_intake_room(intake, (size_t)(n[0] + 1) * sizeof *extents);
-    lb_sharding_axis *axes = lb_intake_room(intake, (size_t)(n[1] + 1) * sizeof *axes);
-    int32_t *ranks = lb_intake_room(intake, (size_t)(n[2] + 1) * sizeof *ranks);
+    lb_extent *extents = lb_object_intake_room(intake, (size_t)(n[0] + 1) * sizeof *extents);
+    lb_sharding_axis *axes = lb_object_intake_room(intake, (size_t)(n[1] + 1) * sizeof *axes);
+    int32_t *ranks = lb_object_intake_room(intake, (size_t)(n[2] + 1) * sizeof *ranks);
     bool fine = extents && axes && ranks;
     for (Py_ssize_t i = 0; i < n[0] && fine; i++) fine = take_extent(py.PyList_GetItem(lists[0], i), &extents[i]);
     for (Py_ssize_t i = 0; i < n[1] && fine; i++) fine = take_axis(b, py.PyList_GetItem(lists[1], i), &axes[i]);
@@ -162,30 +165,30 @@ static bool take_sharding(lb_intake *intake, PyObject *const *lists, lb_sharding
 }
 
 /* tensor, name of the whole or None, element where the part begins, extents, axes of the mesh, its ranks */
-CALL(shard, 6)
+LB_PYTHON_CALL(shard, 6)
 {
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     lb_sharding said = LB_SHARDING_INIT;
     said.name = text_or_null(b, args[1]);
     said.at = integer(args[2]);
     if (!thread || py.PyErr_Occurred()) return NULL;
-    lb_operand operand;
+    lb_recorded_operand operand;
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
-    lb_intake intake = lb_intake_begin(b, thread);
-    bool fine = lb_take_operand(&intake, args[0], 0, &operand) && take_sharding(&intake, args + 3, &said);
-    const lb_seen *numbers = fine ? lb_numbers_of(&operand) : NULL;
+    lb_object_intake intake = lb_object_intake_begin(b, thread);
+    bool fine = lb_object_take_operand(&intake, args[0], 0, &operand) && take_sharding(&intake, args + 3, &said);
+    const lb_host_tensor *numbers = fine ? lb_object_numbers(&operand) : NULL;
     if (numbers) {
         void *state = lb_binding_enter(b, 0);
         status = b->recorder ? lb_recorder_shard(b->recorder, numbers, &said, &err)
                              : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
     }
-    lb_intake_end(&intake);
+    lb_object_intake_end(&intake);
     return fine ? settle(b, status, &err) : NULL;
 }
 
-static bool same_seen(const lb_seen *a, const lb_seen *b)
+static bool same_seen(const lb_host_tensor *a, const lb_host_tensor *b)
 {
     bool same = a->storage == b->storage && a->data == b->data && a->storage_bytes == b->storage_bytes &&
                 a->dtype == b->dtype && a->device == b->device && a->layout.ndim == b->layout.ndim &&
@@ -196,34 +199,34 @@ static bool same_seen(const lb_seen *a, const lb_seen *b)
 }
 
 /* Whether the short way gives what Python gives, for every one of these: [(tensor, its address, its storage's)]. */
-static bool shortcut_holds(lb_intake *intake, lb_shortcut *found, PyObject *samples, size_t object_bytes)
+static bool shortcut_holds(lb_object_intake *intake, lb_tensor_shortcut *found, PyObject *samples, size_t object_bytes)
 {
     const Py_ssize_t n = py.PyList_Size(samples);
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *sample = py.PyList_GetItem(samples, i), *tensor = sample ? py.PyTuple_GetItem(sample, 0) : NULL;
-        lb_operand asked;
-        lb_seen seen = {0};
-        if (!tensor || !lb_take_operand(intake, tensor, 0, &asked) || asked.tag != LB_ARG_VALUE) return false;
-        if (i == 0 && !lb_shortcut_find(found, tensor, object_bytes, natural(py.PyTuple_GetItem(sample, 1)),
-                                        natural(py.PyTuple_GetItem(sample, 2))))
+        lb_recorded_operand asked;
+        lb_host_tensor seen = {0};
+        if (!tensor || !lb_object_take_operand(intake, tensor, 0, &asked) || asked.tag != LB_ARG_VALUE) return false;
+        if (i == 0 && !lb_tensor_shortcut_find(found, tensor, object_bytes, natural(py.PyTuple_GetItem(sample, 1)),
+                                               natural(py.PyTuple_GetItem(sample, 2))))
             return false;
-        if (!lb_shortcut_learn(found, tensor, asked.u.tensor->dtype) || !lb_shortcut_take(found, tensor, &seen) ||
-            !same_seen(&seen, asked.u.tensor))
+        if (!lb_tensor_shortcut_learn(found, tensor, asked.u.tensor->dtype) ||
+            !lb_tensor_shortcut_take(found, tensor, &seen) || !same_seen(&seen, asked.u.tensor))
             return false;
     }
     return n > 0;
 }
 
 /* samples, bytes of a tensor's object -> whether the short way to what tensors are is taken from now on */
-CALL(shortcut, 2)
+LB_PYTHON_CALL(shortcut, 2)
 {
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     const size_t object_bytes = (size_t)natural(args[1]);
     if (!thread || py.PyErr_Occurred()) return NULL;
-    lb_shortcut found = {0};
-    lb_intake intake = lb_intake_begin(b, thread);
+    lb_tensor_shortcut found = {0};
+    lb_object_intake intake = lb_object_intake_begin(b, thread);
     found.works = shortcut_holds(&intake, &found, args[0], object_bytes);
-    lb_intake_end(&intake);
+    lb_object_intake_end(&intake);
     if (py.PyErr_Occurred()) return NULL;
     b->shortcut = found;
     PyObject *works = found.works ? b->of.true_ : b->of.false_;
@@ -232,19 +235,19 @@ CALL(shortcut, 2)
 }
 
 /* scope, call, logits, ids, weights, slots, dropped; each a tensor or None */
-CALL(routing, 7)
+LB_PYTHON_CALL(routing, 7)
 {
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     const lb_place place = {(uint32_t)natural(args[0]), (uint32_t)natural(args[1])};
     if (!thread || py.PyErr_Occurred()) return NULL;
-    lb_operand parts[5];
-    const lb_seen *seen[5] = {NULL};
+    lb_recorded_operand parts[5];
+    const lb_host_tensor *seen[5] = {NULL};
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
-    lb_intake intake = lb_intake_begin(b, thread);
+    lb_object_intake intake = lb_object_intake_begin(b, thread);
     bool fine = true;
     for (int i = 0; i < 5 && fine; i++) {
-        fine = lb_take_operand(&intake, args[2 + i], 0, &parts[i]);
+        fine = lb_object_take_operand(&intake, args[2 + i], 0, &parts[i]);
         if (fine && parts[i].tag == LB_ARG_VALUE) seen[i] = parts[i].u.tensor;
     }
     if (fine) {
@@ -254,24 +257,24 @@ CALL(routing, 7)
                      : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
     }
-    lb_intake_end(&intake);
+    lb_object_intake_end(&intake);
     return fine ? settle(b, status, &err) : NULL;
 }
 
 /* The storage that holds its numbers; -1: none does. */
-static bool take_key(lb_intake *intake, PyObject *tensor, int64_t *key)
+static bool take_key(lb_object_intake *intake, PyObject *tensor, int64_t *key)
 {
-    lb_operand operand;
+    lb_recorded_operand operand;
     *key = -1;
     if (tensor == intake->binding->of.none) return true;
-    if (!lb_take_tensor(intake, tensor, &operand)) return false;
-    const lb_seen *numbers = lb_numbers_of(&operand);
+    if (!lb_object_take_tensor(intake, tensor, &operand)) return false;
+    const lb_host_tensor *numbers = lb_object_numbers(&operand);
     if (numbers) *key = numbers->storage;
     return true;
 }
 
 /* The members of a group: [(name, tensor, gradient or None)]. */
-static bool take_members(lb_intake *intake, PyObject *list, lb_member *members, Py_ssize_t n)
+static bool take_members(lb_object_intake *intake, PyObject *list, lb_member *members, Py_ssize_t n)
 {
     lb_binding *b = intake->binding;
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -297,18 +300,18 @@ static bool take_options(lb_binding *b, PyObject *list, lb_option *options, Py_s
 }
 
 /* optimizer, index, first op, members, [(option, number)] */
-CALL(group, 5)
+LB_PYTHON_CALL(group, 5)
 {
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     const char *optimizer = text(b, args[0]);
     const uint32_t index = (uint32_t)natural(args[1]), first = (uint32_t)natural(args[2]);
     const Py_ssize_t n_members = py.PyList_Size(args[3]), n_options = py.PyList_Size(args[4]);
     if (!thread || py.PyErr_Occurred()) return NULL;
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
-    lb_intake intake = lb_intake_begin(b, thread);
-    lb_member *members = lb_intake_room(&intake, (size_t)(n_members + 1) * sizeof *members);
-    lb_option *options = lb_intake_room(&intake, (size_t)(n_options + 1) * sizeof *options);
+    lb_object_intake intake = lb_object_intake_begin(b, thread);
+    lb_member *members = lb_object_intake_room(&intake, (size_t)(n_members + 1) * sizeof *members);
+    lb_option *options = lb_object_intake_room(&intake, (size_t)(n_options + 1) * sizeof *options);
     bool fine = members && options && take_members(&intake, args[3], members, n_members) &&
                 take_options(b, args[4], options, n_options);
     if (fine) {
@@ -318,15 +321,15 @@ CALL(group, 5)
                              : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
     }
-    lb_intake_end(&intake);
+    lb_object_intake_end(&intake);
     return fine ? settle(b, status, &err) : NULL;
 }
 
 /* tensor: its storage is shared with something whose writes are not seen */
-CALL(escaped, 1)
+LB_PYTHON_CALL(escaped, 1)
 {
     int64_t key;
-    if (!lb_take_storage(b, args[0], &key)) return NULL;
+    if (!lb_object_take_storage(b, args[0], &key)) return NULL;
     lb_binding_lock(b);
     if (b->recorder) lb_recorder_escaped(b->recorder, key);
     pthread_mutex_unlock(&b->lock);
@@ -334,10 +337,10 @@ CALL(escaped, 1)
 }
 
 /* tensor: unseen code has written it, if no recorded op has */
-CALL(vouch, 1)
+LB_PYTHON_CALL(vouch, 1)
 {
     int64_t key;
-    if (!lb_take_storage(b, args[0], &key)) return NULL;
+    if (!lb_object_take_storage(b, args[0], &key)) return NULL;
     lb_binding_lock(b);
     if (b->recorder) lb_recorder_vouch(b->recorder, key);
     pthread_mutex_unlock(&b->lock);
@@ -345,10 +348,10 @@ CALL(vouch, 1)
 }
 
 /* storage, address, bytes: it was resized */
-CALL(resized, 3)
+LB_PYTHON_CALL(resized, 3)
 {
     int64_t key;
-    if (!lb_storage_key(b, args[0], &key)) return NULL;
+    if (!lb_object_storage_key(b, args[0], &key)) return NULL;
     const uint64_t address = py.PyLong_AsUnsignedLongLongMask(args[1]),
                    bytes = py.PyLong_AsUnsignedLongLongMask(args[2]);
     lb_binding_lock(b);
@@ -358,21 +361,23 @@ CALL(resized, 3)
 }
 
 /* storage: what is known of it is forgotten */
-CALL(forget, 1)
+LB_PYTHON_CALL(forget, 1)
 {
     int64_t key;
-    return lb_storage_key(b, args[0], &key) && lb_storages_forget(b, key) ? nothing(b) : NULL;
+    return lb_object_storage_key(b, args[0], &key) && lb_object_storages_forget(b, key) ? nothing(b) : NULL;
 }
 
 /* mode -> its handler */
-CALL(handler, 1)
+LB_PYTHON_CALL(handler, 1)
 {
     (void)b;
     return py.PyCFunction_NewEx(&lb_dispatch_method, args[0], NULL);
 }
 
 PyMethodDef lb_program_methods[] = {
-    METHOD(plan),   METHOD(begin),   METHOD(end),      METHOD(failed_op), METHOD(collective),    METHOD(role),
-    METHOD(aside),  METHOD(shard),   METHOD(shortcut), METHOD(routing),   METHOD(group),         METHOD(escaped),
-    METHOD(forget), METHOD(resized), METHOD(vouch),    METHOD(handler),   {NULL, NULL, 0, NULL},
+    LB_PYTHON_METHOD(plan),       LB_PYTHON_METHOD(begin),   LB_PYTHON_METHOD(end),   LB_PYTHON_METHOD(failed_op),
+    LB_PYTHON_METHOD(collective), LB_PYTHON_METHOD(role),    LB_PYTHON_METHOD(aside), LB_PYTHON_METHOD(shard),
+    LB_PYTHON_METHOD(shortcut),   LB_PYTHON_METHOD(routing), LB_PYTHON_METHOD(group), LB_PYTHON_METHOD(escaped),
+    LB_PYTHON_METHOD(forget),     LB_PYTHON_METHOD(resized), LB_PYTHON_METHOD(vouch), LB_PYTHON_METHOD(handler),
+    {NULL, NULL, 0, NULL},
 };

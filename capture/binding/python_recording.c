@@ -1,18 +1,18 @@
-/* What Python tells of the run as it goes: a recording opens and closes, steps begin and end, modules are entered and left.
- * Each a builtin function; capture/lastbit/torch/ calls them. See python_call.h. */
-#include "python_call.h"
-#include "crash.h"
-#include "pool.h"
+/* What Python tells of the run as it goes: a recording opens and closes, steps begin and end, modules are entered and
+ * left. Each a builtin function; capture/lastbit/torch/ calls them. See python_call.h. */
+#include "binding/python_call.h"
+#include "flight/crash.h"
+#include "measure/pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
-/* ---- life-cycle ----------------------------------------------------------------------------------------------------- */
+/* ---- life-cycle -------------------------------------------------------------------------------------------------- */
 
 /* folder, level, rank, world, keep, layers, budget, ring, like, sync */
-CALL(open_recorder, 10)
+LB_PYTHON_CALL(open_recorder, 10)
 {
     lb_output_sync sync = LB_OUTPUT_SYNC_CLOSE;
     lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
@@ -30,7 +30,7 @@ CALL(open_recorder, 10)
         getenv("LASTBIT_RING_FILES") ? 2 : 1; /* set by `lastbit record`, which waits for the process */
     if (py.PyErr_Occurred()) return NULL;
     lb_status status = LB_OK;
-    if (level && !lb_level_parse(level, &options.level))
+    if (level && !lb_keep_level_parse(level, &options.level))
         status = lb_fail(&err, LB_ERR_INVALID, "'%s' is no level: stats, sources, layers, ops, auto", level);
     if (when && !lb_output_sync_parse(when, &sync))
         status = lb_fail(&err, LB_ERR_INVALID, "sync '%s' is none of close, step, never", when);
@@ -43,7 +43,7 @@ CALL(open_recorder, 10)
     return settle(b, status, &err);
 }
 
-CALL(close_recorder, 0)
+LB_PYTHON_CALL(close_recorder, 0)
 {
     (void)args;
     lb_err err = LB_ERR_INIT;
@@ -56,7 +56,7 @@ CALL(close_recorder, 0)
 }
 
 /* In a forked child: another thread may have held the lock, and is gone. */
-CALL(abandon, 0)
+LB_PYTHON_CALL(abandon, 0)
 {
     (void)args;
     b->live = false;
@@ -67,7 +67,7 @@ CALL(abandon, 0)
 }
 
 /* why */
-CALL(stop, 1)
+LB_PYTHON_CALL(stop, 1)
 {
     const char *why = text(b, args[0]);
     if (!why) return NULL;
@@ -117,7 +117,7 @@ static void rescue_steps(int signal)
 }
 
 /* The flight recorder gets to disk also when a signal ends the process. */
-CALL(watch_crashes, 0)
+LB_PYTHON_CALL(watch_crashes, 0)
 {
     (void)args;
     lb_crash_watch(rescue_window);
@@ -125,20 +125,20 @@ CALL(watch_crashes, 0)
 }
 
 /* True when steps that have ended are on their way to disk, in a thread of ours: is_saved says when they are there. */
-CALL(save_steps, 0)
+LB_PYTHON_CALL(save_steps, 0)
 {
     (void)b, (void)args;
     return py.PyLong_FromLongLong(lb_crash_leave());
 }
 
-CALL(is_saved, 0)
+LB_PYTHON_CALL(is_saved, 0)
 {
     (void)b, (void)args;
     return py.PyLong_FromLongLong(lb_crash_is_over());
 }
 
 /* Objects that know us are let go, so that neither keeps the other alive. */
-CALL(release, 0)
+LB_PYTHON_CALL(release, 0)
 {
     (void)args;
     b->live = b->watching = false;
@@ -152,58 +152,59 @@ CALL(release, 0)
         py.Py_IncRef(b->of.none);
         py.Py_DecRef(object);
     }
-    lb_plans_release(b);
+    lb_dispatch_plans_release(b);
     for (uint32_t i = 0; i < b->storages.by_key.n; i++) {
         PyObject *address = py.PyLong_FromUnsignedLongLong((uint64_t)b->storages.rows[i]);
         PyObject *freed = address ? py.PyObject_CallFunctionObjArgs(b->of.free_weak_ref, address, NULL) : NULL;
         py.Py_DecRef(freed);
         py.Py_DecRef(address);
     }
-    lb_storages_release(b);
+    lb_object_storages_release(b);
     return nothing(b);
 }
 
 /* Whether ops are recorded from now on. */
-CALL(set_live, 1)
+LB_PYTHON_CALL(set_live, 1)
 {
     b->live = args[0] == b->of.true_;
     return nothing(b);
 }
 
 /* Whether `saw` is told of ops from now on. */
-CALL(set_watching, 1)
+LB_PYTHON_CALL(set_watching, 1)
 {
     b->watching = args[0] == b->of.true_;
     return nothing(b);
 }
 
 /* How deep in optimizer steps and clipping the program is. */
-CALL(set_optimizer_depth, 1)
+LB_PYTHON_CALL(set_optimizer_depth, 1)
 {
     const int depth = (int)integer(args[0]);
-    lb_thread *thread = depth > b->optimizer_depth ? lb_thread_get(b) : NULL;
+    lb_thread *thread = depth > b->optimizer_depth ? lb_place_thread_get(b) : NULL;
     if (thread) lb_place_updates(thread);
     b->optimizer_depth = depth;
     return nothing(b);
 }
 
-/* How many threads may read along: as many as the host computes with, and one beside the run when a core is left for it. */
-CALL(set_threads, 1)
+/* How many threads may read along: as many as the host computes with, and one beside the run when a core is left for
+ * it. */
+LB_PYTHON_CALL(set_threads, 1)
 {
     const int64_t threads = integer(args[0]);
     lb_pool_use(threads > 0 ? (unsigned)threads : 1);
     lb_binding_lock(b);
-    if (b->recorder && lb_recorder_beside(b->recorder, b->of.hold != b->of.none && lb_pool_has_room()))
+    if (b->recorder && lb_recorder_async(b->recorder, b->of.hold != b->of.none && lb_pool_has_room()))
         lb_crash_watch(rescue_steps);
     pthread_mutex_unlock(&b->lock);
     return nothing(b);
 }
 
 /* storage or None: no byte of it, or of any, is being read when it returns */
-CALL(settle_bytes, 1)
+LB_PYTHON_CALL(settle_bytes, 1)
 {
     int64_t key = 0;
-    if (args[0] != b->of.none && !lb_storage_key(b, args[0], &key)) return NULL;
+    if (args[0] != b->of.none && !lb_object_storage_key(b, args[0], &key)) return NULL;
     const uint64_t bytes = 0;
     void *state = lb_binding_enter(b, bytes);
     if (b->recorder) lb_recorder_settle(b->recorder, key);
@@ -211,15 +212,15 @@ CALL(settle_bytes, 1)
     return nothing(b);
 }
 
-/* ---- steps ---------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* step, shard */
-CALL(step_begin, 2)
+LB_PYTHON_CALL(step_begin, 2)
 {
     const uint64_t bytes = 0;
     int64_t step = integer(args[0]);
     const char *shard = text_or_null(b, args[1]);
-    RECORDER(lb_recorder_step_begin(b->recorder, step, shard, &err));
+    LB_PYTHON_RECORDER(lb_recorder_step_begin(b->recorder, step, shard, &err));
     return settle(b, status, &err);
 }
 
@@ -249,16 +250,16 @@ static void remember_partial(lb_binding *b)
 }
 
 /* complete */
-CALL(step_end, 1)
+LB_PYTHON_CALL(step_end, 1)
 {
     const uint64_t bytes = UINT64_MAX;
     bool complete = args[0] == b->of.true_;
     remember_partial(b);
-    RECORDER(lb_recorder_step_end(b->recorder, complete, &err));
+    LB_PYTHON_RECORDER(lb_recorder_step_end(b->recorder, complete, &err));
     return settle(b, status, &err);
 }
 
-CALL(step_skip, 0)
+LB_PYTHON_CALL(step_skip, 0)
 {
     (void)args;
     lb_binding_lock(b);
@@ -268,56 +269,56 @@ CALL(step_skip, 0)
 }
 
 /* After a step: marks of older ones are forgotten, and storages that are gone. */
-CALL(sweep, 0)
+LB_PYTHON_CALL(sweep, 0)
 {
     (void)args;
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     if (!thread) return NULL;
     lb_place_step_closed(thread);
-    return lb_storages_sweep(b) ? nothing(b) : NULL;
+    return lb_object_storages_sweep(b) ? nothing(b) : NULL;
 }
 
 /* graph: what comes is captured into it, until graph_end */
-CALL(graph_begin, 1)
+LB_PYTHON_CALL(graph_begin, 1)
 {
     const uint64_t bytes = 0;
     const int64_t graph = integer(args[0]);
-    RECORDER(lb_recorder_graph_begin(b->recorder, graph, &err));
+    LB_PYTHON_RECORDER(lb_recorder_graph_begin(b->recorder, graph, &err));
     return settle(b, status, &err);
 }
 
 /* whether it was captured */
-CALL(graph_end, 1)
+LB_PYTHON_CALL(graph_end, 1)
 {
     const uint64_t bytes = 0;
     const bool whole = args[0] == b->of.true_;
-    RECORDER(lb_recorder_graph_end(b->recorder, whole, &err));
+    LB_PYTHON_RECORDER(lb_recorder_graph_end(b->recorder, whole, &err));
     return settle(b, status, &err);
 }
 
 /* graph, stream: it is about to be launched there */
-CALL(graph_run, 2)
+LB_PYTHON_CALL(graph_run, 2)
 {
     const uint64_t bytes = UINT64_MAX;
     const int64_t graph = integer(args[0]);
     void *stream = (void *)(uintptr_t)natural(args[1]);
-    RECORDER(lb_recorder_graph_run(b->recorder, graph, stream, &err));
+    LB_PYTHON_RECORDER(lb_recorder_graph_run(b->recorder, graph, stream, &err));
     return settle(b, status, &err);
 }
 
 /* graph, whether it was launched, stream */
-CALL(graph_ran, 3)
+LB_PYTHON_CALL(graph_ran, 3)
 {
     const uint64_t bytes = UINT64_MAX;
     const int64_t graph = integer(args[0]);
     const bool launched = args[1] == b->of.true_;
     void *stream = (void *)(uintptr_t)natural(args[2]);
-    RECORDER(lb_recorder_graph_ran(b->recorder, graph, launched, stream, &err));
+    LB_PYTHON_RECORDER(lb_recorder_graph_ran(b->recorder, graph, launched, stream, &err));
     return settle(b, status, &err);
 }
 
 /* graph: it is gone */
-CALL(graph_drop, 1)
+LB_PYTHON_CALL(graph_drop, 1)
 {
     const int64_t graph = integer(args[0]);
     lb_binding_lock(b);
@@ -326,7 +327,7 @@ CALL(graph_drop, 1)
     return nothing(b);
 }
 
-CALL(next_op, 0)
+LB_PYTHON_CALL(next_op, 0)
 {
     (void)args;
     lb_binding_lock(b);
@@ -336,7 +337,7 @@ CALL(next_op, 0)
 }
 
 /* -> gradients, parameters and states of the open step that are not finite */
-CALL(nonfinite, 0)
+LB_PYTHON_CALL(nonfinite, 0)
 {
     (void)args;
     lb_binding_lock(b);
@@ -346,7 +347,7 @@ CALL(nonfinite, 0)
 }
 
 /* -> bytes written, or held by the flight recorder */
-CALL(bytes_so_far, 0)
+LB_PYTHON_CALL(bytes_so_far, 0)
 {
     (void)args;
     lb_binding_lock(b);
@@ -356,46 +357,46 @@ CALL(bytes_so_far, 0)
 }
 
 /* name, number */
-CALL(scalar, 2)
+LB_PYTHON_CALL(scalar, 2)
 {
     const uint64_t bytes = 0;
     const char *name = text(b, args[0]);
     double number = py.PyFloat_AsDouble(args[1]);
-    RECORDER(lb_recorder_scalar(b->recorder, name, number, &err));
+    LB_PYTHON_RECORDER(lb_recorder_scalar(b->recorder, name, number, &err));
     return settle(b, status, &err);
 }
 
 /* kind, message */
-CALL(notice, 2)
+LB_PYTHON_CALL(notice, 2)
 {
     const uint64_t bytes = 0;
     const char *kind = text(b, args[0]), *message = text(b, args[1]);
-    RECORDER(lb_recorder_notice(b->recorder, kind, message, &err));
+    LB_PYTHON_RECORDER(lb_recorder_notice(b->recorder, kind, message, &err));
     return settle(b, status, &err);
 }
 
 /* name, JSON */
-CALL(table, 2)
+LB_PYTHON_CALL(table, 2)
 {
     const uint64_t bytes = 0;
     const char *name = text(b, args[0]), *json = text(b, args[1]);
-    RECORDER(lb_recorder_table(b->recorder, name, json, &err));
+    LB_PYTHON_RECORDER(lb_recorder_table(b->recorder, name, json, &err));
     return settle(b, status, &err);
 }
 
 /* why */
-CALL(trigger, 1)
+LB_PYTHON_CALL(trigger, 1)
 {
     const uint64_t bytes = UINT64_MAX;
     const char *why = text(b, args[0]);
-    RECORDER(lb_recorder_trigger(b->recorder, why, &err));
+    LB_PYTHON_RECORDER(lb_recorder_trigger(b->recorder, why, &err));
     return settle(b, status, &err);
 }
 
-/* ---- modules -------------------------------------------------------------------------------------------------------- */
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
 
 /* path, class or None, parent -> scope */
-CALL(scope, 3)
+LB_PYTHON_CALL(scope, 3)
 {
     const char *path = text(b, args[0]), *class_name = text_or_null(b, args[1]);
     uint32_t parent = (uint32_t)natural(args[2]), number = LB_NONE;
@@ -411,9 +412,9 @@ CALL(scope, 3)
 }
 
 /* scope of a module that another one of its path is within: the call is that one's */
-CALL(wrap, 1)
+LB_PYTHON_CALL(wrap, 1)
 {
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     const uint32_t number = (uint32_t)natural(args[0]);
     if (!thread || py.PyErr_Occurred()) return NULL;
     lb_place place = {0, 0};
@@ -427,18 +428,18 @@ CALL(wrap, 1)
 }
 
 /* scope, positional arguments, keyword arguments or None -> call. A scope of -1 is not noted. */
-CALL(enter, 3)
+LB_PYTHON_CALL(enter, 3)
 {
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     const int64_t number = integer(args[0]);
     lb_place place = {0, 0};
     if (!thread || py.PyErr_Occurred()) return NULL;
     if (number < 0) return lb_place_enter(b, thread, place, false) ? py.PyLong_FromLongLong(0) : NULL;
-    lb_seen *seen = NULL;
+    lb_host_tensor *seen = NULL;
     uint32_t count = 0;
     const bool again = lb_place_recomputes(b, thread, lb_place_depth(thread));
-    lb_intake intake = lb_intake_begin(b, thread);
-    bool fine = lb_take_tensors(&intake, args + 1, 2, &seen, &count);
+    lb_object_intake intake = lb_object_intake_begin(b, thread);
+    bool fine = lb_object_take_tensors(&intake, args + 1, 2, &seen, &count);
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
     if (fine) {
@@ -447,16 +448,16 @@ CALL(enter, 3)
                              : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
     }
-    lb_intake_end(&intake);
+    lb_object_intake_end(&intake);
     if (status != LB_OK) lb_binding_raise(b, &err);
     fine = fine && status == LB_OK && lb_place_enter(b, thread, place, true);
     return fine ? py.PyLong_FromLongLong(place.call) : NULL;
 }
 
 /* depth of the module (from 1), output, whether it is recorded -> its call */
-CALL(leave, 3)
+LB_PYTHON_CALL(leave, 3)
 {
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     const uint32_t depth = (uint32_t)natural(args[0]);
     if (!thread || py.PyErr_Occurred()) return NULL;
     const lb_place place = lb_place_at(thread, depth);
@@ -465,10 +466,10 @@ CALL(leave, 3)
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
     if (recorded && fine) {
-        lb_seen *seen = NULL;
+        lb_host_tensor *seen = NULL;
         uint32_t count = 0;
-        lb_intake intake = lb_intake_begin(b, thread);
-        fine = lb_take_tensors(&intake, args + 1, 1, &seen, &count);
+        lb_object_intake intake = lb_object_intake_begin(b, thread);
+        fine = lb_object_take_tensors(&intake, args + 1, 1, &seen, &count);
         if (fine) {
             void *state = lb_binding_enter(b, intake.bytes);
             status = b->recorder ? lb_recorder_leave(b->recorder, place, seen, count,
@@ -476,25 +477,25 @@ CALL(leave, 3)
                                  : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
             lb_binding_leave(b, state);
         }
-        lb_intake_end(&intake);
+        lb_object_intake_end(&intake);
     }
     if (status != LB_OK) lb_binding_raise(b, &err);
     return fine && status == LB_OK ? py.PyLong_FromLongLong(place.call) : NULL;
 }
 
 /* scope, value: a place of its own */
-CALL(tap, 2)
+LB_PYTHON_CALL(tap, 2)
 {
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     const uint32_t number = (uint32_t)natural(args[0]);
     if (!thread || py.PyErr_Occurred()) return NULL;
-    lb_seen *seen = NULL;
+    lb_host_tensor *seen = NULL;
     uint32_t count = 0;
     lb_place place;
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
-    lb_intake intake = lb_intake_begin(b, thread);
-    bool fine = lb_take_tensors(&intake, args + 1, 1, &seen, &count);
+    lb_object_intake intake = lb_object_intake_begin(b, thread);
+    bool fine = lb_object_take_tensors(&intake, args + 1, 1, &seen, &count);
     if (fine) {
         void *state = lb_binding_enter(b, intake.bytes);
         status = b->recorder ? lb_recorder_enter(b->recorder, number, NULL, 0, false, &place, &err)
@@ -502,12 +503,12 @@ CALL(tap, 2)
         if (status == LB_OK) status = lb_recorder_leave(b->recorder, place, seen, count, false, &err);
         lb_binding_leave(b, state);
     }
-    lb_intake_end(&intake);
+    lb_object_intake_end(&intake);
     return fine ? settle(b, status, &err) : NULL;
 }
 
 /* file, number, function, text -> what `graph` takes for a line */
-CALL(line, 4)
+LB_PYTHON_CALL(line, 4)
 {
     const char *file = text(b, args[0]), *function = text(b, args[2]), *words = text(b, args[3]);
     const int64_t number = integer(args[1]);
@@ -516,9 +517,9 @@ CALL(line, 4)
 }
 
 /* scope of the ops of a compiled function's graph, or -1, whether it is of backward, line or 0 */
-CALL(graph, 3)
+LB_PYTHON_CALL(graph, 3)
 {
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     const int64_t scope = integer(args[0]), backward = integer(args[1]);
     const uint32_t line = (uint32_t)natural(args[2]);
     if (!thread || py.PyErr_Occurred()) return NULL;
@@ -527,31 +528,31 @@ CALL(graph, 3)
 }
 
 /* whether backward begins (or ends) in this thread -> how many run in it now */
-CALL(backward, 1)
+LB_PYTHON_CALL(backward, 1)
 {
-    lb_thread *thread = lb_thread_get(b);
+    lb_thread *thread = lb_place_thread_get(b);
     int nested = thread ? lb_place_backward(thread, b, args[0] == b->of.true_) : -1;
     return nested < 0 ? NULL : py.PyLong_FromLongLong(nested);
 }
 
 PyMethodDef lb_recording_methods[] = {
-    METHOD(open_recorder), METHOD(close_recorder),
-    METHOD(abandon),       METHOD(watch_crashes),
-    METHOD(save_steps),    METHOD(is_saved),
-    METHOD(stop),          METHOD(release),
-    METHOD(set_live),      METHOD(set_optimizer_depth),
-    METHOD(set_threads),   METHOD(settle_bytes),
-    METHOD(step_begin),    METHOD(step_end),
-    METHOD(step_skip),     METHOD(sweep),
-    METHOD(next_op),       METHOD(nonfinite),
-    METHOD(bytes_so_far),  METHOD(scalar),
-    METHOD(notice),        METHOD(table),
-    METHOD(trigger),       METHOD(scope),
-    METHOD(wrap),          METHOD(enter),
-    METHOD(leave),         METHOD(tap),
-    METHOD(backward),      METHOD(graph),
-    METHOD(graph_begin),   METHOD(graph_end),
-    METHOD(graph_run),     METHOD(graph_ran),
-    METHOD(graph_drop),    METHOD(line),
-    METHOD(set_watching),  {NULL, NULL, 0, NULL},
+    LB_PYTHON_METHOD(open_recorder), LB_PYTHON_METHOD(close_recorder),
+    LB_PYTHON_METHOD(abandon),       LB_PYTHON_METHOD(watch_crashes),
+    LB_PYTHON_METHOD(save_steps),    LB_PYTHON_METHOD(is_saved),
+    LB_PYTHON_METHOD(stop),          LB_PYTHON_METHOD(release),
+    LB_PYTHON_METHOD(set_live),      LB_PYTHON_METHOD(set_optimizer_depth),
+    LB_PYTHON_METHOD(set_threads),   LB_PYTHON_METHOD(settle_bytes),
+    LB_PYTHON_METHOD(step_begin),    LB_PYTHON_METHOD(step_end),
+    LB_PYTHON_METHOD(step_skip),     LB_PYTHON_METHOD(sweep),
+    LB_PYTHON_METHOD(next_op),       LB_PYTHON_METHOD(nonfinite),
+    LB_PYTHON_METHOD(bytes_so_far),  LB_PYTHON_METHOD(scalar),
+    LB_PYTHON_METHOD(notice),        LB_PYTHON_METHOD(table),
+    LB_PYTHON_METHOD(trigger),       LB_PYTHON_METHOD(scope),
+    LB_PYTHON_METHOD(wrap),          LB_PYTHON_METHOD(enter),
+    LB_PYTHON_METHOD(leave),         LB_PYTHON_METHOD(tap),
+    LB_PYTHON_METHOD(backward),      LB_PYTHON_METHOD(graph),
+    LB_PYTHON_METHOD(graph_begin),   LB_PYTHON_METHOD(graph_end),
+    LB_PYTHON_METHOD(graph_run),     LB_PYTHON_METHOD(graph_ran),
+    LB_PYTHON_METHOD(graph_drop),    LB_PYTHON_METHOD(line),
+    LB_PYTHON_METHOD(set_watching),  {NULL, NULL, 0, NULL},
 };

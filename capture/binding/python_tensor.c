@@ -1,6 +1,6 @@
 /* See python_tensor.h. */
 #define _GNU_SOURCE /* RTLD_NOLOAD */
-#include "python_tensor.h"
+#include "binding/python_tensor.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static bool find_word(const void *object, size_t bytes, uint64_t wanted, size_t 
     return false;
 }
 
-static void find_streams(lb_shortcut *s)
+static void find_streams(lb_tensor_shortcut *s)
 {
     void *torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
     if (!torch) return;
@@ -31,7 +31,7 @@ static void find_streams(lb_shortcut *s)
     dlclose(torch);
 }
 
-static bool find_functions(lb_shortcut *s)
+static bool find_functions(lb_tensor_shortcut *s)
 {
     void *torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
     if (!torch) return false;
@@ -62,15 +62,15 @@ static bool find_functions(lb_shortcut *s)
     return all;
 }
 
-bool lb_shortcut_find(lb_shortcut *s, const PyObject *tensor, size_t object_bytes, uint64_t implementation,
-                      uint64_t storage)
+bool lb_tensor_shortcut_find(lb_tensor_shortcut *s, const PyObject *tensor, size_t object_bytes,
+                             uint64_t implementation, uint64_t storage)
 {
     if (!implementation || !storage || !find_functions(s)) return false;
     return find_word(tensor, object_bytes, implementation, &s->tensor_at) &&
            find_word(word_at(tensor, s->tensor_at), IMPLEMENTATION_WORDS * sizeof(void *), storage, &s->storage_at);
 }
 
-bool lb_shortcut_learn(lb_shortcut *s, PyObject *tensor, lb_dtype dtype)
+bool lb_tensor_shortcut_learn(lb_tensor_shortcut *s, PyObject *tensor, lb_dtype dtype)
 {
     int32_t number;
     if (s->get_dtype((char *)tensor + s->tensor_at, &number) != 0 || number < 0 || number >= LB_MAX_TORCH_DTYPES ||
@@ -80,7 +80,7 @@ bool lb_shortcut_learn(lb_shortcut *s, PyObject *tensor, lb_dtype dtype)
     return true;
 }
 
-static bool take_layout(const lb_shortcut *s, void *t, lb_layout *layout)
+static bool take_layout(const lb_tensor_shortcut *s, void *t, lb_layout *layout)
 {
     int64_t ndim, *sizes, *strides;
     if (s->get_dim(t, &ndim) != 0 || ndim < 0 || ndim > LB_MAX_DIMS || s->get_sizes(t, &sizes) != 0 ||
@@ -94,7 +94,7 @@ static bool take_layout(const lb_shortcut *s, void *t, lb_layout *layout)
     return s->get_storage_offset(t, &layout->offset) == 0;
 }
 
-bool lb_shortcut_take(const lb_shortcut *s, PyObject *tensor, lb_seen *seen)
+bool lb_tensor_shortcut_take(const lb_tensor_shortcut *s, PyObject *tensor, lb_host_tensor *seen)
 {
     void *t = (char *)tensor + s->tensor_at, *implementation = word_at(tensor, s->tensor_at), *data = NULL;
     int32_t layout, dtype, device, unit;
@@ -112,11 +112,11 @@ bool lb_shortcut_take(const lb_shortcut *s, PyObject *tensor, lb_seen *seen)
         return false;
     seen->storage_bytes = (uint64_t)bytes;
     seen->data = data;
-    lb_shortcut_stream(s, seen);
+    lb_tensor_shortcut_stream(s, seen);
     return true;
 }
 
-void lb_shortcut_stream(const lb_shortcut *s, lb_seen *seen)
+void lb_tensor_shortcut_stream(const lb_tensor_shortcut *s, lb_host_tensor *seen)
 {
     if (seen->device == 1 && s->get_cuda_stream && s->get_cuda_stream(seen->unit, &seen->stream) != 0)
         seen->stream = NULL;

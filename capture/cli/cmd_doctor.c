@@ -1,12 +1,12 @@
 /* lastbit doctor: would recording work with this Python, what would it see, what not, and why.
  *
- * The checks run inside that Python (capture/lastbit/doctor.py), in the very environment that `lastbit record` makes, and
- * end with two recorded training steps; this side opens their capture, prints the answers and makes the verdict.
+ * The checks run inside that Python (capture/lastbit/doctor.py), in the very environment that `lastbit record` makes,
+ * and end with two recorded training steps; this side opens their capture, prints the answers and makes the verdict.
  */
 #include <lastbit/archive.h>
 #include <lastbit/input.h>
-#include "command_line.h"
-#include "launch.h"
+#include "command/command_line.h"
+#include "launch/launch.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -53,11 +53,11 @@ static const char *default_python(void)
 }
 
 /* A scratch folder: capture, answer and log. */
-typedef struct lb_scratch {
+typedef struct lb_doctor_scratch {
     char folder[PATH_MAX / 2], capture[PATH_MAX], answer[PATH_MAX], log[PATH_MAX];
-} lb_scratch;
+} lb_doctor_scratch;
 
-static lb_status scratch_make(lb_scratch *scratch, lb_err *err)
+static lb_status scratch_make(lb_doctor_scratch *scratch, lb_err *err)
 {
     const char *temporary = getenv("TMPDIR");
     int n = snprintf(scratch->folder, sizeof scratch->folder, "%s/lastbit-doctor-XXXXXX",
@@ -71,7 +71,7 @@ static lb_status scratch_make(lb_scratch *scratch, lb_err *err)
     return LB_OK;
 }
 
-static void scratch_remove(const lb_scratch *scratch)
+static void scratch_remove(const lb_doctor_scratch *scratch)
 {
     char file[2 * PATH_MAX];
     DIR *folder = opendir(scratch->capture);
@@ -101,13 +101,14 @@ static void last_line(const char *path, char *text, size_t size)
 }
 
 /* Runs the checks there; *checks is what they found. */
-static lb_status examine(const char *python, const lb_scratch *scratch, json_t **checks, lb_err *err)
+static lb_status examine(const char *python, const lb_doctor_scratch *scratch, json_t **checks, lb_err *err)
 {
     static const char *const unset[] = {"LASTBIT_STEPS",   "LASTBIT_RANKS",  "LASTBIT_KEEP",
                                         "LASTBIT_LAYERS",  "LASTBIT_BUDGET", "LASTBIT_RING",
                                         "LASTBIT_DISABLE", "RANK",           "WORLD_SIZE"};
     static const char code[] =
-        "import sys\nif sys.path and not sys.path[0]: del sys.path[0]\n" /* the current folder: its json.py is not ours to run */
+        /* the current folder: its json.py is not ours to run */
+        "import sys\nif sys.path and not sys.path[0]: del sys.path[0]\n"
         "from lastbit import doctor\ndoctor.main(*sys.argv[1:])\n";
     const char *argv[] = {python, "-c", code, scratch->answer, scratch->log, NULL};
     lb_launch launch;
@@ -161,7 +162,7 @@ static bool found(const json_t *checks, const char *what)
 }
 
 /* Does the capture of the trial's two steps open? */
-static void examine_trial(const lb_scratch *scratch, json_t *checks)
+static void examine_trial(const lb_doctor_scratch *scratch, json_t *checks)
 {
     if (!found(checks, "trial")) return;
     lb_err err = LB_ERR_INIT;
@@ -217,8 +218,8 @@ static int conclude(json_t *checks, const char *python, bool json)
     json_t *check;
     json_array_foreach(checks, index, check) if (state_of(check) > worst) worst = state_of(check);
     if (json)
-        lb_print_json(NAME,
-                      json_pack("{s:s, s:s, s:O}", "python", python, "verdict", verdicts[worst], "checks", checks));
+        lb_command_print_json(
+            NAME, json_pack("{s:s, s:s, s:O}", "python", python, "verdict", verdicts[worst], "checks", checks));
     else
         print(checks, python, worst);
     return codes[worst];
@@ -241,11 +242,11 @@ int lb_cmd_doctor(int argc, const char **argv)
         .example = "  lastbit doctor --python ./venv/bin/python",
         .options = options,
     };
-    lb_arguments arguments;
-    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    lb_command_arguments arguments;
+    int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code < 0) {
         lb_err err = LB_ERR_INIT;
-        lb_scratch scratch;
+        lb_doctor_scratch scratch;
         json_t *checks = NULL;
         const char *which = python ? python : default_python();
         lb_status status = scratch_make(&scratch, &err);
@@ -264,7 +265,7 @@ int lb_cmd_doctor(int argc, const char **argv)
             scratch_remove(&scratch);
         }
         json_decref(checks);
-        lb_arguments_release(&arguments);
+        lb_command_arguments_release(&arguments);
     }
     free(python);
     return code;

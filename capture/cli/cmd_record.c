@@ -1,16 +1,16 @@
 /* lastbit record: runs a program under the recorder and passes its exit code on.
  *
- * Everything that can be wrong with the options is found before the program starts: it may run for hours. Afterwards one
- * line on stderr says what was recorded and what to type next, or why nothing was.
+ * Everything that can be wrong with the options is found before the program starts: it may run for hours. Afterwards
+ * one line on stderr says what was recorded and what to type next, or why nothing was.
  */
 #define _GNU_SOURCE /* open_memstream */
 #include <lastbit/text.h>
 #include <lastbit/archive.h>
 #include <lastbit/maintenance.h>
-#include "command_line.h"
-#include "launch.h"
-#include "launch_folder.h"
-#include "refusal.h"
+#include "command/command_line.h"
+#include "launch/launch.h"
+#include "launch/launch_folder.h"
+#include "command/refusal.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
@@ -46,7 +46,7 @@ static void release(lb_record_options *o)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
 }
 
-/* ---- options ------------------------------------------------------------------------------------------------------ */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 /* "3", "3-5", "3-", and several with commas between; numbers below 2^31, no range backwards. */
 static bool is_ranges(const char *text)
@@ -96,9 +96,9 @@ static int check_options(lb_record_options *o)
         return lb_command_misused(NAME, "--steps: `%s` is no list of steps such as 3, 3-5 or 0,10-12", o->steps);
     if (o->ranks && !is_ranges(o->ranks))
         return lb_command_misused(NAME, "--ranks: `%s` is no list of ranks such as 0, 0-3 or 0,5", o->ranks);
-    if (o->budget && !lb_size_parse(o->budget, &o->budget_bytes))
+    if (o->budget && !lb_command_parse_size(o->budget, &o->budget_bytes))
         return lb_command_misused(NAME, "--budget: `%s` is no size such as 500M or 2G", o->budget);
-    if (o->device_memory && (!lb_size_parse(o->device_memory, &o->device_bytes) || !o->device_bytes))
+    if (o->device_memory && (!lb_command_parse_size(o->device_memory, &o->device_bytes) || !o->device_bytes))
         return lb_command_misused(NAME, "--device-memory: `%s` is no size such as 64M or 1G", o->device_memory);
     if (o->ring) {
         char *end;
@@ -127,7 +127,7 @@ static int check_options(lb_record_options *o)
     return code ? code : check_regex("--layers", o->layers);
 }
 
-/* ---- the environment ---------------------------------------------------------------------------------------------- */
+/* ---- the environment --------------------------------------------------------------------------------------------- */
 
 /* What is not asked for is unset: a variable left from elsewhere must not change what is recorded. */
 static int put(const char *name, const char *text)
@@ -167,7 +167,7 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     return lb_launch_environment(launch, err);
 }
 
-/* ---- what was recorded -------------------------------------------------------------------------------------------- */
+/* ---- what was recorded ------------------------------------------------------------------------------------------- */
 
 typedef struct lb_recorded {
     uint64_t bytes;
@@ -202,7 +202,7 @@ static void note_stop(lb_capture *capture, int32_t rank, lb_recorded *recorded)
     const char *why = json_string_value(json_object_get(coverage, "stopped"));
     if (why)
         snprintf(recorded->stopped, sizeof recorded->stopped, "it went no further: %s%s",
-                 lb_is_full_disk(why) ? "the disk is full: " : "", why);
+                 lb_error_is_full_disk(why) ? "the disk is full: " : "", why);
     json_decref(coverage);
 }
 
@@ -321,13 +321,14 @@ static void explain_nothing(const lb_record_options *o, const lb_recorded *recor
                  "torch was imported, but nothing was computed with it (workers of a pool or of a DataLoader are not "
                  "recorded): is the program that computes the one that was started?");
     else if (notes->framework[0])
-        snprintf(why, size,
-                 "%u Python process%s ran, none imported torch but %s: the launcher records PyTorch alone. What works: "
-                 "arrays "
-                 "handed over by DLPack from C or C++, to lb_seen_of_dlpack of lastbit/capture.h, or in Python to "
-                 "torch.from_dlpack "
-                 "and lastbit.torch.tap inside lastbit.torch.capture",
-                 notes->processes, notes->processes == 1 ? "" : "es", notes->framework);
+        snprintf(
+            why, size,
+            "%u Python process%s ran, none imported torch but %s: the launcher records PyTorch alone. What works: "
+            "arrays "
+            "handed over by DLPack from C or C++, to lb_host_tensor_of_dlpack of lastbit/capture.h, or in Python to "
+            "torch.from_dlpack "
+            "and lastbit.torch.tap inside lastbit.torch.capture",
+            notes->processes, notes->processes == 1 ? "" : "es", notes->framework);
     else if (notes->processes)
         snprintf(why, size,
                  "%u Python process%s ran, none imported torch, and the launcher records PyTorch alone; `lastbit "
@@ -372,7 +373,7 @@ static void say(const lb_record_options *o, const lb_recorded *recorded, const l
         fprintf(stderr, "lastbit: nothing was recorded: %s\n", why);
         return;
     }
-    lb_bytes_text(recorded->bytes, size);
+    lb_command_bytes_text(recorded->bytes, size);
     if (recorded->steps == 1)
         snprintf(steps, sizeof steps, "step %" PRId64, recorded->first_step);
     else
@@ -403,10 +404,10 @@ static void say_json(const lb_record_options *o, const lb_recorded *recorded, co
     }
     if (object && recorded->unread) json_object_set_new(object, "unread", json_true());
     if (object && recorded->stopped[0]) json_object_set_new(object, "stopped", json_string(recorded->stopped));
-    if (object) lb_print_json(NAME, object);
+    if (object) lb_command_print_json(NAME, object);
 }
 
-/* ---- the command -------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 /* The steps that the other capture holds, as --steps takes them. */
 static char *steps_of(lb_capture *other)
@@ -426,7 +427,8 @@ static char *steps_of(lb_capture *other)
     return text;
 }
 
-/* Whether there is something to be like, before the program starts; its path from wherever a process of it stands, and its steps. */
+/* Whether there is something to be like, before the program starts; its path from wherever a process of it stands, and
+ * its steps. */
 static lb_status resolve_like(lb_record_options *o, lb_err *err)
 {
     lb_capture *other = NULL;
@@ -583,13 +585,13 @@ int lb_cmd_record(int argc, const char **argv)
     };
     int own = 1; /* what stands before `--` is ours */
     while (own < argc && strcmp(argv[own], "--") != 0) own++;
-    lb_arguments arguments;
+    lb_command_arguments arguments;
     const char **program = own < argc ? argv + own + 1 : NULL;
     const char **ours = malloc((size_t)(own + 1) * sizeof *ours);
     if (!ours) return LB_EXIT_FAILED;
     memcpy(ours, argv, (size_t)own * sizeof *ours);
     ours[own] = NULL;
-    int code = lb_arguments_parse(&command, own, ours, &arguments);
+    int code = lb_command_arguments_parse(&command, own, ours, &arguments);
     if (code < 0) {
         if (!program || !program[0])
             code = lb_command_misused(
@@ -598,7 +600,7 @@ int lb_cmd_record(int argc, const char **argv)
             code = check_options(&o);
         if (code == 0 && !o.out) o.out = strdup("run.lb");
         if (code == 0) code = run(&o, program, arguments.json);
-        lb_arguments_release(&arguments);
+        lb_command_arguments_release(&arguments);
     }
     release(&o);
     free(ours);

@@ -1,5 +1,5 @@
-/* The part of CUDA's driver interface that the reader calls: types, constants and prototypes of its stable binary interface,
- * so that no header of CUDA is needed to build. All names are those of the public cuda.h.
+/* The part of CUDA's driver interface that the reader calls: types, constants and prototypes of its stable binary
+ * interface, so that no header of CUDA is needed to build. All names are those of the public cuda.h.
  *
  * Functions are listed with the symbol that a current cuda.h maps them to (cuMemAlloc is cuMemAlloc_v2 in the library).
  * tests/capture/cuda/cuda_abi_check.c holds all of it against the real header where a toolkit has one; it includes that

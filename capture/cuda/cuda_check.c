@@ -1,6 +1,6 @@
-/* Whether the kernels find on this device what the host finds (see lb_cuda_check). The value has every block of a leaf, a second leaf, and
- * elements that are not finite. */
-#include "cuda_inside.h"
+/* Whether the kernels find on this device what the host finds (see lb_cuda_check). The value has every block of a leaf,
+ * a second leaf, and elements that are not finite. */
+#include "cuda/cuda_inside.h"
 
 #include <stdlib.h>
 #include <string.h>

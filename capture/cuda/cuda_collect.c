@@ -1,14 +1,15 @@
-/* How flights end: their results and leaves are fetched into the mirrors of the rings, many flights at once, and given to
- * the works.
+/* How flights end: their results and leaves are fetched into the mirrors of the rings, many flights at once, and given
+ * to the works.
  *
- *     queued ──read is done, or may be waited for──▶ fetched on our own stream ──▶ given to the works, pieces free again */
-#include "cuda_inside.h"
-#include "pool.h"
+ *     queued ──read is done, or may be waited for──▶ fetched on our own stream ──▶ given to the works, pieces free again
+ */
+#include "cuda/cuda_inside.h"
+#include "measure/pool.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- order --------------------------------------------------------------------------------------------------------- */
+/* ---- order ------------------------------------------------------------------------------------------------------- */
 
 #define MOST_STREAMS 16
 
@@ -37,7 +38,7 @@ static bool is_done(lb_cuda *device, CUevent event)
     return result != CUDA_ERROR_NOT_READY && lb_cuda_ok(device, "cuEventQuery", result);
 }
 
-/* ---- fetching ------------------------------------------------------------------------------------------------------ */
+/* ---- fetching ---------------------------------------------------------------------------------------------------- */
 
 typedef struct range {
     uint64_t from, to;
@@ -95,7 +96,7 @@ static uint64_t last_read(lb_cuda *device)
     return lb_cuda_is_lost(device) ? 0 : serial;
 }
 
-/* ---- copying on the host --------------------------------------------------------------------------------------------- */
+/* ---- copying on the host ----------------------------------------------------------------------------------------- */
 
 #define COPY_PART (4u << 20)
 
@@ -119,7 +120,7 @@ static void copy_bytes(void *to, const void *from, uint64_t bytes)
     lb_pool_run((size_t)((bytes + COPY_PART - 1) / COPY_PART), copy_part, &c);
 }
 
-/* ---- giving -------------------------------------------------------------------------------------------------------- */
+/* ---- giving ------------------------------------------------------------------------------------------------------ */
 
 static bool give_leaves(const char *scratch, const lb_measuring *item, lb_measured *out)
 {
@@ -193,7 +194,7 @@ void lb_cuda_drain(lb_cuda *device, uint64_t serial, bool wait)
         if (!finish_group(device, true)) return;
 }
 
-/* ---- bytes that no ring holds -------------------------------------------------------------------------------------- */
+/* ---- bytes that no ring holds ------------------------------------------------------------------------------------ */
 
 /* While one half of the ring is copied on, the other one is filled. */
 typedef struct turns {

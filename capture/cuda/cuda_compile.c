@@ -1,7 +1,7 @@
 /* The kernels compiled by NVRTC at run time (see cuda_kernel.h): every build of PyTorch for CUDA brings that library.
  * Prototypes are those of the public nvrtc.h. */
 #define _GNU_SOURCE /* dl_iterate_phdr */
-#include "cuda_kernel.h"
+#include "cuda/cuda_kernel.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -30,7 +30,7 @@ typedef struct nvrtc {
 static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"};
 #define N_NAMES (sizeof names / sizeof *names)
 
-/* ---- finding it ---------------------------------------------------------------------------------------------------- */
+/* ---- finding it -------------------------------------------------------------------------------------------------- */
 
 static void *open_in(const char *folder, size_t length, const char *below)
 {
@@ -60,7 +60,8 @@ static int note(struct dl_phdr_info *library, size_t size, void *context)
     return 0;
 }
 
-/* In a toolkit, and in NVIDIA's wheels for CUDA 13, all libraries lie in one folder; in the wheels before, each in one of its own. */
+/* In a toolkit, and in NVIDIA's wheels for CUDA 13, all libraries lie in one folder; in the wheels before, each in one
+ * of its own. */
 static void *open_beside_others(void)
 {
     neighbours found = {.n = 0};
@@ -99,7 +100,7 @@ static lb_status find(nvrtc *to, lb_err *err)
     return LB_OK;
 }
 
-/* ---- compiling ----------------------------------------------------------------------------------------------------- */
+/* ---- compiling --------------------------------------------------------------------------------------------------- */
 
 static lb_status refused(const nvrtc *n, program p, lb_err *err)
 {
@@ -133,7 +134,7 @@ lb_status lb_cuda_compile(const lb_kernel_image *code, int architecture, void **
     snprintf(target, sizeof target, "--gpu-architecture=sm_%d", architecture);
     const char *const options[] = {target, LB_KERNEL_OPTIONS};
     program p;
-    if (n.CreateProgram(&p, code->source, "measure_kernel.cu", LB_KERNEL_HEADERS, code->headers, code->header_names) !=
+    if (n.CreateProgram(&p, code->source, "digest_kernel.cu", LB_KERNEL_HEADERS, code->headers, code->header_names) !=
         0)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "NVRTC does not take the source of the measuring kernels");
     const lb_status status = n.CompileProgram(p, (int)(sizeof options / sizeof *options), options) == 0

@@ -1,10 +1,10 @@
 /* See cuda_device.h: opening and closing, and the functions of the seam. */
-#include "cuda_inside.h"
+#include "cuda/cuda_inside.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- entering ------------------------------------------------------------------------------------------------------ */
+/* ---- entering ---------------------------------------------------------------------------------------------------- */
 
 bool lb_cuda_ok(lb_cuda *device, const char *call, CUresult result)
 {
@@ -59,9 +59,10 @@ void lb_cuda_skip(lb_cuda *device, lb_device_work *work)
     if (work->state == LB_WORK_SKIPPED) device->skipped++;
 }
 
-/* ---- the seam ------------------------------------------------------------------------------------------------------ */
+/* ---- the seam ---------------------------------------------------------------------------------------------------- */
 
-/* NONE, ACTIVE or INVALIDATED. The legacy stream cannot be used while another is captured: nothing can be queued then either. */
+/* NONE, ACTIVE or INVALIDATED. The legacy stream cannot be used while another is captured: nothing can be queued then
+ * either. */
 static CUstreamCaptureStatus capture_status(lb_cuda *device, CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -144,7 +145,7 @@ static const char *why_lost(const lb_device *base)
     return ((const lb_cuda *)base)->lost.message;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 static void free_host(lb_cuda *device)
 {
@@ -160,8 +161,8 @@ static void free_host(lb_cuda *device)
         free(captured);
     }
     for (int i = 0; i < LB_CUDA_RINGS; i++) {
-        lb_space_release(&device->rings[i].space);
-        lb_room_release(&device->rings[i].room);
+        lb_ring_space_release(&device->rings[i].space);
+        lb_first_fit_release(&device->rings[i].room);
     }
     free(device->events);
     free(device);
@@ -234,7 +235,8 @@ static lb_status open_entered(lb_cuda *device)
     return device->lost.status;
 }
 
-/* The context that the host program has for the device; NULL: none. `retained`: it is to be released. None is made here. */
+/* The context that the host program has for the device; NULL: none. `retained`: it is to be released. None is made
+ * here. */
 static CUcontext context_of(const lb_cuda_driver *cuda, int unit, bool *retained)
 {
     CUcontext context = NULL;

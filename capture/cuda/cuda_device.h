@@ -3,17 +3,18 @@
  *     stream of the program   ──op──▶ measure ─▶ (copy aside) ──op──▶ …          the device orders; the host never waits
  *     stream of the back end                         └──▶ results, leaves, bytes ──▶ pinned memory ──▶ works   (collect)
  *
- * Measuring runs on the program's own stream, right behind what made the value: nobody can overwrite the value, and no
- * allocator give its memory anew, before it was read. Bytes are copied aside on the device first, so that the way to the host
- * runs beside the program.
+ * Measuring runs on the program's own stream, right behind what made the value: no later work can overwrite the value,
+ * and no allocator give its memory anew, before it was read. Bytes are copied aside on the device first, so that the
+ * way to the host runs beside the program.
  *
- * While a stream is being captured into a graph, measuring becomes part of the graph: such a work is LB_WORK_SKIPPED, for
- * nothing was computed yet, and its `slot` is the name under which lb_cuda_replays gives what every run of the graph computes. */
+ * While a stream is being captured into a graph, measuring becomes part of the graph: such a work is LB_WORK_SKIPPED,
+ * for nothing was computed yet, and its `slot` is the name under which lb_cuda_replays gives what every run of the
+ * graph computes. */
 #ifndef LB_CUDA_DEVICE_H
 #define LB_CUDA_DEVICE_H
 
-#include "device.h"
-#include "kernel_image.h"
+#include "device/device.h"
+#include "device/kernel_image.h"
 
 typedef struct lb_cuda_options {
     uint64_t device_bytes; /* at most so much memory of the device, taken before the first value is measured */
@@ -24,16 +25,19 @@ typedef struct lb_cuda_options {
 } lb_cuda_options;
 #define LB_CUDA_OPTIONS_INIT {256u << 20, 64u << 20, 16, NULL, -1}
 
-/* Works in the context that is current in this thread or, where that is another device's, in the primary one of device `unit`, which is what
- * the runtime and every framework use. NULL and no error where the process has no driver, or has made neither. */
+/* Works in the context that is current in this thread or, where that is another device's, in the primary one of device
+ * `unit`, which is what the runtime and every framework use. NULL and no error where the process has no driver, or has
+ * made neither. */
 lb_status lb_cuda_open(lb_device **device, const lb_cuda_options *options, lb_err *err);
-/* Measures a value that the host knows, and fails where the device finds anything else in it than lb_measure does. The host waits. */
+/* Measures a value that the host knows, and fails where the device finds anything else in it than lb_measure does. The
+ * host waits. */
 lb_status lb_cuda_check(lb_device *device, lb_err *err);
-/* Bytes a second that are measured there: of several values of `bytes` bytes, from their submission until all results are here. The host
- * waits. */
+/* Bytes a second that are measured there: of several values of `bytes` bytes, from their submission until all results
+ * are here. The host waits. */
 lb_status lb_cuda_rate(lb_device *device, uint64_t bytes, double *rate, lb_err *err);
 
-/* What is fetched from now on waits for what is queued on `stream` by now: for graphs, whose runs the back end does not see. */
+/* What is fetched from now on waits for what is queued on `stream` by now: for graphs, whose runs the back end does not
+ * see. */
 void lb_cuda_order_after(lb_device *device, void *stream);
 
 typedef struct lb_cuda_replay {
@@ -41,8 +45,8 @@ typedef struct lb_cuda_replay {
     uint64_t number; /* run of its graph, from 0 */
     lb_measured out; /* without leaves */
 } lb_cuda_replay;
-/* Gives what graphs have computed since the last call, and waits for it as lb_cuda_order_after said. Runs that were overwritten before
- * are missing among the numbers, and counted as skipped. */
+/* Gives what graphs have computed since the last call, and waits for it as lb_cuda_order_after said. Runs that were
+ * overwritten before are missing among the numbers, and counted as skipped. */
 void lb_cuda_replays(lb_device *device, void (*take)(void *context, const lb_cuda_replay *replay), void *context);
 
 #endif

@@ -1,5 +1,5 @@
 /* See cuda_driver.h. */
-#include "cuda_driver.h"
+#include "cuda/cuda_driver.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,10 +1,10 @@
 /* Flights of the CUDA back end (see cuda_inside.h): what works need is planned, taken from the rings, and queued. */
-#include "cuda_inside.h"
+#include "cuda/cuda_inside.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the plan of a flight ------------------------------------------------------------------------------------------ */
+/* ---- the plan of a flight ---------------------------------------------------------------------------------------- */
 
 typedef struct plan {
     lb_cuda_piece pieces[LB_CUDA_RINGS]; /* only their sizes */
@@ -38,7 +38,7 @@ static void add_job(lb_cuda *device, plan *p, lb_device_work *work, bool copied)
 static bool could_hold(const lb_cuda *device, const plan *p)
 {
     for (int i = 0; i < LB_CUDA_RINGS; i++)
-        if (!lb_space_could_hold(&device->rings[i].space, p->pieces[i].bytes)) return false;
+        if (!lb_ring_space_could_hold(&device->rings[i].space, p->pieces[i].bytes)) return false;
     return true;
 }
 
@@ -56,7 +56,7 @@ static outcome plan_work(lb_cuda *device, plan *p, lb_device_work *work, bool co
     return p->n_jobs ? FULL : TOO_LARGE;
 }
 
-/* ---- queueing ------------------------------------------------------------------------------------------------------ */
+/* ---- queueing ---------------------------------------------------------------------------------------------------- */
 
 CUresult lb_cuda_launch(lb_cuda *device, lb_kernel_launch *launch, CUstream stream)
 {
@@ -135,7 +135,8 @@ static void append(lb_cuda *device, lb_cuda_flight *flight)
     }
 }
 
-/* The slots of a flight follow those of its piece, in another lap each time: the kernel says in a result whose it is. */
+/* The slots of a flight follow those of its piece, in another lap each time: the kernel says in a result whose it
+ * is. */
 static uint64_t first_slot(lb_cuda *device, const lb_cuda_flight *flight)
 {
     const uint64_t n = device->rings[LB_CUDA_RESULTS].space.size / sizeof(lb_kernel_result);
@@ -165,7 +166,7 @@ static void take_staging(lb_cuda *device, lb_cuda_flight *flight)
     lb_cuda_piece *piece = &flight->pieces[LB_CUDA_STAGING];
     piece->bytes = flight->pieces[LB_CUDA_PINNED].bytes;
     piece->taken = piece->bytes > 0 &&
-                   lb_space_take(&device->rings[LB_CUDA_STAGING].space, piece->bytes, &piece->at, &piece->name);
+                   lb_ring_space_take(&device->rings[LB_CUDA_STAGING].space, piece->bytes, &piece->at, &piece->name);
 }
 
 static void skip_jobs(lb_cuda *device, const plan *p)
@@ -173,7 +174,8 @@ static void skip_jobs(lb_cuda *device, const plan *p)
     for (size_t i = 0; i < p->n_jobs; i++) lb_cuda_skip(device, p->jobs[i].work);
 }
 
-/* Whatever fails here has ended measuring on the device: the flight is in the list, its works learn it with the others. */
+/* Whatever fails here has ended measuring on the device: the flight is in the list, its works learn it with the
+ * others. */
 static void start(lb_cuda *device, plan *p, CUstream stream, bool may_wait)
 {
     const uint32_t units = p->n_items ? lb_kernel_batch(device->items, p->n_items) : 0;

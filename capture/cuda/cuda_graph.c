@@ -3,13 +3,15 @@
  *     REPLAYS   │ set 0: launch A, launch B, … │ set 1: A, B, … │ … │ set `replays` - 1 │
  *     TURNS     A, B, …: what the kernel adds to its slots; the node behind it moves it on by one set
  *
- * Bytes that are wanted of each run a node copies aside; when the run has been queued they are read from there, as a flight.
+ * Bytes that are wanted of each run a node copies aside; when the run has been queued they are read from there, as a
+ * flight.
  *
- * What a graph uses is given back when it is gone and its last run has ended; a turn goes on from where it stood. A work that expects a
- * run gets the results by the number of that run, which is how many were heard of before: the host program tells of each. A run that it
- * did not tell of shows in the turn, and what was expected then is skipped. First the turns are fetched, then the results of
- * the runs that have ended, then the turns again: a run whose set was not begun to be overwritten by then is whole. */
-#include "cuda_inside.h"
+ * What a graph uses is given back when it is gone and its last run has ended; a turn goes on from where it stood. A
+ * work that expects a run gets the results by the number of that run, which is how many were heard of before: the host
+ * program tells of each. A run that it did not tell of shows in the turn, and what was expected then is skipped. First
+ * the turns are fetched, then the results of the runs that have ended, then the turns again: a run whose set was not
+ * begun to be overwritten by then is whole. */
+#include "cuda/cuda_inside.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +71,7 @@ static bool upload_items(lb_cuda *device, places *p, size_t n)
     memcpy(from, device->items, n * sizeof(lb_kernel_item));
     const bool there = LB_CUDA_CALL(device, MemcpyHtoDAsync, to, from, n * sizeof(lb_kernel_item), device->uploads) &&
                        LB_CUDA_CALL(device, StreamSynchronize, device->uploads);
-    lb_space_give(&device->rings[LB_CUDA_REQUESTS].space, request->name);
+    lb_ring_space_give(&device->rings[LB_CUDA_REQUESTS].space, request->name);
     request->taken = false;
     return there;
 }
@@ -187,7 +189,7 @@ void lb_cuda_capture(lb_cuda *device, lb_device_work *const *works, size_t n, CU
     if (in_batch && !lb_cuda_is_lost(device)) capture_batch(device, batch, in_batch, stream);
 }
 
-/* ---- what runs of graphs have left ---------------------------------------------------------------------------------- */
+/* ---- what runs of graphs have left ------------------------------------------------------------------------------- */
 
 static bool fetch_turns(lb_cuda *device, void *to)
 {
@@ -195,7 +197,8 @@ static bool fetch_turns(lb_cuda *device, void *to)
                         device->own);
 }
 
-/* Whether a run that has ended, is not given yet, and is not being overwritten by the next one, left its results in the set. */
+/* Whether a run that has ended, is not given yet, and is not being overwritten by the next one, left its results in the
+ * set. */
 static bool wants_set(const lb_cuda *device, const lb_cuda_captured *c, uint64_t set)
 {
     const uint64_t ended = runs_of(device, c, device->turns_before), kept = device->options.replays;
@@ -260,8 +263,8 @@ static bool give_work(lb_cuda_captured *c, const lb_cuda_replay *replay)
     return any;
 }
 
-/* Works of runs before `run` have what they get: what did not come does not come any more. Bytes that are still on their way keep theirs
- * waiting. */
+/* Works of runs before `run` have what they get: what did not come does not come any more. Bytes that are still on
+ * their way keep theirs waiting. */
 static void end_expected(lb_cuda *device, lb_cuda_captured *c, uint64_t run)
 {
     for (lb_cuda_expected **link = &c->expected, *e; (e = *link);) {
@@ -294,8 +297,8 @@ static void give_run(lb_cuda *device, lb_cuda_captured *c, uint64_t run, const t
     }
 }
 
-/* What was fetched waits for every run that was heard of. Where there were more, or one of them failed to begin, it is not known which
- * run is whose: works that expect one get none. */
+/* What was fetched waits for every run that was heard of. Where there were more, or one of them failed to begin, it is
+ * not known which run is whose: works that expect one get none. */
 static void compare_runs(lb_cuda *device, lb_cuda_captured *c, uint64_t ended)
 {
     if (ended == c->begun || c->launching) return;
@@ -373,7 +376,7 @@ void lb_cuda_order_after(lb_device *base, void *stream)
     lb_cuda_leave(device, &visit);
 }
 
-/* ---- what runs are expected to leave --------------------------------------------------------------------------------- */
+/* ---- what runs are expected to leave ----------------------------------------------------------------------------- */
 
 void lb_cuda_give_expected(lb_cuda *device)
 {

@@ -1,15 +1,15 @@
 /* What the files of the CUDA back end share; see cuda_device.h.
  *
- * A flight is one launch and what it was for: works whose parts lie in one piece of each ring. Flights are finished in the
- * order in which they began; a ring's mirror is pinned memory with the same offsets. */
+ * A flight is one launch and what it was for: works whose parts lie in one piece of each ring. Flights are finished in
+ * the order in which they began; a ring's mirror is pinned memory with the same offsets. */
 #ifndef LB_CUDA_INSIDE_H
 #define LB_CUDA_INSIDE_H
 
-#include "cuda_device.h"
-#include "cuda_kernel.h"
-#include "kernel_item.h"
-#include "room.h"
-#include "space.h"
+#include "cuda/cuda_device.h"
+#include "cuda/cuda_kernel.h"
+#include "device/kernel_item.h"
+#include "cuda/first_fit.h"
+#include "cuda/ring_space.h"
 
 #define LB_CUDA_BATCH 64 /* works of a flight */
 
@@ -34,8 +34,8 @@ typedef enum lb_cuda_ring_name {
 #define LB_CUDA_OF_DEVICE 8 /* … */
 
 typedef struct lb_cuda_ring {
-    lb_space space;
-    lb_room room; /* in place of it, where what is taken stays as long as a graph */
+    lb_ring_space space;
+    lb_first_fit room; /* in place of it, where what is taken stays as long as a graph */
     CUdeviceptr device;
     char *host;
 } lb_cuda_ring;
@@ -116,7 +116,7 @@ typedef struct lb_cuda {
     lb_kernel_item items[LB_CUDA_BATCH]; /* of the flight that is made */
 } lb_cuda;
 
-/* ---- entering ------------------------------------------------------------------------------------------------------ */
+/* ---- entering ---------------------------------------------------------------------------------------------------- */
 
 /* Our context is current, and a capture of the program does not mind what is called, until `leave`. */
 typedef struct lb_cuda_visit {
@@ -135,19 +135,20 @@ static inline bool lb_cuda_is_lost(const lb_cuda *device)
 }
 #define LB_CUDA_CALL(device, NAME, ...) lb_cuda_ok(device, "cu" #NAME, (device)->cuda->NAME(__VA_ARGS__))
 
-/* ---- memory -------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 bool lb_cuda_allocate(lb_cuda *device);
 void lb_cuda_free_memory(lb_cuda *device);
 CUevent lb_cuda_take_event(lb_cuda *device); /* NULL: the device is lost */
 void lb_cuda_give_event(lb_cuda *device, CUevent event);
-/* Takes a piece of `bytes` bytes from each ring where that is not 0; false, and nothing is taken, when one has no room. */
+/* Takes a piece of `bytes` bytes from each ring where that is not 0; false, and nothing is taken, when one has no
+ * room. */
 bool lb_cuda_take_piece(lb_cuda *device, lb_cuda_ring_name ring, lb_cuda_piece *piece); /* of its bytes */
 void lb_cuda_give_piece(lb_cuda *device, lb_cuda_ring_name ring, lb_cuda_piece *piece);
 bool lb_cuda_take(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS]);
 void lb_cuda_give(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS]);
 
-/* ---- flights ------------------------------------------------------------------------------------------------------- */
+/* ---- flights ----------------------------------------------------------------------------------------------------- */
 
 /* Reads of `n` works are queued on `stream`; each has a state afterwards. */
 void lb_cuda_fly(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream, bool may_wait);
@@ -165,7 +166,7 @@ void lb_cuda_capture(lb_cuda *device, lb_device_work *const *works, size_t n, CU
 
 /* Works that expect what runs of graphs measure get what has ended; those whose run was overwritten are skipped. */
 void lb_cuda_give_expected(lb_cuda *device);
-/* They learn that nothing comes. With `silent` not even that: nobody asks any more. */
+/* They learn that nothing comes. With `silent` not even that: they no longer ask. */
 void lb_cuda_forget_expected(lb_cuda *device, bool silent);
 void lb_cuda_expect(lb_device *base, lb_device_work *const *works, size_t n, bool may_wait);
 void lb_cuda_runs(lb_device *base, uint64_t first, uint64_t last);

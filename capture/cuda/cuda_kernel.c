@@ -1,6 +1,6 @@
 /* See cuda_kernel.h. */
-#include "cuda_kernel.h"
-#include "measure_kernel.h"
+#include "cuda/cuda_kernel.h"
+#include "device/digest_kernel.h"
 
 #include <stdlib.h>
 
@@ -23,9 +23,9 @@ static lb_status architecture_of(const lb_cuda_driver *cuda, CUdevice device, in
     return LB_OK;
 }
 
-/* Where the library was built with another toolkit than this driver's, the driver refuses its code in one of several ways (no binary for the
- * device, a version of PTX or a compression that it does not know, an image that it takes for none). A compiler beside the program may still
- * make code that it takes. */
+/* Where the library was built with another toolkit than this driver's, the driver refuses its code in one of several
+ * ways (no binary for the device, a version of PTX or a compression that it does not know, an image that it takes for
+ * none). A compiler beside the program may still make code that it takes. */
 static lb_status compile_and_load(CUmodule *module, const lb_cuda_driver *cuda, const lb_kernel_image *code,
                                   CUdevice device, lb_err *err)
 {

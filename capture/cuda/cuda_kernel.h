@@ -1,11 +1,12 @@
 /* The measuring kernels on one device: the fat binary that lies in this library, or what NVRTC makes of their source.
  *
- * NVRTC is not linked either: it is found among what the process has loaded, or beside a library of CUDA that it has loaded. */
+ * NVRTC is not linked either: it is found among what the process has loaded, or beside a library of CUDA that it has
+ * loaded. */
 #ifndef LB_CUDA_KERNEL_H
 #define LB_CUDA_KERNEL_H
 
-#include "cuda_device.h"
-#include "cuda_driver.h"
+#include "cuda/cuda_device.h"
+#include "cuda/cuda_driver.h"
 
 typedef struct lb_cuda_kernels {
     CUmodule module;

@@ -2,13 +2,13 @@
  *
  *     device   TURNS REPLAYS RESULTS │ SCRATCH GRAPHS ASIDE ITEMS STAGING       left of the bar it begins as zeros
  *     pinned   mirrors of the first four, REQUESTS PINNED, turns_before */
-#include "cuda_inside.h"
+#include "cuda/cuda_inside.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Shares of the device's memory, one in so many. A result is 128 bytes, an item some 700, scratch about a thousandth of the
- * value; half is for bytes copied aside, by us and by graphs. */
+/* Shares of the device's memory, one in so many. A result is 128 bytes, an item some 700, scratch about a thousandth of
+ * the value; half is for bytes copied aside, by us and by graphs. */
 static uint64_t ring_bytes(const lb_cuda *device, lb_cuda_ring_name name)
 {
     static const unsigned share[LB_CUDA_RINGS] = {
@@ -37,7 +37,7 @@ static bool is_on_host(int name)
     return name < LB_CUDA_MIRRORED || name >= LB_CUDA_OF_DEVICE;
 }
 
-/* ---- allocation ---------------------------------------------------------------------------------------------------- */
+/* ---- allocation -------------------------------------------------------------------------------------------------- */
 
 static uint64_t sum_of(const lb_cuda *device, bool (*counts)(int))
 {
@@ -55,9 +55,9 @@ static void cut(lb_cuda *device)
         lb_cuda_ring *ring = &device->rings[i];
         const uint64_t size = i == LB_CUDA_REPLAYS ? bytes / device->options.replays : bytes;
         if (is_of_graphs(i))
-            lb_room_init(&ring->room, size);
+            lb_first_fit_init(&ring->room, size);
         else
-            lb_space_init(&ring->space, size);
+            lb_ring_space_init(&ring->space, size);
         if (is_on_device(i)) {
             ring->device = device->arena + on_device;
             on_device += bytes;
@@ -78,7 +78,8 @@ static bool begin_as_zeros(lb_cuda *device)
            LB_CUDA_CALL(device, StreamSynchronize, device->own); /* nothing else is in this stream yet */
 }
 
-/* As much as the options allow, or half of it, and so on, where a program has left less: what is kept then is less at a time. */
+/* As much as the options allow, or half of it, and so on, where a program has left less: what is kept then is less at a
+ * time. */
 static bool allocate_arena(lb_cuda *device)
 {
     for (;;) {
@@ -103,7 +104,7 @@ bool lb_cuda_allocate(lb_cuda *device)
         cut(device);
         if (begin_as_zeros(device)) return true;
     }
-    lb_cuda_free_memory(device); /* which nobody reads or writes yet */
+    lb_cuda_free_memory(device); /* which is neither read nor written yet */
     return false;
 }
 
@@ -117,24 +118,24 @@ void lb_cuda_free_memory(lb_cuda *device)
     device->ready = false;
 }
 
-/* ---- pieces of the rings ------------------------------------------------------------------------------------------- */
+/* ---- pieces of the rings ----------------------------------------------------------------------------------------- */
 
 bool lb_cuda_take_piece(lb_cuda *device, lb_cuda_ring_name ring, lb_cuda_piece *p)
 {
     lb_cuda_ring *from = &device->rings[ring];
     if (is_of_graphs(ring))
-        p->taken = p->bytes > 0 && lb_room_take(&from->room, p->bytes, &p->at);
+        p->taken = p->bytes > 0 && lb_first_fit_take(&from->room, p->bytes, &p->at);
     else
-        p->taken = p->bytes > 0 && lb_space_take(&from->space, p->bytes, &p->at, &p->name);
+        p->taken = p->bytes > 0 && lb_ring_space_take(&from->space, p->bytes, &p->at, &p->name);
     return p->taken;
 }
 
 void lb_cuda_give_piece(lb_cuda *device, lb_cuda_ring_name ring, lb_cuda_piece *p)
 {
     if (p->taken && is_of_graphs(ring))
-        lb_room_give(&device->rings[ring].room, p->at);
+        lb_first_fit_give(&device->rings[ring].room, p->at);
     else if (p->taken)
-        lb_space_give(&device->rings[ring].space, p->name);
+        lb_ring_space_give(&device->rings[ring].space, p->name);
     p->taken = false;
 }
 
@@ -155,7 +156,7 @@ void lb_cuda_give(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS])
     for (int i = 0; i < LB_CUDA_RINGS; i++) lb_cuda_give_piece(device, (lb_cuda_ring_name)i, &pieces[i]);
 }
 
-/* ---- events -------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 CUevent lb_cuda_take_event(lb_cuda *device)
 {

@@ -1,5 +1,5 @@
 /* How fast the kernels measure on a device: see cuda_device.h. */
-#include "cuda_inside.h"
+#include "cuda/cuda_inside.h"
 
 #include <lastbit/capture.h>
 #include <stdlib.h>

@@ -1,9 +1,10 @@
 /* Works are done one after the other, while the caller waits. See device_copy.h.
  *
- * In a graph the host program copies values aside, one node each; what a run left there is fetched when it has been queued. */
-#include "device_copy.h"
+ * In a graph the host program copies values aside, one node each; what a run left there is fetched when it has been
+ * queued. */
+#include "device/device_copy.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,7 +116,7 @@ static void collect(lb_device *device, const lb_device_work *work, bool wait)
     (void)wait;
 }
 
-/* ---- graphs -------------------------------------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 static bool hold(copying_device *d, const lb_device_work *work, held *h)
 {
@@ -212,7 +213,7 @@ static void forget(lb_device *device, uint64_t first, uint64_t last)
     d->n_held -= to - from;
 }
 
-/* ---- life --------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 static void account(const lb_device *device, uint64_t *memory_bytes, uint64_t *skipped)
 {

@@ -1,9 +1,9 @@
-/* The back end for every device of which no more is known than how the host program copies from it: bytes are fetched, and measured here.
- * Slow (the host waits for the device at each value), and right wherever the copy is. */
+/* The back end for every device of which no more is known than how the host program copies from it: bytes are fetched,
+ * and measured here. Slow (the host waits for the device at each value), and right wherever the copy is. */
 #ifndef LB_DEVICE_COPY_H
 #define LB_DEVICE_COPY_H
 
-#include "device.h"
+#include "device/device.h"
 
 #include <lastbit/capture.h>
 

@@ -1,5 +1,5 @@
-/* XXH3 but for its long loop: constants, the secret, what becomes of the sums, and the functions for up to 240 bytes, of 64 bits with a seed
- * and of 128 bits without (github.com/Cyan4973/xxHash, doc/xxhash_spec.md). */
+/* XXH3 but for its long loop: constants, the secret, what becomes of the sums, and the functions for up to 240 bytes,
+ * of 64 bits with a seed and of 128 bits without (github.com/Cyan4973/xxHash, doc/xxhash_spec.md). */
 #ifndef LB_KERNEL_HASH_CUH
 #define LB_KERNEL_HASH_CUH
 

@@ -1,8 +1,8 @@
 /* See kernel_image.h. The assembler reads the files; CMake gives their folder and the path of the binary. */
-#include "kernel_image.h"
+#include "device/kernel_image.h"
 
 #define LB_KERNEL_FILES(X)                                                                                             \
-    X(parameters, "measure_kernel.h")                                                                                  \
+    X(parameters, "digest_kernel.h")                                                                                   \
     X(machine, "kernel_machine.cuh")                                                                                   \
     X(hash, "kernel_hash.cuh")                                                                                         \
     X(tile, "kernel_tile.cuh")                                                                                         \
@@ -20,7 +20,7 @@
             ".popsection\n");                                                                                          \
     extern const char lb_kernel_bytes_##name[], lb_kernel_end_##name[];
 #define EMBED_FILE(name, file) EMBED(name, LB_KERNEL_FOLDER "/" file)
-EMBED_FILE(source, "measure_kernel.cu")
+EMBED_FILE(source, "digest_kernel.cu")
 LB_KERNEL_FILES(EMBED_FILE)
 #ifdef LB_KERNEL_BINARY
 EMBED(binary, LB_KERNEL_BINARY)

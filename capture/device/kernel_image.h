@@ -1,4 +1,4 @@
-/* The measuring kernel as it lies in this library, for whoever has a driver at run time. */
+/* The measuring kernel as it lies in this library, for a process that has a driver at run time. */
 #ifndef LB_KERNEL_IMAGE_H
 #define LB_KERNEL_IMAGE_H
 
@@ -6,8 +6,9 @@
 
 #define LB_KERNEL_HEADERS 5
 
-/* `image` is a fat binary for cuModuleLoadData: code of the architectures that capture/device/compile_kernel.cmake names, and PTX of the
- * newest of them. NULL where no nvcc was when the library was built; then `source` and its headers are for NVRTC. Texts end in NUL. */
+/* `image` is a fat binary for cuModuleLoadData: code of the architectures that capture/device/compile_kernel.cmake
+ * names, and PTX of the newest of them. NULL where no nvcc was when the library was built; then `source` and its
+ * headers are for NVRTC. Texts end in NUL. */
 typedef struct lb_kernel_image {
     const void *image;
     size_t image_bytes;

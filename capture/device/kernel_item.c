@@ -1,11 +1,11 @@
 /* See kernel_item.h. */
-#include "kernel_item.h"
+#include "device/kernel_item.h"
 
 #include <string.h>
 
-/* Below this a value is read twice, by units that hash and by units that add up, at once: a unit that does both takes longer than
- * either, and so few would leave the device idle. Above it the bytes are read once. On an H100, whose second level of cache has 50 MB, 32 MiB
- * take 113 us in place of 137, and 128 MiB would take 277 in place of 227. */
+/* Below this a value is read twice, by units that hash and by units that add up, at once: a unit that does both takes
+ * longer than either, and so few would leave the device idle. Above it the bytes are read once. On an H100, whose
+ * second level of cache has 50 MB, 32 MiB take 113 us in place of 137, and 128 MiB would take 277 in place of 227. */
 #define READ_ONCE (48u << 20)
 
 _Static_assert(LB_KERNEL_DIMS == LB_MAX_DIMS, "dimensions");
@@ -68,8 +68,8 @@ static void set_layout(lb_kernel_item *item, const lb_layout *layout)
     item->n_sizes = (uint32_t)rows.ndim + 1;
 }
 
-/* Elements that lie together in every row are fetched as one, as an attention's results are, whose heads lie beside each other: the view
- * becomes one of chunks. */
+/* Elements that lie together in every row are fetched as one, as an attention's results are, whose heads lie beside
+ * each other: the view becomes one of chunks. */
 static void set_chunk(lb_kernel_item *item)
 {
     item->chunk = item->width;

@@ -1,17 +1,18 @@
-/* The host's side of the measuring kernel: what lb_measure would be asked, as the kernel wants it, and its answer as lb_measure's.
- * No function here touches a device. */
+/* The host's side of the measuring kernel: what lb_measure would be asked, as the kernel wants it, and its answer as
+ * lb_measure's. No function here touches a device. */
 #ifndef LB_KERNEL_ITEM_H
 #define LB_KERNEL_ITEM_H
 
-#include "measure.h"
-#include "measure_kernel.h"
+#include "measure/measure.h"
+#include "device/digest_kernel.h"
 
-/* `measuring` is as for lb_measure, its addresses the device's. Fails with LB_ERR_UNSUPPORTED where there is no digest: no dtype, a
- * size that is none, a strided view of elements smaller than a byte. */
+/* `measuring` is as for lb_measure, its addresses the device's. Fails with LB_ERR_UNSUPPORTED where there is no digest:
+ * no dtype, a size that is none, a strided view of elements smaller than a byte. */
 lb_status lb_kernel_item_of(lb_kernel_item *item, const lb_measuring *measuring, lb_err *err);
 
-/* Whether each byte is read once, by units that hash and add up, or twice, by units that do either: those end sooner where the value is
- * too small to keep the device busy. lb_kernel_item_of decides by size. Nothing changes where it cannot be or nothing is added up. */
+/* Whether each byte is read once, by units that hash and add up, or twice, by units that do either: those end sooner
+ * where the value is too small to keep the device busy. lb_kernel_item_of decides by size. Nothing changes where it
+ * cannot be or nothing is added up. */
 void lb_kernel_fuse(lb_kernel_item *item, bool fused);
 
 /* The scratch that an item needs, a multiple of 8: about a thousandth of what it reads. */

@@ -1,9 +1,9 @@
-/* What the measuring kernel uses of the device beyond the language: copies that do not wait, counters, words of other blocks, numbers in
- * their bits. tests/capture/device/cuda_on_host.h has the same for the host. */
+/* What the measuring kernel uses of the device beyond the language: copies that do not wait, counters, words of other
+ * blocks, numbers in their bits. tests/capture/device/cuda_on_host.h has the same for the host. */
 #ifndef LB_KERNEL_MACHINE_CUH
 #define LB_KERNEL_MACHINE_CUH
 
-#include "measure_kernel.h"
+#include "digest_kernel.h"
 
 #ifdef __CUDACC__
 #define LB_DEVICE static __device__ __forceinline__
@@ -58,7 +58,7 @@ LB_DEVICE uint32_t count_one(uint64_t *counter)
 {
     return (uint32_t)atomicAdd((unsigned long long *)counter, 1ull);
 }
-/* True: nobody else has it. Before and after come fences. */
+/* True: no other warp has it. Before and after come fences. */
 LB_DEVICE bool take_lock(uint64_t *lock)
 {
     return atomicExch((unsigned long long *)lock, 1ull) == 0;

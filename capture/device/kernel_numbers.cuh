@@ -1,4 +1,5 @@
-/* The statistics of the numbers in a tile, lane by lane as lastbit/statistics.h has them, and how lanes and pieces are recorded. */
+/* The statistics of the numbers in a tile, lane by lane as lastbit/statistics.h has them, and how lanes and pieces are
+ * recorded. */
 #ifndef LB_KERNEL_NUMBERS_CUH
 #define LB_KERNEL_NUMBERS_CUH
 
@@ -20,7 +21,8 @@ LB_DEVICE lane lane_begin()
     return l;
 }
 
-/* The bits are put where f32 has them. Its exponent is then too small by what the biases differ, also of a subnormal. */
+/* The bits are put where f32 has them. Its exponent is then too small by what the biases differ, also of a
+ * subnormal. */
 LB_DEVICE float small_value(uint32_t code, const lb_kernel_small *s)
 {
     const uint32_t sign = code >> s->sign_shift, magnitude = code - (sign << s->sign_shift);
@@ -102,7 +104,8 @@ LB_SELDOM void add_slowly(lane *l, const number_type *type, const uint8_t *tile,
     }
 }
 
-/* Types that are read fast: number `i` of a block, as f32. PAIRS: add_pair_bounds takes the bounds, two numbers in a word. */
+/* Types that are read fast: number `i` of a block, as f32. PAIRS: add_pair_bounds takes the bounds, two numbers in a
+ * word. */
 struct read_f32 {
     enum { BITS = 32, PAIRS = 0 };
     LB_DEVICE float at(const uint8_t *p, uint32_t i, const lb_kernel_small *) { return ((const float *)p)[i]; }
@@ -144,8 +147,8 @@ struct read_bool {
     LB_DEVICE float at(const uint8_t *p, uint32_t i, const lb_kernel_small *) { return p[i] ? 1 : 0; }
 };
 
-/* Of a whole tile. Thread t takes other numbers than those of lane t, for bounds know no order. Infinity is not looked for, but shows in the
- * bounds: then the thread takes its numbers again, one by one. */
+/* Of a whole tile. Thread t takes other numbers than those of lane t, for bounds know no order. Infinity is not looked
+ * for, but shows in the bounds: then the thread takes its numbers again, one by one. */
 template <class R>
 LB_DEVICE void add_pair_bounds(lane *l, const number_type *type, const uint8_t *tile, uint32_t t)
 {
@@ -192,12 +195,12 @@ LB_DEVICE void add_one(lane *l, bounds *b, const uint8_t *block, uint32_t i, con
     b->high = fmaxf(v, b->high);
 }
 
-/* The whole tile. Nearly every one is finite: it is added without looking. Where the sums show that it was not (f64 sums of f32 numbers
- * cannot overflow by themselves), false, and nothing is added. */
+/* The whole tile. Nearly every one is finite: it is added without looking. Where the sums show that it was not (f64
+ * sums of f32 numbers cannot overflow by themselves), false, and nothing is added. */
 template <class R>
 LB_DEVICE bool add_fast(lane *l, const uint8_t *tile, uint32_t t, const lb_kernel_small *small)
 {
-    lane own = *l; /* whose address nobody has, so that it stays in registers */
+    lane own = *l; /* whose address is not taken, so that it stays in registers */
     bounds b = {INF, -INF};
     for (uint32_t k = 0; k < BLOCKS; k++, tile += PITCH) {
 #pragma unroll 16

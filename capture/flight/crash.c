@@ -1,6 +1,6 @@
 /* See crash.h. */
 #define _GNU_SOURCE /* pthread_setname_np */
-#include "crash.h"
+#include "flight/crash.h"
 
 #include <pthread.h>
 #include <semaphore.h>

@@ -1,9 +1,9 @@
 /* See write_queue.h. Blobs lie in the ring of bytes in the order of the queue: what is written first leaves first. */
-#include "write_queue.h"
+#include "flight/write_queue.h"
 
-#include "thread.h"
+#include "measure/thread.h"
 
-#include <lastbit/digest_set.h>
+#include "base/digest_set.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ typedef struct record {
     lb_dtype dtype;
     size_t first, size, end; /* in the ring; end: where the next one may begin */
     /* stage, program, table; ours */
-    lb_stage *stage;
+    lb_flight_stage *stage;
     lb_program *program;
     char *name, *json;
 } record;
@@ -39,7 +39,7 @@ struct lb_write_queue {
     lb_digest_memory given; /* the callers' alone */
 };
 
-/* ---- what was given -------------------------------------------------------------------------------------------------- */
+/* ---- what was given ---------------------------------------------------------------------------------------------- */
 
 /* Without memory it is forgotten: the writer knows it still. */
 static void note_given(lb_write_queue *s, lb_digest digest, size_t size)
@@ -52,7 +52,7 @@ bool lb_write_queue_has(lb_write_queue *s, lb_digest digest)
     return lb_digest_memory_has(&s->given, digest);
 }
 
-/* ---- the thread ------------------------------------------------------------------------------------------------------ */
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
 
 static lb_status put_staged(void *context, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
                             lb_err *err)
@@ -64,7 +64,7 @@ static lb_status write_record(const lb_write_queue *s, const record *r, lb_err *
 {
     switch (r->kind) {
     case BLOB: return lb_writer_blob(s->writer, r->digest, r->dtype, s->ring + r->first, r->size, err);
-    case STAGE: return lb_stage_each(r->stage, put_staged, s->writer, err);
+    case STAGE: return lb_flight_stage_each(r->stage, put_staged, s->writer, err);
     case PROGRAM: return lb_writer_program(s->writer, r->program, err);
     case TABLE: return lb_writer_table(s->writer, r->name, r->json, err);
     case COMMIT: return lb_writer_commit(s->writer, err);
@@ -74,7 +74,7 @@ static lb_status write_record(const lb_write_queue *s, const record *r, lb_err *
 
 static void drop_record(const record *r)
 {
-    lb_stage_free(r->stage);
+    lb_flight_stage_free(r->stage);
     lb_program_free(r->program);
     free(r->name);
     free(r->json);
@@ -216,9 +216,9 @@ static lb_status note_staged(void *context, lb_digest digest, lb_dtype dtype, co
     return LB_OK;
 }
 
-lb_status lb_write_queue_stage(lb_write_queue *s, lb_stage *stage, lb_err *err)
+lb_status lb_write_queue_stage(lb_write_queue *s, lb_flight_stage *stage, lb_err *err)
 {
-    lb_stage_each(stage, note_staged, s, NULL);
+    lb_flight_stage_each(stage, note_staged, s, NULL);
     const record r = {.kind = STAGE, .stage = stage};
     pthread_mutex_lock(&s->lock);
     const lb_status status = append(s, &r, err);

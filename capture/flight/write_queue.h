@@ -1,14 +1,15 @@
 /* Records on their way into an archive while the host goes on: queued in order, written by a thread.
  *
- * Bytes of sources are overwritten soon after they were read (an optimizer's moments by the very op that reads them), so
- * they are copied, into a ring of bytes that is made once: copying is three times as fast as write(). A step's commit may
- * still be under way while the next step runs, but no longer: the one after it waits. No other thread may use the writer while
- * anything is under way: lb_write_queue_drain before every other call of it. One thread at a time may call these functions, but for
- * lb_write_queue_drain. In a forked child neither the spool nor its writer may be touched, but lb_write_queue_free says so. */
+ * Bytes of sources are overwritten soon after they were read (an optimizer's moments by the very op that reads them),
+ * so they are copied, into a ring of bytes that is made once: copying is three times as fast as write(). A step's
+ * commit may still be under way while the next step runs, but no longer: the one after it waits. No other thread may
+ * use the writer while anything is under way: lb_write_queue_drain before every other call of it. One thread at a time
+ * may call these functions, but for lb_write_queue_drain. In a forked child neither the spool nor its writer may be
+ * touched, but lb_write_queue_free says so. */
 #ifndef LB_WRITE_QUEUE_H
 #define LB_WRITE_QUEUE_H
 
-#include "stage.h"
+#include "flight/flight_stage.h"
 
 #include <lastbit/archive.h>
 #include <lastbit/program.h>
@@ -22,8 +23,9 @@ bool lb_write_queue_free(lb_write_queue *spool);
 /* As lb_writer_blob, but a failure is reported by a later call, and by every one after that. Waits for room. */
 lb_status lb_write_queue_blob(lb_write_queue *spool, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
                               lb_err *err);
-/* All blobs of the stage, which is the spool's from here on, whatever the status; their bytes take no room of the ring. */
-lb_status lb_write_queue_stage(lb_write_queue *spool, lb_stage *stage, lb_err *err);
+/* All blobs of the stage, which is the spool's from here on, whatever the status; their bytes take no room of the
+ * ring. */
+lb_status lb_write_queue_stage(lb_write_queue *spool, lb_flight_stage *stage, lb_err *err);
 /* Whether it was given this blob. */
 bool lb_write_queue_has(lb_write_queue *spool, lb_digest digest);
 /* As lb_writer_program; the program is the spool's from here on, whatever the status. */

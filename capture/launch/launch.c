@@ -1,6 +1,6 @@
 /* Finding our parts and running a child: see launch.h. */
 #define _GNU_SOURCE /* asprintf, pipe2 */
-#include "launch.h"
+#include "launch/launch.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -27,7 +27,7 @@
 #define LIBRARY "liblastbit_capture.so"
 #define NCCL_SHIM "liblastbit_nccl.so"
 
-/* ---- finding ------------------------------------------------------------------------------------------------------ */
+/* ---- finding ----------------------------------------------------------------------------------------------------- */
 
 static char *join(const char *folder, const char *name)
 {
@@ -159,7 +159,7 @@ lb_status lb_launch_nccl_behind(const char *folder, lb_err *err)
     return failed ? lb_fail(err, LB_ERR_NOMEM, "no memory for the environment") : LB_OK;
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------------ */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static const int passed_on[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH};
 enum { PASSED_ON = sizeof passed_on / sizeof *passed_on };
@@ -250,7 +250,7 @@ lb_status lb_launch_run(const char *const *argv, int *code, lb_err *err)
     return status;
 }
 
-/* ---- what the shims noted ----------------------------------------------------------------------------------------- */
+/* ---- what the shims noted ---------------------------------------------------------------------------------------- */
 
 /* What follows the kind of note and the process that made it. */
 static const char *said(const char *line)

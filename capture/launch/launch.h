@@ -9,7 +9,7 @@
 #ifndef LB_LAUNCH_H
 #define LB_LAUNCH_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 typedef struct lb_launch {
     char *python;  /* the folder that holds the package `lastbit` */
@@ -18,9 +18,9 @@ typedef struct lb_launch {
     char *nccl;    /* liblastbit_nccl.so beside it; NULL: it is not there */
 } lb_launch;
 
-/* `python`: where the command line says that our Python package lies. The library lies beside the running executable (an
- * installed prefix, or a build tree), or where LASTBIT_LIB says. LB_ERR_NOT_FOUND says where it looked. Release whatever
- * the status. */
+/* `python`: where the command line says that our Python package lies. The library lies beside the running executable
+ * (an installed prefix, or a build tree), or where LASTBIT_LIB says. LB_ERR_NOT_FOUND says where it looked. Release
+ * whatever the status. */
 lb_status lb_launch_find(const char *python, lb_launch *launch, lb_err *err);
 void lb_launch_release(lb_launch *launch);
 
@@ -28,19 +28,21 @@ void lb_launch_release(lb_launch *launch);
  * the package last, where it hides nothing. */
 lb_status lb_launch_environment(const lb_launch *launch, lb_err *err);
 
-/* Has every program that the child starts loaded with the shim under its calls of NCCL, and NCCL itself with it as profiler plugin, unless
- * another is named already. Nothing where there is no shim, and none whose path has a space or a colon: LD_PRELOAD ends a path at each, and what
- * follows would be looked for in the current folder. lb_launch_preloads says which it is. */
+/* Has every program that the child starts loaded with the shim under its calls of NCCL, and NCCL itself with it as
+ * profiler plugin, unless another is named already. Nothing where there is no shim, and none whose path has a space or
+ * a colon: LD_PRELOAD ends a path at each, and what follows would be looked for in the current folder.
+ * lb_launch_preloads says which it is. */
 lb_status lb_launch_preload(const lb_launch *launch, lb_err *err);
 bool lb_launch_preloads(const lb_launch *launch);
-/* Where LASTBIT_NCCL names the real NCCL, a program that opens ours in its place by LD_LIBRARY_PATH or a path finds behind it what ours does
- * not have: by a link in the capture's folder that the loader looks for by this name. It is a note, and goes with the others. */
+/* Where LASTBIT_NCCL names the real NCCL, a program that opens ours in its place by LD_LIBRARY_PATH or a path finds
+ * behind it what ours does not have: by a link in the capture's folder that the loader looks for by this name. It is a
+ * note, and goes with the others. */
 #define LB_LAUNCH_NCCL "launch.nccl.so.at"
 lb_status lb_launch_nccl_behind(const char *folder, lb_err *err);
 
-/* Runs argv and waits. *code is its exit code, 128 + signal when one killed it; 127 not found, 126 not executable (*code
- * is set and the status is LB_ERR_IO). The terminal's Ctrl-C reaches the child by itself; signals sent to us alone are
- * passed on. */
+/* Runs argv and waits. *code is its exit code, 128 + signal when one killed it; 127 not found, 126 not executable
+ * (*code is set and the status is LB_ERR_IO). The terminal's Ctrl-C reaches the child by itself; signals sent to us
+ * alone are passed on. */
 lb_status lb_launch_run(const char *const *argv, int *code, lb_err *err);
 
 /* What the shims of one run wrote down in its folder (LB_LAUNCH_NOTES), a line per event. */

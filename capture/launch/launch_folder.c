@@ -1,7 +1,7 @@
 /* Making and tidying the folder of a capture: see launch_folder.h. */
 #define _GNU_SOURCE
-#include "launch_folder.h"
-#include "launch.h"
+#include "launch/launch_folder.h"
+#include "launch/launch.h"
 
 #include <lastbit/output.h>
 #include <lastbit/maintenance.h>
@@ -32,7 +32,7 @@ static bool is_ours(const char *name)
            strcmp(name, LB_LAUNCH_JOB) == 0 || lb_ring_file_parse(name, &rank, &generation);
 }
 
-/* ---- jobs --------------------------------------------------------------------------------------------------------- */
+/* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
 /* What launchers tell each of several processes. */
 static const struct {
@@ -101,7 +101,7 @@ static int compare_name(int dir, const char *job)
     return strcmp(name, job) == 0;
 }
 
-/* ---- the folder --------------------------------------------------------------------------------------------------- */
+/* ---- the folder -------------------------------------------------------------------------------------------------- */
 
 /* Removes the archives of an earlier run, so that no rank of it is taken for one of the new run; nothing else. */
 static lb_status clear(const char *folder, lb_err *err)
@@ -183,7 +183,8 @@ void lb_launch_folder_tidy(const char *folder)
     bool holds = false;
     for (struct dirent *entry; (entry = readdir(dir));) {
         holds = holds || lb_launch_is_archive(entry->d_name);
-        /* A draft is that of a process which was killed; where others may still be writing nobody knows whose it is. */
+        /* A draft is that of a process which was killed; where others may still be writing it is unknown whose it
+         * is. */
         const bool dead = lb_output_is_draft(entry->d_name) && !lb_launch_is_shared();
         if (lb_launch_is_note(entry->d_name) || dead) unlinkat(dirfd(dir), entry->d_name, 0);
     }

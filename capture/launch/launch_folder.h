@@ -1,12 +1,12 @@
 /* The folder that a launched program records into: made private, never taken from another user, left tidy.
  *
- * Under mpirun or srun every process may be a `lastbit record` of its own: they share one folder. The first to come makes
- * it and leaves the name of the job inside; who comes later joins when the name is that of its own job.
+ * Under mpirun or srun every process may be a `lastbit record` of its own: they share one folder. The first to come
+ * makes it and leaves the name of the job inside; who comes later joins when the name is that of its own job.
  */
 #ifndef LB_LAUNCH_FOLDER_H
 #define LB_LAUNCH_FOLDER_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 #define LB_LAUNCH_JOB "launch.job"
 

@@ -1,12 +1,14 @@
-/* See leaf.h. XXH3 for more than 240 bytes, as its specification has it (github.com/Cyan4973/xxHash, doc/xxhash_spec.md):
+/* See leaf.h. XXH3 for more than 240 bytes, as its specification has it (github.com/Cyan4973/xxHash,
+ * doc/xxhash_spec.md):
  *
  *   eight 64-bit sums take in stripes of 64 bytes, 16 to a block, each against the secret from 8 bytes further on;
- *   after a block the sums are scrambled. The last stripe of all is the last 64 bytes, which the one before may overlap.
+ *   after a block the sums are scrambled. The last stripe of all is the last 64 bytes, which the one before may
+ *   overlap.
  *
  * Elements of f32 and of the 16-bit floats are summarised from the register that the hash takes its stripe from. Nearly
- * every block is finite and is summed without looking; an element that is not shows as a NaN or inf in the sums (f64 sums
- * of f32 numbers cannot overflow by themselves), and its block is done again the slow way. */
-#include "leaf.h"
+ * every block is finite and is summed without looking; an element that is not shows as a NaN or inf in the sums (f64
+ * sums of f32 numbers cannot overflow by themselves), and its block is done again the slow way. */
+#include "measure/leaf.h"
 
 #include <lastbit/processor.h>
 
@@ -83,7 +85,7 @@ static uint64_t end(const hash *h, uint64_t size)
     return x ^ x >> 32;
 }
 
-/* ---- stripes, one instruction set each ------------------------------------------------------------------------------ */
+/* ---- stripes, one instruction set each --------------------------------------------------------------------------- */
 
 static void plain_stripes(hash *h, const uint8_t *bytes, size_t n, const uint8_t *secret)
 {
@@ -177,7 +179,7 @@ LB_TARGET_AVX512 static void avx512_blocks(hash *h, const uint8_t *bytes, size_t
     _mm512_storeu_si512(h->sums, sum);
 }
 
-/* ---- stripes and statistics together --------------------------------------------------------------------------------- */
+/* ---- stripes and statistics together ----------------------------------------------------------------------------- */
 
 typedef struct summary {
     __m512d sum[2], squares[2];
@@ -241,7 +243,8 @@ LB_TARGET_AVX512 LB_INLINE bool add_summary(lb_statistics_state *to, const summa
     return true;
 }
 
-/* `n` blocks (few enough that 32 bits count their zeros); false when an element was not finite: then only the hash went on. */
+/* `n` blocks (few enough that 32 bits count their zeros); false when an element was not finite: then only the hash went
+ * on. */
 #define FUSED(name, take)                                                                                              \
     LB_TARGET_AVX512 static bool name(hash *h, const uint8_t *bytes, size_t n, lb_statistics_state *statistics)        \
     {                                                                                                                  \
@@ -269,7 +272,7 @@ FUSED(fused_f16, take_f16)
 #undef FUSED
 #endif
 
-/* ---- a leaf --------------------------------------------------------------------------------------------------------- */
+/* ---- a leaf ------------------------------------------------------------------------------------------------------ */
 
 static void add_blocks(hash *h, const uint8_t *bytes, size_t n)
 {

@@ -1,9 +1,9 @@
 /* See measure.h. A recorded step is mostly this pass, so a contiguous value is read once: each leaf is hashed and
- * summarised while it is in the registers (leaf.h), and both digests come from the same leaves. Contiguous values are cut
- * where both a leaf and a piece of the statistics begin, and the portions measured by several threads. */
-#include "measure.h"
-#include "leaf.h"
-#include "pool.h"
+ * summarised while it is in the registers (leaf.h), and both digests come from the same leaves. Contiguous values are
+ * cut where both a leaf and a piece of the statistics begin, and the portions measured by several threads. */
+#include "measure/measure.h"
+#include "measure/leaf.h"
+#include "measure/pool.h"
 
 #include <lastbit/processor.h>
 
@@ -55,8 +55,8 @@ lb_digest lb_measure_logical(const uint64_t *leaves, uint32_t n_leaves, uint64_t
     return hash_words(bytes, leaves, n_leaves, tail, shape_words(dtype, layout, tail));
 }
 
-/* A host may have told the processor to flush subnormals to zero, or to round otherwise. What is recorded must not depend
- * on that, nor the host on us. */
+/* A host may have told the processor to flush subnormals to zero, or to round otherwise. What is recorded must not
+ * depend on that, nor the host on us. */
 #if LB_HAVE_X86
 #include <xmmintrin.h>
 #define PLAIN_ARITHMETIC 0x1F80u
@@ -81,10 +81,10 @@ static void leave_arithmetic(unsigned hosts)
 }
 #endif
 
-/* ---- one portion of a value ------------------------------------------------------------------------------------------ */
+/* ---- one portion of a value -------------------------------------------------------------------------------------- */
 
-/* What is measured without regard to the rest: a piece of the statistics of a contiguous value, which is whole leaves; all
- * of any other value. */
+/* What is measured without regard to the rest: a piece of the statistics of a contiguous value, which is whole leaves;
+ * all of any other value. */
 typedef struct lb_measure_part {
     lb_measuring *item;
     size_t first, elements; /* of a contiguous value */
@@ -112,7 +112,8 @@ static void add_contiguous(portion *p)
     }
 }
 
-/* As many whole rows of the innermost two dimensions as fit, so that a transposed matrix is read line by line of the cache. */
+/* As many whole rows of the innermost two dimensions as fit, so that a transposed matrix is read line by line of the
+ * cache. */
 static size_t gather(lb_rows *r, int64_t *row_at, const lb_tensor *tensor, size_t width, char *to, int64_t room,
                      bool *more)
 {
@@ -166,7 +167,7 @@ static void measure_portion(void *context, size_t i)
     leave_arithmetic(hosts);
 }
 
-/* ---- whole values ---------------------------------------------------------------------------------------------------- */
+/* ---- whole values ------------------------------------------------------------------------------------------------ */
 
 /* Elements in a portion: whole leaves, and one piece of the statistics. 0: it is not cut. */
 static size_t portion_elements(const lb_tensor *tensor)

@@ -9,8 +9,8 @@
 typedef struct lb_measured {
     lb_digest logical, blob; /* blob: of the dense range */
     lb_statistics statistics;
-    uint64_t
-        *leaves; /* malloc'ed, of a contiguous value only: other contiguous views of the same bytes need no new pass */
+    /* malloc'ed, of a contiguous value only: other contiguous views of the same bytes need no new pass */
+    uint64_t *leaves;
     uint32_t n_leaves;
 } lb_measured;
 
@@ -27,8 +27,8 @@ typedef struct lb_measuring {
     lb_measured out;
 } lb_measuring;
 
-/* Measures them all, with as many threads as lb_pool_threads says; the same bits with any number. False when out of memory:
- * then nothing is to be freed. */
+/* Measures them all, with as many threads as lb_pool_threads says; the same bits with any number. False when out of
+ * memory: then nothing is to be freed. */
 bool lb_measure(lb_measuring *items, size_t n);
 
 /* The same in parts that may run in any order and in several threads: cut, each part once, join when all have run. */

@@ -1,7 +1,7 @@
 /* See measure_queue.h. One lock guards the queue and every work's counters; bytes are read outside it. */
-#include "measure_queue.h"
+#include "measure/measure_queue.h"
 
-#include "thread.h"
+#include "measure/thread.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -155,7 +155,7 @@ lb_work *lb_measure_queue_oldest(const lb_measure_queue *b)
 
 void lb_measure_queue_remove_oldest(lb_measure_queue *b)
 {
-    pthread_mutex_lock(&b->lock); /* whoever finished it has let go of it */
+    pthread_mutex_lock(&b->lock); /* the thread that finished it has let go of it */
     lb_work *work = b->oldest;
     b->oldest = work->next;
     if (!b->oldest) b->newest = NULL;

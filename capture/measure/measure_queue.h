@@ -3,14 +3,14 @@
  *     host      add ─▶ … ops … ─▶ finish(what the next op writes to) ─▶ remove_oldest
  *     helper         takes parts of the oldest work that has some left
  *
- * Work is cut into parts (see measure.h) that whoever comes takes: a host that must wait for a value does what is left of
- * it, and waits for no more than the part that the helper has begun. Nobody but the caller holds the bytes: they must stay
- * as they are until lb_measure_queue_is_done. One thread at a time may call these functions; the helper calls nothing of the
- * host. In a forked child, where there is no helper, a backlog may only be freed. */
+ * Work is cut into parts (see measure.h) that any free thread takes: a host that must wait for a value does what is
+ * left of it, and waits for no more than the part that the helper has begun. Nobody but the caller holds the bytes:
+ * they must stay as they are until lb_measure_queue_is_done. One thread at a time may call these functions; the helper
+ * calls nothing of the host. In a forked child, where there is no helper, a backlog may only be freed. */
 #ifndef LB_MEASURE_QUEUE_H
 #define LB_MEASURE_QUEUE_H
 
-#include "measure.h"
+#include "measure/measure.h"
 
 #include <stdatomic.h>
 
@@ -27,8 +27,8 @@ typedef struct lb_work {
 } lb_work;
 
 lb_measure_queue *lb_measure_queue_new(void); /* NULL when there is no memory, or no thread to be had */
-/* Waits for the part at hand; what was not begun is left undone. False in a forked child: then nothing was freed, for the
- * parent's threads may have been anywhere. */
+/* Waits for the part at hand; what was not begun is left undone. False in a forked child: then nothing was freed, for
+ * the parent's threads may have been anywhere. */
 bool lb_measure_queue_free(lb_measure_queue *backlog);
 /* `work` belongs to the caller and stays where it is until it has been removed. False when out of memory. */
 bool lb_measure_queue_add(lb_measure_queue *backlog, lb_work *work);

@@ -1,9 +1,9 @@
-/* See pool.h. Work is taken from a shared counter, so that a thread that the system does not run holds nobody up for more
- * than the part it has begun. */
+/* See pool.h. Work is taken from a shared counter, so that a thread that the system does not run holds up no other for
+ * more than the part it has begun. */
 #define _GNU_SOURCE /* CPU_COUNT */
-#include "pool.h"
+#include "measure/pool.h"
 
-#include "thread.h"
+#include "measure/thread.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -23,8 +23,8 @@ typedef struct pool {
     _Atomic uint64_t job; /* number of the job at hand */
     atomic_uint working;  /* helpers that may still touch it */
     atomic_size_t next;
-    size_t
-        n; /* parts; 0 once all are taken: who comes too late finds nothing. With `part` and `context` under `lock` */
+    /* parts; 0 once all are taken: who comes too late finds nothing. With `part` and `context` under `lock` */
+    size_t n;
     void (*part)(void *, size_t);
     void *context;
 } pool;
@@ -64,7 +64,8 @@ bool lb_pool_has_room(void)
     return sched_getaffinity(0, sizeof cores, &cores) == 0 && (unsigned)CPU_COUNT(&cores) > atomic_load(&wanted);
 }
 
-/* A part that was taken is run, even when all others have been by now: so `n` is what it was when the work was joined. */
+/* A part that was taken is run, even when all others have been by now: so `n` is what it was when the work was
+ * joined. */
 static void work(pool *p, size_t n, void (*part)(void *, size_t), void *context)
 {
     for (size_t i; (i = atomic_fetch_add(&p->next, 1)) < n;) part(context, i);

@@ -1,7 +1,8 @@
 /* A few threads that read along while the host waits for us anyway: large values are digested by several cores.
  *
  * One pool per process, made when it is first needed and never ended; a forked child, which has none of its parent's
- * threads, makes its own. Its threads block every signal, sleep when nothing is to be done, and call nothing of the host. */
+ * threads, makes its own. Its threads block every signal, sleep when nothing is to be done, and call nothing of the
+ * host. */
 #ifndef LB_POOL_H
 #define LB_POOL_H
 
@@ -15,8 +16,8 @@ void lb_pool_use(unsigned threads);
  * LASTBIT_THREADS decides where it is set: 1 says no. */
 bool lb_pool_has_room(void);
 
-/* Calls part(context, i) for every i < n, each once, in no order, and returns when all have returned. Without threads, or
- * when another call has them, the calling thread does it all. */
+/* Calls part(context, i) for every i < n, each once, in no order, and returns when all have returned. Without threads,
+ * or when another call has them, the calling thread does it all. */
 void lb_pool_run(size_t n, void (*part)(void *context, size_t i), void *context);
 
 #endif

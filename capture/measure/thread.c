@@ -1,6 +1,7 @@
-/* See thread.h. A thread inherits the mask of the one that starts it, so there is no moment in which it could take a signal. */
+/* See thread.h. A thread inherits the mask of the one that starts it, so there is no moment in which it could take a
+ * signal. */
 #define _GNU_SOURCE /* pthread_setname_np */
-#include "thread.h"
+#include "measure/thread.h"
 
 #include <signal.h>
 

@@ -64,7 +64,7 @@ static bool fits(const lb_nccl_call *call, const lb_nccl_call_carried *carried)
 /* NCCL launches what it was given in some order of its own; of several that fit the first given is meant. */
 void lb_nccl_call_carried_out(const lb_nccl_call_carried *carried)
 {
-    lb_books_lock();
+    lb_communicator_registry_lock();
     lb_nccl_call *found = NULL;
     for (lb_nccl_call *call = open; call; call = call->after)
         if (fits(call, carried)) found = call;
@@ -74,5 +74,5 @@ void lb_nccl_call_carried_out(const lb_nccl_call_carried *carried)
         strncat(found->algorithm, carried->algorithm, sizeof found->algorithm - 1);
         strncat(found->order, carried->order, sizeof found->order - 1);
     }
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
 }

@@ -1,5 +1,5 @@
-/* How NCCL carries out calls, as its profiler interface says (profiler_interface.c), and the calls that this may be said of: those
- * that NCCL has not launched yet, and those that graphs run. */
+/* How NCCL carries out calls, as its profiler interface says (profiler_interface.c), and the calls that this may be
+ * said of: those that NCCL has not launched yet, and those that graphs run. */
 #ifndef LB_CAPTURE_CALL_CARRIED_H
 #define LB_CAPTURE_CALL_CARRIED_H
 

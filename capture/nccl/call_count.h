@@ -1,4 +1,5 @@
-/* Numbers of calls: each has to meet those of the same number at its communicator's other members. With the books locked. */
+/* Numbers of calls: each has to meet those of the same number at its communicator's other members. With the books
+ * locked. */
 #ifndef LB_CAPTURE_CALL_COUNT_H
 #define LB_CAPTURE_CALL_COUNT_H
 
@@ -8,7 +9,8 @@
 lb_counted lb_call_count(lb_communicator *comm, const lb_nccl_call_given *given);
 /* Of one that does not count by itself: what has been counted until now. */
 lb_counted lb_call_uncounted(const lb_communicator *comm, const lb_nccl_call_given *given);
-/* NCCL did not take it: the next one has its number. No other call of its communicator was counted since that NCCL takes. */
+/* NCCL did not take it: the next one has its number. No other call of its communicator was counted since that NCCL
+ * takes. */
 void lb_call_uncount(lb_communicator *comm, const lb_nccl_call_given *given, lb_counted *counted);
 
 #endif

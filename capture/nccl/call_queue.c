@@ -19,17 +19,17 @@ static _Thread_local struct here {
 } here;
 static uint64_t groups; /* with the books locked */
 
-/* ---- a call --------------------------------------------------------------------------------------------------------- */
+/* ---- a call ------------------------------------------------------------------------------------------------------ */
 
 static lb_nccl_call *make_joined(const lb_nccl_call_given *given)
 {
-    lb_nccl_call *call = calloc(1, sizeof *call);
+    lb_nccl_call *call = lb_shim_memory(sizeof *call);
     if (!call) return NULL;
     call->given = *given;
     call->joined = true;
-    lb_books_lock();
+    lb_communicator_registry_lock();
     lb_call_carried_await(call);
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
     return call;
 }
 
@@ -68,14 +68,14 @@ static lb_nccl_call *make(const lb_nccl_call_given *given, bool captured)
     lb_communicator *comm = lb_communicator_whole(given->comm);
     if (!comm) return NULL;
     lb_nccl_place *place = comm->place;
-    lb_nccl_place_enter(place);
+    lb_communicator_place_enter(place);
     lb_counted counted = captured ? lb_call_uncounted(comm, given) : lb_call_count(comm, given);
     const bool wanted = is_wanted(place, counted.step, captured);
     if (!wanted && !here.depth) {
         passed_by = (struct passed_by){comm, *given, counted};
         return &nobody;
     }
-    lb_nccl_call *call = malloc(sizeof *call);
+    lb_nccl_call *call = lb_shim_memory(sizeof *call);
     if (!call) return NULL;
     *call = (lb_nccl_call){.given = *given,
                            .comm = comm,
@@ -97,9 +97,9 @@ static lb_nccl_call *make(const lb_nccl_call_given *given, bool captured)
 static void begin_captured(lb_nccl_call *call)
 {
     if (lb_graph_runs_begin(call)) return;
-    lb_books_lock();
+    lb_communicator_registry_lock();
     take_number(call, lb_call_count(call->comm, &call->given));
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
 }
 
 static void copy_sent(lb_nccl_call *call)
@@ -119,9 +119,9 @@ lb_nccl_call *lb_nccl_call_begin(const lb_nccl_call_given *given)
     if (mode == LB_SHIM_JOINED) return make_joined(given);
     if (mode != LB_SHIM_RECORDING) return NULL;
     const bool captured = lb_stream_is_captured(given->stream);
-    lb_books_lock();
+    lb_communicator_registry_lock();
     lb_nccl_call *call = make(given, captured);
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
     if (!call || call == &nobody || call->unwanted) return call;
     if (captured)
         begin_captured(call);
@@ -137,32 +137,33 @@ static void copy_received(lb_nccl_call *call)
         call->received = lb_stream_copy_new(call->given.recv, call->recv_bytes, call->given.stream);
     const size_t held = lb_nccl_call_held_bytes(call);
     if (reserved == held) return;
-    lb_books_lock();
+    lb_communicator_registry_lock();
     lb_writer_unreserve(reserved - held);
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
 }
 
 /* From now on its runs are collected. False: they cannot be, and the call stands for them. */
 static bool end_captured(lb_nccl_call *call)
 {
     if (!call->graph_copy) return false;
-    lb_books_lock();
+    lb_communicator_registry_lock();
     lb_call_carried_leave(call);
     lb_call_carried_await_runs(call);
     call->comm->place->graphs = true;
     call->comm->place->captured++;
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
     if (!call->failed && lb_graph_runs_end(call)) return true;
     call->graph_copy = NULL;
-    lb_books_lock();
+    lb_communicator_registry_lock();
     lb_call_carried_leave(call);
     call->comm->place->captured--;
     if (!call->failed) take_number(call, lb_call_count(call->comm, &call->given));
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
     return false;
 }
 
-/* Those that go into the queue: outputs are copied first, of all of a group, so that nothing of ours stands between two of them. */
+/* Those that go into the queue: outputs are copied first, of all of a group, so that nothing of ours stands between two
+ * of them. */
 static lb_nccl_call *end_copies(lb_nccl_call *first)
 {
     lb_nccl_call *queued = NULL, **end = &queued;
@@ -180,7 +181,7 @@ static lb_nccl_call *end_copies(lb_nccl_call *first)
 static void launch(lb_nccl_call *first)
 {
     first = end_copies(first);
-    lb_books_lock();
+    lb_communicator_registry_lock();
     for (lb_nccl_call *call = first, *next; call; call = next) {
         next = call->next;
         call->next = NULL;
@@ -195,19 +196,19 @@ static void launch(lb_nccl_call *first)
         }
     }
     lb_writer_wake();
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
 }
 
 static void leave_launching(lb_nccl_call *first)
 {
-    lb_books_lock();
+    lb_communicator_registry_lock();
     for (lb_nccl_call *call = first, *next; call; call = next) {
         next = call->next;
         call->next = NULL;
         *call->comm->launching_end = call;
         call->comm->launching_end = &call->next;
     }
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
 }
 
 static bool is_error(lb_nccl_result result)
@@ -218,20 +219,20 @@ static bool is_error(lb_nccl_result result)
 /* NCCL did not take them. */
 static void fail(lb_nccl_call *first)
 {
-    lb_books_lock();
+    lb_communicator_registry_lock();
     for (lb_nccl_call *call = first; call; call = call->next) {
         call->failed = true;
         if (!call->joined) lb_call_uncount(call->comm, &call->given, &call->counted);
     }
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
 }
 
 static void fail_passed_by(void)
 {
-    lb_books_lock();
+    lb_communicator_registry_lock();
     if (lb_communicator_find(passed_by.given.comm) == passed_by.comm)
         lb_call_uncount(passed_by.comm, &passed_by.given, &passed_by.counted);
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
 }
 
 static void settle(lb_nccl_call *first, lb_nccl_result result)
@@ -269,25 +270,25 @@ bool lb_nccl_call_is_open(void)
 void lb_nccl_call_progress(lb_nccl_comm handle, lb_nccl_result state)
 {
     if (lb_shim_mode_now() != LB_SHIM_RECORDING || state == LB_NCCL_IN_PROGRESS || here.inside) return;
-    lb_books_lock();
+    lb_communicator_registry_lock();
     lb_communicator *comm = lb_communicator_find(handle);
     lb_nccl_call *first = comm ? comm->launching : NULL;
     if (comm) comm->launching = NULL, comm->launching_end = &comm->launching;
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
     settle(first, state);
 }
 
-/* ---- groups --------------------------------------------------------------------------------------------------------- */
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
 
-void lb_group_begin(void)
+void lb_nccl_call_group_begin(void)
 {
     if (here.inside || here.depth++) return;
-    lb_books_lock();
+    lb_communicator_registry_lock();
     here.group = ++groups;
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
 }
 
-bool lb_group_is_open(void)
+bool lb_nccl_call_group_is_open(void)
 {
     return here.depth > 0;
 }
@@ -301,7 +302,7 @@ static void drop(lb_nccl_call *first)
     launch(first);
 }
 
-void lb_group_end(lb_nccl_result result, bool simulated)
+void lb_nccl_call_group_end(lb_nccl_result result, bool simulated)
 {
     if (here.inside || !here.depth || --here.depth) return;
     lb_nccl_call *first = here.first;
@@ -313,7 +314,7 @@ void lb_group_end(lb_nccl_result result, bool simulated)
         settle(first, result);
 }
 
-/* ---- what else is said and asked ------------------------------------------------------------------------------------ */
+/* ---- what else is said and asked --------------------------------------------------------------------------------- */
 
 const char *lb_nccl_call_last_order(void)
 {
@@ -326,13 +327,13 @@ const char *lb_nccl_call_last_order(void)
 void lb_nccl_call_step(int64_t step)
 {
     if (lb_shim_mode_now() != LB_SHIM_RECORDING) return;
-    lb_books_lock();
-    lb_nccl_place *only = lb_nccl_place_here();
-    for (lb_nccl_place *place = only ? only : lb_nccl_places(); place; place = only ? NULL : place->next) {
+    lb_communicator_registry_lock();
+    lb_nccl_place *only = lb_communicator_place_here();
+    for (lb_nccl_place *place = only ? only : lb_communicator_places(); place; place = only ? NULL : place->next) {
         place->step = step;
         place->marked = true;
     }
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
 }
 
 void lb_nccl_calls_drop(void)

@@ -40,14 +40,14 @@ static const char *reduction_of(const lb_nccl_call *call)
     return call->given.op < LB_NCCL_OPS ? names[call->given.op] : "unknown";
 }
 
-/* ---- archives and steps --------------------------------------------------------------------------------------------- */
+/* ---- archives and steps ------------------------------------------------------------------------------------------ */
 
 static void give_up(lb_nccl_place *place, const char *why)
 {
     if (!place->dead) lb_shim_say("NCCL calls of rank %" PRId32 " are not recorded: %s", place->rank, why);
-    lb_books_lock();
+    lb_communicator_registry_lock();
     place->dead = true;
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
 }
 
 static void describe(lb_nccl_place *place)
@@ -87,7 +87,7 @@ static void open_place(lb_nccl_place *place)
     options.ring = (uint32_t)settings->ring;
     options.ring_files = settings->ring_files;
     options.sync = sync_of(settings->sync);
-    if (settings->level) door->lb_level_parse(settings->level, &options.level);
+    if (settings->level) door->lb_keep_level_parse(settings->level, &options.level);
     if (!settings->bytes) options.level = LB_LEVEL_STATS;
     if (door->lb_recorder_open(settings->out, &options, &place->recorder, &err) != LB_OK)
         give_up(place, err.message);
@@ -102,7 +102,8 @@ static void end_step(lb_nccl_place *place)
     place->in_step = false;
 }
 
-/* A program may come back to a step that it has left: that one is closed, and what follows belongs to the step that is open. */
+/* A program may come back to a step that it has left: that one is closed, and what follows belongs to the step that is
+ * open. */
 static bool enter_step(lb_nccl_place *place, int64_t step)
 {
     lb_err err = LB_ERR_INIT;
@@ -116,13 +117,14 @@ static bool enter_step(lb_nccl_place *place, int64_t step)
     return place->in_step;
 }
 
-/* ---- tensors -------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
-/* What a call reads and writes. In place, one storage holds both: `shared` is a copy of it that lives as long as the op, with what
- * was sent in it until the op began, and what was received from then on. What an earlier call received and this one sends on unchanged is
- * the same storage again; what this call received is then another one, wherever it lies. */
+/* What a call reads and writes. In place, one storage holds both: `shared` is a copy of it that lives as long as the
+ * op, with what was sent in it until the op began, and what was received from then on. What an earlier call received
+ * and this one sends on unchanged is the same storage again; what this call received is then another one, wherever it
+ * lies. */
 typedef struct buffers {
-    lb_seen send, recv;
+    lb_host_tensor send, recv;
     bool sends, receives, in_place, sent_on;
     const void *sent, *received;
     char *shared, *kept; /* `kept`: a copy of what was received, for the calls that follow */
@@ -136,16 +138,16 @@ static bool is_inside(const void *part, size_t part_bytes, const void *whole, si
     return part_bytes && at >= from && at + part_bytes <= from + whole_bytes;
 }
 
-static lb_seen seen_of(const void *data, lb_dtype dtype, size_t bytes, size_t width, int64_t storage)
+static lb_host_tensor seen_of(const void *data, lb_dtype dtype, size_t bytes, size_t width, int64_t storage)
 {
-    lb_seen seen = door->lb_seen_of(data, dtype, 1, (int64_t[]){(int64_t)(bytes / width)});
+    lb_host_tensor seen = door->lb_host_tensor_of(data, dtype, 1, (int64_t[]){(int64_t)(bytes / width)});
     seen.storage = storage;
     seen.device = data ? 0 : 1;
     return seen;
 }
 
 /* The smaller of the two as a window of the larger. */
-static void place_window(lb_seen *part, const lb_seen *whole, size_t offset, size_t width, char *base)
+static void place_window(lb_host_tensor *part, const lb_host_tensor *whole, size_t offset, size_t width, char *base)
 {
     part->storage = whole->storage;
     part->storage_bytes = whole->storage_bytes;
@@ -168,7 +170,7 @@ static void share(buffers *b, const lb_nccl_call *call, size_t width)
     place_window(outer_recv ? &b->send : &b->recv, outer_recv ? &b->recv : &b->send, offset, width, b->shared);
 }
 
-/* ---- what was received and may be sent on ---------------------------------------------------------------------------- */
+/* ---- what was received and may be sent on ------------------------------------------------------------------------ */
 
 static void drop_received(lb_nccl_place *place, uint32_t at)
 {
@@ -243,7 +245,7 @@ static buffers buffers_of(const lb_nccl_call *call)
     return b;
 }
 
-/* ---- one op --------------------------------------------------------------------------------------------------------- */
+/* ---- one op ------------------------------------------------------------------------------------------------------ */
 
 enum {
     ARG_SEND,
@@ -286,12 +288,12 @@ static double f16_of(uint16_t bits)
     return bits >> 15 ? -number : number;
 }
 
-static lb_operand scalar_of(const lb_nccl_call *call)
+static lb_recorded_operand scalar_of(const lb_nccl_call *call)
 {
     const void *bytes = call->scalar_copy        ? lb_stream_copy_bytes(call->scalar_copy)
                         : call->scalar_on_device ? NULL
                                                  : call->scalar;
-    lb_operand operand = {.tag = LB_ARG_NONE};
+    lb_recorded_operand operand = {.tag = LB_ARG_NONE};
     union {
         uint8_t u8;
         int8_t i8;
@@ -311,37 +313,38 @@ static lb_operand scalar_of(const lb_nccl_call *call)
     case LB_U32: operand.u.i = x.u32; break;
     case LB_I64:
     case LB_U64: operand.u.i = x.i64; break;
-    case LB_F64: operand = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = x.f64}; break;
-    case LB_F32: operand = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = f32_of(x.u32)}; break;
-    case LB_BF16: operand = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = f32_of((uint32_t)x.u16 << 16)}; break;
-    case LB_F16: operand = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = f16_of(x.u16)}; break;
+    case LB_F64: operand = (lb_recorded_operand){.tag = LB_ARG_FLOAT, .u.f = x.f64}; break;
+    case LB_F32: operand = (lb_recorded_operand){.tag = LB_ARG_FLOAT, .u.f = f32_of(x.u32)}; break;
+    case LB_BF16: operand = (lb_recorded_operand){.tag = LB_ARG_FLOAT, .u.f = f32_of((uint32_t)x.u16 << 16)}; break;
+    case LB_F16: operand = (lb_recorded_operand){.tag = LB_ARG_FLOAT, .u.f = f16_of(x.u16)}; break;
     default: operand.tag = LB_ARG_NONE; /* of fp8 the program has no scalar to give */
     }
     return operand;
 }
 
-static lb_operand integer(int64_t number)
+static lb_recorded_operand integer(int64_t number)
 {
-    return (lb_operand){.tag = LB_ARG_INT, .u.i = number};
+    return (lb_recorded_operand){.tag = LB_ARG_INT, .u.i = number};
 }
 
-static void fill_args(lb_operand args[ARGS], const lb_nccl_call *call, const buffers *b)
+static void fill_args(lb_recorded_operand args[ARGS], const lb_nccl_call *call, const buffers *b)
 {
-    const lb_operand none = {.tag = LB_ARG_NONE};
-    args[ARG_SEND] = b->sends ? (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = &b->send} : none;
+    const lb_recorded_operand none = {.tag = LB_ARG_NONE};
+    args[ARG_SEND] = b->sends ? (lb_recorded_operand){.tag = LB_ARG_VALUE, .u.tensor = &b->send} : none;
     args[ARG_RECV] = none;
     if (b->receives)
         args[ARG_RECV] =
-            (lb_operand){.tag = LB_ARG_VALUE,
-                         .flags = (uint8_t)(LB_OPERAND_WRITTEN | (b->in_place ? 0 : LB_OPERAND_OVERWRITTEN)),
-                         .u.tensor = &b->recv};
+            (lb_recorded_operand){.tag = LB_ARG_VALUE,
+                                  .flags = (uint8_t)(LB_OPERAND_WRITTEN | (b->in_place ? 0 : LB_OPERAND_OVERWRITTEN)),
+                                  .u.tensor = &b->recv};
     /* In place, what lies around the part that is sent is not read. */
     if (b->in_place && call->recv_bytes > call->send_bytes) args[ARG_RECV].flags |= LB_OPERAND_OVERWRITTEN;
     args[ARG_ROOT] = call->given.root >= 0 ? integer(call->given.root) : none;
     args[ARG_COUNT] = integer((int64_t)call->given.count);
-    args[ARG_DTYPE] = (lb_operand){.tag = LB_ARG_DTYPE, .u.i = dtype_of(call->given.dtype)};
+    args[ARG_DTYPE] = (lb_recorded_operand){.tag = LB_ARG_DTYPE, .u.i = dtype_of(call->given.dtype)};
     args[ARG_SCALAR] = scalar_of(call);
-    args[ARG_ALGORITHM] = call->algorithm[0] ? (lb_operand){.tag = LB_ARG_STRING, .u.text = call->algorithm} : none;
+    args[ARG_ALGORITHM] =
+        call->algorithm[0] ? (lb_recorded_operand){.tag = LB_ARG_STRING, .u.text = call->algorithm} : none;
     args[ARG_STREAM] = integer(stream_number(call->comm->place, call->given.stream));
     args[ARG_GROUP] = call->group ? integer((int64_t)call->group) : none;
     args[ARG_GRAPH] = call->graph_copy ? integer((int64_t)call->graph) : none;
@@ -350,7 +353,7 @@ static void fill_args(lb_operand args[ARGS], const lb_nccl_call *call, const buf
 static lb_status end_op(const lb_nccl_call *call, lb_pending *pending, buffers *b, lb_err *err)
 {
     lb_communicator *comm = call->comm;
-    const lb_operand result = {.tag = LB_ARG_VALUE, .u.tensor = &b->recv};
+    const lb_recorded_operand result = {.tag = LB_ARG_VALUE, .u.tensor = &b->recv};
     uint32_t op;
     if (call->failed) {
         door->lb_recorder_op_failed(comm->place->recorder, pending);
@@ -368,7 +371,7 @@ static bool is_unread(const lb_stream_copy *copy, size_t bytes)
     return bytes && (!copy || !lb_stream_copy_bytes(copy));
 }
 
-/* Why bytes of a call are not there; NULL: they are, or nobody wants them. */
+/* Why bytes of a call are not there; NULL: they are, or are not wanted. */
 static const char *what_is_missing(const lb_nccl_call *call)
 {
     if (call->captured && !call->graph_copy)
@@ -446,9 +449,9 @@ static void forget_buffers(const lb_nccl_call *call, buffers *b, bool recorded)
 static lb_status write_op(const lb_nccl_call *call, lb_err *err)
 {
     lb_recorder *recorder = call->comm->place->recorder;
-    lb_operand args[ARGS];
+    lb_recorded_operand args[ARGS];
     lb_pending *pending = NULL;
-    lb_call op = LB_CALL_INIT;
+    lb_recorded_call op = LB_CALL_INIT;
     buffers b = buffers_of(call);
     fill_args(args, call, &b);
     op.name = kinds[call->given.kind];
@@ -484,19 +487,28 @@ void lb_nccl_call_write(lb_nccl_call *call)
 static void count_runs(const lb_nccl_place *place)
 {
     char table[160];
-    lb_books_lock();
+    lb_communicator_registry_lock();
     const uint64_t captured = place->captured;
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
     if (!captured) return;
     snprintf(table, sizeof table, "{\"captured\": %" PRIu64 ", \"runs\": %" PRIu64 ", \"without_bytes\": %" PRIu64 "}",
              captured, place->runs, place->runs_without_bytes);
     door->lb_recorder_table(place->recorder, "nccl_graphs", table, NULL);
 }
 
+static void tell_what_was_lost(lb_nccl_place *place)
+{
+    char text[160];
+    if (!lb_shim_lost_why()) return;
+    snprintf(text, sizeof text, "calls of NCCL, how many is not known: %s", lb_shim_lost_why());
+    tell(place, text);
+}
+
 void lb_nccl_call_writer_close(void)
 {
-    for (lb_nccl_place *place = lb_nccl_places(); place && door; place = place->next) {
+    for (lb_nccl_place *place = lb_communicator_places(); place && door; place = place->next) {
         if (!place->recorder) continue;
+        if (!place->dead) tell_what_was_lost(place);
         if (!place->dead) end_step(place);
         if (!place->dead) count_runs(place);
         while (place->n_received) drop_received(place, place->n_received - 1);

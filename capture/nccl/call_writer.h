@@ -2,10 +2,11 @@
  *
  * An op is named after NCCL's call, `nccl::all_reduce` and so on, with the arguments
  *
- *     send, recv, root or peer, count, dtype, scalar (of a PreMulSum), algorithm, stream, group, graph (of a run of one)
+ *     send, recv, root or peer, count, dtype, scalar (of a PreMulSum), algorithm, stream, group, graph (of a run of
+ *     one)
  *
- * The first two are tensors, or none where this rank's buffer means nothing; streams, groups and graphs are numbers of this rank. What
- * the program computes between its calls is not seen: what is sent is a source each time. */
+ * The first two are tensors, or none where this rank's buffer means nothing; streams, groups and graphs are numbers of
+ * this rank. What the program computes between its calls is not seen: what is sent is a source each time. */
 #ifndef LB_CAPTURE_CALL_WRITER_H
 #define LB_CAPTURE_CALL_WRITER_H
 

@@ -51,20 +51,20 @@ static unsigned bucket_of(lb_nccl_comm handle)
     return (unsigned)(((uintptr_t)handle >> 4) * 0x9e3779b97f4a7c15ull >> 56);
 }
 
-/* ---- places --------------------------------------------------------------------------------------------------------- */
+/* ---- places ------------------------------------------------------------------------------------------------------ */
 
-lb_nccl_place *lb_nccl_places(void)
+lb_nccl_place *lb_communicator_places(void)
 {
     return places;
 }
 
-lb_nccl_place *lb_nccl_place_here(void)
+lb_nccl_place *lb_communicator_place_here(void)
 {
     if (here) return here;
     return places && !places->next ? places : NULL;
 }
 
-void lb_nccl_place_enter(lb_nccl_place *place)
+void lb_communicator_place_enter(lb_nccl_place *place)
 {
     here = place;
 }
@@ -85,7 +85,7 @@ static lb_nccl_place *place_of_device(int device)
 
 static lb_nccl_place *make_place(int32_t rank, int32_t world, int device)
 {
-    lb_nccl_place *p = calloc(1, sizeof *p);
+    lb_nccl_place *p = lb_shim_memory(sizeof *p);
     if (!p) return NULL;
     *p = (lb_nccl_place){.next = places,
                          .rank = rank,
@@ -105,15 +105,15 @@ static bool was_seen(uint64_t id)
 
 static void note_seen(uint64_t id)
 {
-    struct seen_id *s = malloc(sizeof *s);
+    struct seen_id *s = lb_shim_memory(sizeof *s);
     if (!s) return;
     *s = (struct seen_id){seen_ids, id};
     seen_ids = s;
 }
 
-/* Of a communicator without a parent. The first makes a place of what the launcher says, or the communicator itself where it has
- * more ranks than processes were started; a process that joins one communicator twice is several ranks, which their numbers in one
- * of the job's size, their devices or their threads tell apart. */
+/* Of a communicator without a parent. The first makes a place of what the launcher says, or the communicator itself
+ * where it has more ranks than processes were started; a process that joins one communicator twice is several ranks,
+ * which their numbers in one of the job's size, their devices or their threads tell apart. */
 static lb_nccl_place *place_for(const lb_joining *j)
 {
     const lb_shim_settings *settings = lb_shim_settings_now();
@@ -128,10 +128,10 @@ static lb_nccl_place *place_for(const lb_joining *j)
         place = place_of_rank(j->rank);
         return place ? place : make_place(j->rank, j->ranks, j->device);
     }
-    return lb_nccl_place_here() ? lb_nccl_place_here() : places;
+    return lb_communicator_place_here() ? lb_communicator_place_here() : places;
 }
 
-/* ---- joining -------------------------------------------------------------------------------------------------------- */
+/* ---- joining ----------------------------------------------------------------------------------------------------- */
 
 static bool tell(const lb_joining *j)
 {
@@ -157,22 +157,23 @@ bool lb_communicator_join(lb_joining *joining, const lb_communicator *parent)
 
 void lb_communicator_add(const lb_joining *j, lb_nccl_comm handle)
 {
-    lb_communicator *comm = handle ? calloc(1, sizeof *comm) : NULL;
+    lb_communicator *comm = handle ? lb_shim_memory(sizeof *comm) : NULL;
     if (!comm) return;
     const uint64_t parts[] = {j->id, (uint64_t)(int64_t)j->color};
     lb_communicator_remove(handle); /* one that ended unseen: its address came again */
     lb_communicator **bucket = &buckets[bucket_of(handle)];
-    *comm = (lb_communicator){.next = *bucket,
-                              .handle = handle,
-                              .id = lb_communicator_hash(parts, sizeof parts),
-                              .joined_as = j->id,
-                              .ranks = j->ranks,
-                              .rank = j->rank,
-                              .color = j->color,
-                              .refs = 2, /* the handle, the list of those without a name */
-                              .place = j->place,
-                              .made = j->place->joined++,
-                              .messages = j->ranks > 0 ? calloc(2 * (size_t)j->ranks, sizeof(uint64_t)) : NULL};
+    *comm =
+        (lb_communicator){.next = *bucket,
+                          .handle = handle,
+                          .id = lb_communicator_hash(parts, sizeof parts),
+                          .joined_as = j->id,
+                          .ranks = j->ranks,
+                          .rank = j->rank,
+                          .color = j->color,
+                          .refs = 2, /* the handle, the list of those without a name */
+                          .place = j->place,
+                          .made = j->place->joined++,
+                          .messages = j->ranks > 0 ? lb_shim_memory(2 * (size_t)j->ranks * sizeof(uint64_t)) : NULL};
     comm->launching_end = &comm->launching;
     *bucket = comm;
     *j->place->unnamed_end = comm;
@@ -189,14 +190,14 @@ static bool ask(lb_communicator *comm)
     if (!count || !rank || count(comm->handle, &ranks) != LB_NCCL_SUCCESS || ranks < 1) return false;
     if (rank(comm->handle, &comm->rank) != LB_NCCL_SUCCESS) return false;
     comm->ranks = ranks;
-    comm->messages = calloc(2 * (size_t)ranks, sizeof *comm->messages);
+    comm->messages = lb_shim_memory(2 * (size_t)ranks * sizeof *comm->messages);
     return true;
 }
 
-/* Made past us (CommGrow, or before we were asked): whose it is NCCL says, who its members are nobody does. */
+/* Made past us (CommGrow, or before we were asked): NCCL says whose it is, and nothing says who its members are. */
 static lb_communicator *adopt(lb_nccl_comm handle)
 {
-    lb_nccl_place *place = lb_nccl_place_here();
+    lb_nccl_place *place = lb_communicator_place_here();
     if (!place || !handle) return NULL;
     lb_communicator_add(&(lb_joining){.id = LB_ID_UNTOLD, .ranks = LB_RANKS_UNTOLD, .device = -1, .place = place},
                         handle);
@@ -260,7 +261,7 @@ const lb_premul *lb_communicator_premul(const lb_communicator *comm, lb_nccl_op 
     return NULL;
 }
 
-/* ---- members -------------------------------------------------------------------------------------------------------- */
+/* ---- members ----------------------------------------------------------------------------------------------------- */
 
 typedef struct member {
     int rank, job_rank, key;
@@ -344,31 +345,31 @@ void lb_communicator_resolve(lb_communicator *comm)
 {
     lb_nccl_place *place = comm->place;
     while (!comm->name[0]) {
-        lb_books_lock();
+        lb_communicator_registry_lock();
         lb_communicator *first = place->unnamed;
         place->unnamed = first->next_unnamed;
         if (!place->unnamed) place->unnamed_end = &place->unnamed;
-        lb_books_unlock();
+        lb_communicator_registry_unlock();
         name(first);
-        lb_books_lock();
+        lb_communicator_registry_lock();
         lb_communicator_release(first);
-        lb_books_unlock();
+        lb_communicator_registry_unlock();
     }
 }
 
 static pthread_mutex_t books = PTHREAD_MUTEX_INITIALIZER;
 
-void lb_books_lock(void)
+void lb_communicator_registry_lock(void)
 {
     pthread_mutex_lock(&books);
 }
 
-pthread_mutex_t *lb_books_mutex(void)
+pthread_mutex_t *lb_communicator_registry_mutex(void)
 {
     return &books;
 }
 
-void lb_books_unlock(void)
+void lb_communicator_registry_unlock(void)
 {
     pthread_mutex_unlock(&books);
 }

@@ -1,15 +1,15 @@
 /* Communicators as this process knows them: who their members are, and how many calls each has seen.
  *
- * A *place* is one rank of the job as seen from here, with an archive of its own; a process has one, or one for each device
- * that it drives. What a communicator itself says is a rank inside it and a size. Whom its other ranks are in the job the
- * members tell each other through a file in the capture's folder, written before they join and read when the first call is
- * recorded, by which time all have joined; no message of ours goes through NCCL.
+ * A *place* is one rank of the job as seen from here, with an archive of its own; a process has one, or one for each
+ * device that it drives. What a communicator itself says is a rank inside it and a size. Whom its other ranks are in
+ * the job the members tell each other through a file in the capture's folder, written before they join and read when
+ * the first call is recorded, by which time all have joined; no message of ours goes through NCCL.
  *
  *     folder/launch.nccl.at       a line per joining rank: ID RANK JOB-RANK COLOR KEY
  *
- * ID is a hash of what all members have in common: of the unique id, or of the parent's and how often that was split. Names are
- * made of the members ("0-3", "1,3", "0-1#2" for the second of those), so that they are the same on all ranks and in every run.
- * All functions but those that say so are called with the books locked. */
+ * ID is a hash of what all members have in common: of the unique id, or of the parent's and how often that was split.
+ * Names are made of the members ("0-3", "1,3", "0-1#2" for the second of those), so that they are the same on all ranks
+ * and in every run. All functions but those that say so are called with the books locked. */
 #ifndef LB_CAPTURE_COMMUNICATOR_H
 #define LB_CAPTURE_COMMUNICATOR_H
 
@@ -19,9 +19,9 @@
 #include <stdbool.h>
 
 /* One lock for the books and the queue of calls. */
-void lb_books_lock(void);
-void lb_books_unlock(void);
-pthread_mutex_t *lb_books_mutex(void);
+void lb_communicator_registry_lock(void);
+void lb_communicator_registry_unlock(void);
+pthread_mutex_t *lb_communicator_registry_mutex(void);
 
 typedef struct lb_recorder lb_recorder;
 typedef struct lb_communicator lb_communicator;
@@ -122,10 +122,10 @@ const lb_premul *lb_communicator_premul(const lb_communicator *comm, lb_nccl_op 
 
 /* Writer: fills members and name, once. The books are not locked. */
 void lb_communicator_resolve(lb_communicator *comm);
-lb_nccl_place *lb_nccl_places(void);
+lb_nccl_place *lb_communicator_places(void);
 /* This thread's place: where it last called or joined; the only one; NULL. */
-lb_nccl_place *lb_nccl_place_here(void);
-void lb_nccl_place_enter(lb_nccl_place *place);
+lb_nccl_place *lb_communicator_place_here(void);
+void lb_communicator_place_enter(lb_nccl_place *place);
 /* In a forked child: nothing is known. */
 void lb_communicators_drop(void);
 

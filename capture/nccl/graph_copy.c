@@ -12,7 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Of pinned memory all captured calls together take at most so much for bytes; one call as many slots as fit into SLOTS_BYTES. */
+/* Of pinned memory all captured calls together take at most so much for bytes; one call as many slots as fit into
+ * SLOTS_BYTES. */
 #define MOST_BYTES (256ull << 20)
 #define SLOTS_BYTES (1ull << 20)
 enum { LEAST_SLOTS = 2, MOST_SLOTS = 64, DEVICE_WORDS = 16384, THREADS = 256, BLOCK_BYTES = 16384, MOST_BLOCKS = 32 };
@@ -55,7 +56,7 @@ static struct {
     _Atomic bool any;
 } books = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ---- devices -------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 static lb_graph_device *device_of(void *context)
 {
@@ -125,7 +126,7 @@ lb_stream_copy *lb_graph_position(void *stream, const lb_graph_device **device)
     return *device ? lb_stream_copy_new((const void *)(uintptr_t)(*device)->words, sizeof(uint64_t), stream) : NULL;
 }
 
-/* ---- what a captured call has --------------------------------------------------------------------------------------- */
+/* ---- what a captured call has ------------------------------------------------------------------------------------ */
 
 typedef struct capture {
     uint64_t id;
@@ -174,7 +175,8 @@ static graph *find_graph(const lb_graph_device *device, uint64_t id)
     return g;
 }
 
-/* Memory of the host that a device writes. It is no memory of CUDA's, which would be gone with its context while we read it. */
+/* Memory of the host that a device writes. It is no memory of CUDA's, which would be gone with its context while we
+ * read it. */
 static void *make_pinned(const lb_stream_driver *cuda, size_t bytes)
 {
     void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -363,7 +365,7 @@ const lb_graph_device *lb_graph_copy_device(const lb_graph_copy *copy)
     return copy->of->device;
 }
 
-/* ---- what runs have left -------------------------------------------------------------------------------------------- */
+/* ---- what runs have left ----------------------------------------------------------------------------------------- */
 
 bool lb_graph_copies_any(void)
 {
@@ -377,10 +379,10 @@ static void *fetch(const char *from, uint64_t bytes)
 }
 
 /* Run number r has the slot until run r + slots begins, which it may as soon as r + slots runs have ended. */
-static void give_run(lb_graph_copy *copy, bool bytes, void (*take)(const lb_graph_run *run))
+static void give_run(lb_graph_copy *copy, bool bytes, void (*take)(const lb_nccl_graph_run *run))
 {
     lb_graph_head *head = (lb_graph_head *)(void *)copy->pinned;
-    lb_graph_run run = {.owner = copy->owner, .number = copy->seen};
+    lb_nccl_graph_run run = {.owner = copy->owner, .number = copy->seen};
     const char *slot = copy->pinned + (copy->slots ? run.number % copy->slots : 0) * copy->stride;
     const bool wanted = bytes && copy->slots && atomic_load(&head->ended) < run.number + copy->slots;
     run.ticket = atomic_load(&head->tickets[run.number % LB_GRAPH_TICKETS]);
@@ -399,7 +401,7 @@ static void give_run(lb_graph_copy *copy, bool bytes, void (*take)(const lb_grap
     take(&run);
 }
 
-static void collect_graph(graph *g, bool bytes, void (*take)(const lb_graph_run *run))
+static void collect_graph(graph *g, bool bytes, void (*take)(const lb_nccl_graph_run *run))
 {
     const uint64_t activity = atomic_load_explicit(g->activity, memory_order_acquire);
     if (activity == g->seen) return;
@@ -454,7 +456,7 @@ static void free_all(lb_graph_copy *copies, graph *graphs)
     }
 }
 
-void lb_graph_copies_collect(bool bytes, void (*take)(const lb_graph_run *run), void (*gone)(void *owner))
+void lb_graph_copies_collect(bool bytes, void (*take)(const lb_nccl_graph_run *run), void (*gone)(void *owner))
 {
     lb_graph_copy *freed = NULL;
     graph *ended = NULL;
@@ -476,7 +478,7 @@ void lb_graph_copies_collect(bool bytes, void (*take)(const lb_graph_run *run), 
     if (freed || ended) free_all(freed, ended);
 }
 
-/* ---- forks ---------------------------------------------------------------------------------------------------------- */
+/* ---- forks ------------------------------------------------------------------------------------------------------- */
 
 void lb_graph_copies_lock(void)
 {

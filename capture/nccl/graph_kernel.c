@@ -1,8 +1,8 @@
 /* The node that copies in a graph: see graph_kernel.h.
  *
- * PTX for any device since sm_60, which has atomics that the host sees. All addresses are generic, so that memory of the device and
- * pinned memory are read and written alike: 16 bytes at a time, or 4, or one, as both ends are aligned. All blocks read the number of
- * runs before the one that comes last adds one to it. */
+ * PTX for any device since sm_60, which has atomics that the host sees. All addresses are generic, so that memory of
+ * the device and pinned memory are read and written alike: 16 bytes at a time, or 4, or one, as both ends are aligned.
+ * All blocks read the number of runs before the one that comes last adds one to it. */
 #include "graph_kernel.h"
 
 #include <stddef.h>

@@ -12,7 +12,7 @@ typedef struct pending {
     struct pending *next;
     lb_nccl_call *of;
     const lb_graph_device *device;
-    lb_graph_run run;
+    lb_nccl_graph_run run;
     uint64_t pass;
 } pending;
 
@@ -22,7 +22,7 @@ static struct {
     lb_nccl_call *gone;
 } waiting;
 
-/* ---- the captured call ---------------------------------------------------------------------------------------------- */
+/* ---- the captured call ------------------------------------------------------------------------------------------- */
 
 bool lb_graph_runs_begin(lb_nccl_call *call)
 {
@@ -41,16 +41,16 @@ bool lb_graph_runs_end(lb_nccl_call *call)
     return lb_graph_copy_end(call->graph_copy, call->given.recv, call);
 }
 
-/* ---- what has ended ------------------------------------------------------------------------------------------------- */
+/* ---- what has ended ---------------------------------------------------------------------------------------------- */
 
 static uint64_t bytes_of(const pending *p)
 {
     return (p->run.sent ? p->of->send_bytes : 0) + (p->run.received ? p->of->recv_bytes : 0);
 }
 
-static void take(const lb_graph_run *run)
+static void take(const lb_nccl_graph_run *run)
 {
-    pending **at = &waiting.first, *p = malloc(sizeof *p);
+    pending **at = &waiting.first, *p = lb_shim_memory(sizeof *p);
     lb_nccl_call *call = run->owner;
     if (!p) {
         free(run->sent), free(run->received);
@@ -88,7 +88,7 @@ lb_nccl_call *lb_graph_runs_take_gone(void)
     return NULL;
 }
 
-/* ---- in order ------------------------------------------------------------------------------------------------------- */
+/* ---- in order ---------------------------------------------------------------------------------------------------- */
 
 /* False: the call's stream has not come to it. */
 static bool knows_tickets(lb_nccl_call *call, uint64_t *tickets)
@@ -133,12 +133,12 @@ static bool is_due(const pending *p, const lb_graph_floors *floors)
 
 static lb_nccl_call *make_call(pending *p)
 {
-    lb_nccl_call *call = malloc(sizeof *call);
+    lb_nccl_call *call = lb_shim_memory(sizeof *call);
     if (call) {
-        lb_books_lock(); /* NCCL may be telling how the captured call is carried out */
+        lb_communicator_registry_lock(); /* NCCL may be telling how the captured call is carried out */
         *call = *p->of;
         call->comm->refs++;
-        lb_books_unlock();
+        lb_communicator_registry_unlock();
         call->next = call->before = call->after = NULL;
         call->listed = false;
         call->sent = p->run.sent ? lb_stream_copy_of(p->run.sent, call->send_bytes) : NULL;

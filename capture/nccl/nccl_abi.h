@@ -1,9 +1,9 @@
-/* The binary interface of NCCL as its public header states it: types, numbers and every entry point of 2.32.3, as rows that are
- * expanded wherever they are needed; headers from 2.18 on have fewer of them, and those alike. A test compares each row with the
- * header itself.
+/* The binary interface of NCCL as its public header states it: types, numbers and every entry point of 2.32.3, as rows
+ * that are expanded wherever they are needed; headers from 2.18 on have fewer of them, and those alike. A test compares
+ * each row with the header itself.
  *
- * Where nccl.h was included before this file its own types are taken, which is how that test works. Structs that are only
- * handed on (configurations) stay opaque. */
+ * Where nccl.h was included before this file its own types are taken, which is how that test works. Structs that are
+ * only handed on (configurations) stay opaque. */
 #ifndef LB_CAPTURE_NCCL_ABI_H
 #define LB_CAPTURE_NCCL_ABI_H
 
@@ -63,7 +63,8 @@ enum { LB_NCCL_NOCOLOR = -1 };
     X(10, ncclFloat8e4m3, LB_E4M3FN)                                                                                   \
     X(11, ncclFloat8e5m2, LB_E5M2)
 
-/* Calls that move or reduce: X(name, parameters, arguments). The Config form of a collective takes one argument more. */
+/* Calls that move or reduce: X(name, parameters, arguments). The Config form of a collective takes one argument
+ * more. */
 #define LB_NCCL_MOVING(X)                                                                                              \
     X(ncclAllReduce,                                                                                                   \
       (const void *send, void *recv, size_t count, lb_nccl_dtype dtype, lb_nccl_op op, lb_nccl_comm comm,              \
@@ -162,7 +163,8 @@ enum { LB_NCCL_NOCOLOR = -1 };
     X(ncclGroupEnd, (void), ())                                                                                        \
     X(ncclGroupSimulateEnd, (lb_nccl_sim * info), (info))
 
-/* Calls that are handed on as they are. One-sided ones (PutSignal, Signal, WaitSignal) are among them: they are not recorded. */
+/* Calls that are handed on as they are. One-sided ones (PutSignal, Signal, WaitSignal) are among them: they are not
+ * recorded. */
 #define LB_NCCL_FORWARDED(X)                                                                                           \
     X(ncclMemAlloc, (void **pointer, size_t size), (pointer, size))                                                    \
     X(ncclMemFree, (void *pointer), (pointer))                                                                         \

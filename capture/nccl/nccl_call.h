@@ -45,8 +45,8 @@ typedef struct lb_nccl_call {
         *after; /* in a group or the queue; among those that NCCL may still say something about */
     lb_nccl_call_given given;
     lb_communicator *comm;
-    lb_counted
-        counted; /* as the program made it; its runs, and what a writer finds between, have other numbers below */
+    /* as the program made it; its runs, and what a writer finds between, have other numbers below */
+    lb_counted counted;
     size_t send_bytes, recv_bytes; /* 0 where this rank's buffer means nothing */
     int64_t step;
     uint64_t sequence;
@@ -79,8 +79,8 @@ bool lb_nccl_call_is_message(lb_nccl_call_kind kind);
 /* Of one element; 0: no such type. */
 size_t lb_nccl_call_dtype_bytes(lb_nccl_dtype dtype);
 
-/* With the books locked, of a call whose communicator is known: what it sends and receives here (false: more than memory has), and the
- * scalar of its PreMulSum. */
+/* With the books locked, of a call whose communicator is known: what it sends and receives here (false: more than
+ * memory has), and the scalar of its PreMulSum. */
 bool lb_nccl_call_measure(lb_nccl_call *call);
 void lb_nccl_call_take_scalar(lb_nccl_call *call);
 /* Bytes of the copies that it holds. */

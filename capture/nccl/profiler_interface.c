@@ -1,10 +1,10 @@
-/* NCCL's profiler interface, versions 1 to 7 (NCCL 2.23 to 2.32; it takes the highest that both have): NCCL loads the library that
- * NCCL_PROFILER_PLUGIN names, and tells it with which algorithm, protocol and channels it carries out each collective, which is seen
- * nowhere else.
+/* NCCL's profiler interface, versions 1 to 7 (NCCL 2.23 to 2.32; it takes the highest that both have): NCCL loads the
+ * library that NCCL_PROFILER_PLUGIN names, and tells it with which algorithm, protocol and channels it carries out each
+ * collective, which is seen nowhere else.
  *
- * The layouts are those of the public plugin headers (src/include/plugin/profiler of NVIDIA/nccl). Of an event only the head and the
- * member `coll` are read, a union's; what younger versions have more lies behind. Whatever happens, the answer is success: an error would
- * be the program's. */
+ * The layouts are those of the public plugin headers (src/include/plugin/profiler of NVIDIA/nccl). Of an event only the
+ * head and the member `coll` are read, a union's; what younger versions have more lies behind. Whatever happens, the
+ * answer is success: an error would be the program's. */
 #include "call_carried.h"
 #include "shim_settings.h"
 
@@ -34,7 +34,8 @@ typedef struct event_4 {
     const char *algorithm, *protocol;
 } event_4;
 
-/* Until then communicators are named in each event, and nothing says how many ranks they have; channels are the most that it may take. */
+/* Until then communicators are named in each event, and nothing says how many ranks they have; channels are the most
+ * that it may take. */
 typedef struct event_3 {
     event head;
     const char *name;
@@ -92,8 +93,8 @@ typedef struct carried {
     int channels;
 } carried;
 
-/* What lastbit calls the order of NCCL's algorithm, see collective_sum.h; "" where it has no name for it. Kernels over symmetric memory have
- * orders of their own: of these no channels are told, and until version 7 no algorithm either. */
+/* What lastbit calls the order of NCCL's algorithm, see collective_sum.h; "" where it has no name for it. Kernels over
+ * symmetric memory have orders of their own: of these no channels are told, and until version 7 no algorithm either. */
 static void name_order(const context *c, const carried *told, char *order, size_t room)
 {
     order[0] = 0;
@@ -194,7 +195,7 @@ static int end(void *of)
 
 static int begin(void **made, int *events, int nodes, int ranks, int rank)
 {
-    context *c = malloc(sizeof *c);
+    context *c = lb_shim_memory(sizeof *c);
     const lb_shim_mode mode = lb_shim_mode_now();
     *made = c;
     *events = c && mode != LB_SHIM_OFF ? EVENT_COLLECTIVE : 0;

@@ -48,8 +48,8 @@ static void *next_library(void)
     return address && dladdr(address, &at) ? open_library(at.dli_fname, RTLD_NOLOAD) : NULL;
 }
 
-/* One for all calls, though a process may have several: what one of them made another cannot use. It is held, so that what it gave stays
- * where it is. */
+/* One for all calls, though a process may have several: what one of them made another cannot use. It is held, so that
+ * what it gave stays where it is. */
 static void *one_library(void)
 {
     void *handle = atomic_load_explicit(&library, memory_order_acquire), *none = NULL;

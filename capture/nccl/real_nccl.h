@@ -1,4 +1,5 @@
-/* The library that the shim stands in front of: it is chosen at the first call, and each entry point looked up in it at its own first. */
+/* The library that the shim stands in front of: it is chosen at the first call, and each entry point looked up in it at
+ * its own first. */
 #ifndef LB_CAPTURE_REAL_NCCL_H
 #define LB_CAPTURE_REAL_NCCL_H
 
@@ -11,8 +12,9 @@ typedef enum lb_nccl_entry {
         LB_NCCL_ENTRIES
 } lb_nccl_entry;
 
-/* Its address, by the name pncclX and then ncclX; NULL when the library has none. Looked for in what LASTBIT_NCCL names, or
- * behind this library in the order of loading, then in a libnccl.so.2 that is loaded privately or can be. Never our own. */
+/* Its address, by the name pncclX and then ncclX; NULL when the library has none. Looked for in what LASTBIT_NCCL
+ * names, or behind this library in the order of loading, then in a libnccl.so.2 that is loaded privately or can be.
+ * Never our own. */
 void *lb_nccl_real(lb_nccl_entry entry);
 
 #endif

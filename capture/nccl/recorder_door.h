@@ -1,5 +1,5 @@
-/* The recorder's library, loaded when the first call is recorded: the shim is preloaded into programs that never use NCCL,
- * and links nothing but the C library. */
+/* The recorder's library, loaded when the first call is recorded: the shim is preloaded into programs that never use
+ * NCCL, and links nothing but the C library. */
 #ifndef LB_CAPTURE_RECORDER_DOOR_H
 #define LB_CAPTURE_RECORDER_DOOR_H
 
@@ -19,8 +19,8 @@
     X(lb_recorder_collective)                                                                                          \
     X(lb_recorder_notice)                                                                                              \
     X(lb_recorder_table)                                                                                               \
-    X(lb_level_parse)                                                                                                  \
-    X(lb_seen_of)
+    X(lb_keep_level_parse)                                                                                             \
+    X(lb_host_tensor_of)
 
 typedef struct lb_door {
 #define LB_DOOR_FIELD(name) __typeof__(&name) name;
@@ -28,10 +28,11 @@ typedef struct lb_door {
 #undef LB_DOOR_FIELD
 } lb_door;
 
-/* NULL when the library (LASTBIT_LIB, or liblastbit_capture.so beside the shim) cannot be loaded; `why` then says so. */
+/* NULL when the library (LASTBIT_LIB, or liblastbit_capture.so beside the shim) cannot be loaded; `why` then says
+ * so. */
 const lb_door *lb_door_open(char *why, size_t room);
-/* Around a fork: a library that is just being loaded leaves locks of the loader and of exit locked in the child. It is waited for, but
- * not for ever: the thread that forks may be one that the loader waits for. */
+/* Around a fork: a library that is just being loaded leaves locks of the loader and of exit locked in the child. It is
+ * waited for, but not for ever: the thread that forks may be one that the loader waits for. */
 void lb_door_before_fork(void);
 void lb_door_after_fork(bool child);
 

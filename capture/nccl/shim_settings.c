@@ -107,6 +107,27 @@ void lb_shim_turn_off(const char *why)
     lb_shim_say("NCCL calls are not recorded any more: %s", why);
 }
 
+static _Atomic(const char *) lost;
+
+void lb_shim_lost(const char *why)
+{
+    const char *none = NULL;
+    if (atomic_compare_exchange_strong(&lost, &none, why))
+        lb_shim_say("what is recorded of NCCL is not complete: %s", why);
+}
+
+const char *lb_shim_lost_why(void)
+{
+    return atomic_load(&lost);
+}
+
+void *lb_shim_memory(size_t size)
+{
+    void *memory = calloc(1, size);
+    if (!memory) lb_shim_lost("there was no memory left");
+    return memory;
+}
+
 bool lb_shim_plugin_of_others(void)
 {
     const char *plugin = text_of("NCCL_PROFILER_PLUGIN"), *ours = text_of("LASTBIT_NCCL_SHIM");

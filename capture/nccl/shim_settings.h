@@ -2,7 +2,7 @@
 #ifndef LB_CAPTURE_SHIM_SETTINGS_H
 #define LB_CAPTURE_SHIM_SETTINGS_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,6 +34,13 @@ void lb_shim_join(bool joined);
 void lb_shim_say(const char *format, ...) LB_PRINTF(1, 2);
 /* Recording ends for good; the first reason is said on stderr, in one line. */
 void lb_shim_turn_off(const char *why);
+/* What is recorded lacks something that cannot be told call by call. The first reason is said on stderr, in one line,
+ * and each rank's archive has it when it is closed. */
+void lb_shim_lost(const char *why);
+/* That reason; NULL: nothing was lost. */
+const char *lb_shim_lost_why(void);
+/* Zeroed memory, of which a failure is told by lb_shim_lost; free() frees it. */
+void *lb_shim_memory(size_t size);
 
 /* NCCL_PROFILER_PLUGIN names another plug-in, set before the start (lb_launch_preload leaves it). */
 bool lb_shim_plugin_of_others(void);

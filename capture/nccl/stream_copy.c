@@ -15,7 +15,8 @@ struct lb_stream_copy {
     void *data;
 };
 
-/* Pinned memory is dear to get and cheap to keep: a few blocks of each power of two wait for the next copy, 256 MB in all. */
+/* Pinned memory is dear to get and cheap to keep: a few blocks of each power of two wait for the next copy, 256 MB in
+ * all. */
 enum { LEAST_SHIFT = 12, SHIFTS = 26, KEPT = 4 };
 static _Atomic(void *) spare[SHIFTS][KEPT];
 

@@ -1,5 +1,5 @@
-/* The driver of CUDA that the process has loaded, as a table of the functions that the shim calls. Nothing of CUDA is linked: types are
- * those that the driver's binary interface has, handles are addresses. */
+/* The driver of CUDA that the process has loaded, as a table of the functions that the shim calls. Nothing of CUDA is
+ * linked: types are those that the driver's binary interface has, handles are addresses. */
 #ifndef LB_CAPTURE_STREAM_DRIVER_H
 #define LB_CAPTURE_STREAM_DRIVER_H
 

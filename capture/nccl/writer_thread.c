@@ -25,14 +25,14 @@ static struct queue {
     bool running, asleep, stuck, closing, prepared;
 } queue = {.end = &queue.first, .more = PTHREAD_COND_INITIALIZER, .room = PTHREAD_COND_INITIALIZER};
 
-/* ---- what waits ----------------------------------------------------------------------------------------------------- */
+/* ---- what waits -------------------------------------------------------------------------------------------------- */
 
 bool lb_writer_reserve(lb_nccl_call *call)
 {
     const size_t bytes = call->skipped ? 0 : call->send_bytes + call->recv_bytes;
     while (queue.running && !queue.stuck && queue.calls &&
            (queue.bytes + bytes > MOST_BYTES || queue.calls > MOST_CALLS))
-        pthread_cond_wait(&queue.room, lb_books_mutex());
+        pthread_cond_wait(&queue.room, lb_communicator_registry_mutex());
     if (queue.bytes && queue.bytes + bytes > MOST_BYTES) return false; /* or its own group has it */
     queue.bytes += bytes;
     return true;
@@ -55,7 +55,7 @@ void lb_writer_wake(void)
     if (queue.asleep) pthread_cond_signal(&queue.more);
 }
 
-/* ---- the thread ----------------------------------------------------------------------------------------------------- */
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
 
 static bool is_ready(const lb_nccl_call *call)
 {
@@ -69,9 +69,9 @@ static void wait_a_little(void)
 {
     queue.stuck = true;
     pthread_cond_broadcast(&queue.room); /* who waits for us would wait for a stream */
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
     nanosleep(&(struct timespec){0, POLL_NS}, NULL);
-    lb_books_lock();
+    lb_communicator_registry_lock();
     queue.stuck = false;
 }
 
@@ -97,23 +97,24 @@ static void write_queued(lb_nccl_call *call)
 {
     const size_t bytes = lb_nccl_call_held_bytes(call);
     unqueue(call);
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
     write_one(call);
-    lb_books_lock();
+    lb_communicator_registry_lock();
     queue.calls--;
     queue.bytes -= bytes;
     lb_nccl_call_free(call);
     pthread_cond_broadcast(&queue.room);
 }
 
-/* Calls come in bursts: whoever calls while the writer naps need not wake it. */
+/* Calls come in bursts: a call while the writer naps need not wake it. */
 static void wait_for_calls(void)
 {
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
     nanosleep(&(struct timespec){0, NAP_NS}, NULL);
-    lb_books_lock();
+    lb_communicator_registry_lock();
     queue.asleep = true;
-    while (!queue.first && !queue.closing && !lb_graph_copies_any()) pthread_cond_wait(&queue.more, lb_books_mutex());
+    while (!queue.first && !queue.closing && !lb_graph_copies_any())
+        pthread_cond_wait(&queue.more, lb_communicator_registry_mutex());
     queue.asleep = false;
 }
 
@@ -122,15 +123,15 @@ static void write_runs(const lb_graph_floors *floors)
     lb_nccl_call *run, *gone;
     while ((run = lb_graph_runs_next(floors))) {
         write_one(run);
-        lb_books_lock();
+        lb_communicator_registry_lock();
         lb_nccl_call_free(run);
-        lb_books_unlock();
+        lb_communicator_registry_unlock();
     }
     while ((gone = lb_graph_runs_take_gone())) {
-        lb_books_lock();
+        lb_communicator_registry_lock();
         lb_call_carried_leave(gone);
         lb_nccl_call_free(gone);
-        lb_books_unlock();
+        lb_communicator_registry_unlock();
     }
 }
 
@@ -138,14 +139,14 @@ static void write_runs(const lb_graph_floors *floors)
 static int list_first(lb_nccl_call **calls, int most)
 {
     int n = 0;
-    lb_books_lock();
+    lb_communicator_registry_lock();
     for (lb_nccl_call *call = queue.first; call && n < most; call = call->next) calls[n++] = call;
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
     return n;
 }
 
-/* Runs of graphs are written as far as they come first; of calls the one that may be written then, which need not be the first that was
- * made where streams run beside each other. NULL: a stream has to come to one before. */
+/* Runs of graphs are written as far as they come first; of calls the one that may be written then, which need not be
+ * the first that was made where streams run beside each other. NULL: a stream has to come to one before. */
 static lb_nccl_call *next_among_runs(void)
 {
     static lb_nccl_call *calls[LOOKED_AT];
@@ -170,11 +171,11 @@ static lb_nccl_call *next_call(void)
 static void *write_calls(void *unused)
 {
     (void)unused;
-    lb_books_lock();
+    lb_communicator_registry_lock();
     for (int tries = 0; queue.first || !queue.closing;) {
-        lb_books_unlock();
+        lb_communicator_registry_unlock();
         lb_nccl_call *next = next_call();
-        lb_books_lock();
+        lb_communicator_registry_lock();
         if (!next && queue.first && queue.closing && ++tries > END_TRIES) next = queue.first;
         if (next)
             write_queued(next);
@@ -183,23 +184,23 @@ static void *write_calls(void *unused)
         else
             wait_for_calls();
     }
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
     lb_graph_runs_collect();
     write_runs(NULL);
     lb_nccl_call_writer_close();
     return NULL;
 }
 
-/* ---- the end of the process, and forks ------------------------------------------------------------------------------ */
+/* ---- the end of the process, and forks --------------------------------------------------------------------------- */
 
 static void finish(void)
 {
-    lb_books_lock();
+    lb_communicator_registry_lock();
     const bool running = queue.running;
     queue.closing = true;
     queue.running = false;
     pthread_cond_broadcast(&queue.more);
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
     if (running) pthread_join(queue.writer, NULL);
     lb_shim_turn_off(NULL);
 }
@@ -218,7 +219,7 @@ static void after_fork_in_child(void)
 
 static void before_fork(void)
 {
-    lb_books_lock();
+    lb_communicator_registry_lock();
     lb_graph_copies_lock();
     lb_door_before_fork();
 }
@@ -227,7 +228,7 @@ static void after_fork_in_parent(void)
 {
     lb_door_after_fork(false);
     lb_graph_copies_unlock();
-    lb_books_unlock();
+    lb_communicator_registry_unlock();
 }
 
 bool lb_writer_start(void)
@@ -239,5 +240,7 @@ bool lb_writer_start(void)
         atexit(finish);
         queue.prepared = true;
     }
-    return queue.running = pthread_create(&queue.writer, NULL, write_calls, NULL) == 0;
+    queue.running = pthread_create(&queue.writer, NULL, write_calls, NULL) == 0;
+    if (!queue.running) lb_shim_lost("the thread that writes could not be started");
+    return queue.running;
 }

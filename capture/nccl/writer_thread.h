@@ -7,7 +7,8 @@
 
 /* False: there is none, and will be none. */
 bool lb_writer_start(void);
-/* Room for a call's bytes; false where the writer waits for a stream, or for a group that is open, and so must not be waited for. */
+/* Room for a call's bytes; false where the writer waits for a stream, or for a group that is open, and so must not be
+ * waited for. */
 bool lb_writer_reserve(lb_nccl_call *call);
 void lb_writer_unreserve(size_t bytes);
 /* A call that is ready to be written once its copies are; it is the writer's from then on. */

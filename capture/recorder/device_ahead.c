@@ -1,11 +1,11 @@
 /* What an op is about to read of a device, measured together.
  *
- * The sources of a step, and what an optimizer's op reads, must be known before the op runs: the host waits for them. An optimizer that
- * updates its parameters in one call reads hundreds: they are measured in one go, and the host waits once. Whoever needs one takes it here
- * by what it is; what nobody took goes when the op has begun. */
-#include "recorder.h"
+ * The sources of a step, and what an optimizer's op reads, must be known before the op runs: the host waits for them.
+ * An optimizer that updates its parameters in one call reads hundreds: they are measured in one go, and the host waits
+ * once. Code that needs one takes it here by what it is; what was not taken goes when the op has begun. */
+#include "recorder/recorder.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,15 +16,15 @@ struct lb_ahead {
     bool taken;
 };
 
-/* ---- what will be read ------------------------------------------------------------------------------------------------ */
+/* ---- what will be read ------------------------------------------------------------------------------------------- */
 
-static void add(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, unsigned how)
+static void add(lb_recorder *recorder, const lb_op_site *at, const lb_host_tensor *seen, unsigned how)
 {
-    lb_known *storage;
+    lb_tracked *storage;
     unsigned what = 0;
-    if (seen->device == 0 || lb_reading_storage(recorder, seen, &storage, NULL) != LB_OK) return;
+    if (seen->device == 0 || lb_value_intake_storage(recorder, seen, &storage, NULL) != LB_OK) return;
     if (!storage->device || !storage->device->ops->asynchronous ||
-        !lb_reading_measures(recorder, at, storage, seen, how, &what))
+        !lb_value_intake_measures(recorder, at, storage, seen, how, &what))
         return;
     int64_t first, last;
     const int64_t width = (int64_t)lb_dtype_bits(seen->dtype) / 8;
@@ -33,7 +33,7 @@ static void add(lb_recorder *recorder, const lb_standing *at, const lb_seen *see
     if (!list) return; /* measured when it is needed */
     recorder->ahead = list;
     list[recorder->n_ahead++] =
-        (lb_ahead){.work = {.item = lb_contents_measuring(storage, seen, first * width, last * width, what),
+        (lb_ahead){.work = {.item = lb_value_bytes_measuring(storage, seen, first * width, last * width, what),
                             .measured = true,
                             .storage = storage->key,
                             .first = (uint64_t)(first * width)},
@@ -41,7 +41,8 @@ static void add(lb_recorder *recorder, const lb_standing *at, const lb_seen *see
                    .stream = storage->stream};
 }
 
-static void add_all(lb_recorder *recorder, const lb_standing *at, bool view, const lb_operand *operand, unsigned flags)
+static void add_all(lb_recorder *recorder, const lb_op_site *at, bool view, const lb_recorded_operand *operand,
+                    unsigned flags)
 {
     flags |= operand->flags;
     if (operand->tag == LB_ARG_VALUE)
@@ -51,7 +52,7 @@ static void add_all(lb_recorder *recorder, const lb_standing *at, bool view, con
         add_all(recorder, at, view, &operand->u.items[i], flags);
 }
 
-/* ---- measuring -------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 /* Those of one device and stream that follow each other. */
 static uint32_t submit_run(lb_recorder *recorder, lb_device_work **works, uint32_t from)
@@ -67,7 +68,7 @@ static uint32_t submit_run(lb_recorder *recorder, lb_device_work **works, uint32
     return n;
 }
 
-void lb_ahead_measure(lb_recorder *recorder, const lb_standing *at, const lb_call *call)
+void lb_ahead_measure(lb_recorder *recorder, const lb_op_site *at, const lb_recorded_call *call)
 {
     if (!recorder->n_devices && !recorder->cuda_bytes) return;
     for (uint32_t a = 0; a < call->n_args; a++) add_all(recorder, at, call->flags & LB_OP_VIEW, &call->args[a], 0);
@@ -84,7 +85,7 @@ void lb_ahead_measure(lb_recorder *recorder, const lb_standing *at, const lb_cal
     }
 }
 
-/* ---- taking ----------------------------------------------------------------------------------------------------------- */
+/* ---- taking ------------------------------------------------------------------------------------------------------ */
 
 static bool lies_same(const lb_layout *a, const lb_layout *b)
 {

@@ -1,10 +1,11 @@
-/* Bytes and digests of values wherever they lie: in memory of the host, or on a device that the host program registered.
+/* Bytes and digests of values wherever they lie: in memory of the host, or on a device that the host program
+ * registered.
  *
  * What was fetched last is remembered, so that a value that is measured and then kept comes from the device once. */
-#include "recorder.h"
-#include "device_copy.h"
+#include "recorder/recorder.h"
+#include "device/device_copy.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -50,7 +51,7 @@ static lb_device *registered(const lb_recorder *recorder, uint8_t device, uint8_
     return NULL;
 }
 
-lb_device *lb_device_of(lb_recorder *recorder, const lb_seen *seen)
+lb_device *lb_device_of(lb_recorder *recorder, const lb_host_tensor *seen)
 {
     if (seen->device == 0) return NULL;
     lb_device *device = registered(recorder, seen->device, seen->unit);
@@ -60,7 +61,7 @@ lb_device *lb_device_of(lb_recorder *recorder, const lb_seen *seen)
 
 void lb_devices_close(lb_recorder *recorder, bool forked)
 {
-    lb_coming_drop(recorder, forked);
+    lb_in_flight_drop(recorder, forked);
     for (uint32_t i = 0; i < recorder->n_devices; i++) {
         lb_device *device = recorder->devices[i].back_end;
         if (forked)
@@ -72,7 +73,7 @@ void lb_devices_close(lb_recorder *recorder, bool forked)
     free(recorder->fetched.bytes);
     recorder->devices = NULL;
     recorder->n_devices = 0;
-    recorder->fetched = (lb_fetched){0};
+    recorder->fetched = (lb_device_fetched){0};
 }
 
 void lb_devices_run(const lb_tape *tape)
@@ -101,9 +102,9 @@ void lb_devices_hear(lb_recorder *recorder)
         lb_device *device = recorder->devices[i].back_end;
         if (device->ops->unheard) unheard += device->ops->unheard(device);
     }
-    if (unheard > recorder->n_unheard)
+    if (unheard > recorder->n_unreported_runs)
         lb_recorder_note(recorder, "graph", "a graph ran by other means than its replay(): its ops are in no step");
-    recorder->n_unheard = unheard;
+    recorder->n_unreported_runs = unheard;
 }
 
 json_t *lb_devices_account(const lb_recorder *recorder)
@@ -129,22 +130,23 @@ static bool device_answers(const lb_device *device)
     return !*device->ops->why_lost(device);
 }
 
-/* What the host program copies it must know, and it has freed what has a key of ours: there only a graph reads, while it runs. */
-static bool can_be_read(const lb_known *storage)
+/* What the host program copies it must know, and it has freed what has a key of ours: there only a graph reads, while
+ * it runs. */
+static bool can_be_read(const lb_tracked *storage)
 {
     return device_answers(storage->device) &&
            (storage->device->ops->asynchronous || storage->ahead || !lb_tape_is_ours(storage->key));
 }
 
-bool lb_contents_readable(const lb_known *storage, const lb_seen *seen)
+bool lb_device_bytes_readable(const lb_tracked *storage, const lb_host_tensor *seen)
 {
     if (!storage->base || lb_dtype_bits(seen->dtype) / 8 == 0) return false;
     return seen->device == 0 || (storage->device && can_be_read(storage));
 }
 
-/* ---- what was fetched ----------------------------------------------------------------------------------------------- */
+/* ---- what was fetched -------------------------------------------------------------------------------------------- */
 
-static bool is_fetched(const lb_fetched *f, const lb_known *storage, uint64_t first, uint64_t last)
+static bool is_fetched(const lb_device_fetched *f, const lb_tracked *storage, uint64_t first, uint64_t last)
 {
     return f->last > f->first && f->id == storage->id && f->version == storage->version && f->first <= first &&
            f->last >= last;
@@ -152,8 +154,8 @@ static bool is_fetched(const lb_fetched *f, const lb_known *storage, uint64_t fi
 
 #define LARGE_PAGE (2u << 20)
 
-/* A large room is asked of the system in large pages, where it has them: touching half a gigabyte for the first time takes longer in small
- * ones than the device takes to send it. */
+/* A large room is asked of the system in large pages, where it has them: touching half a gigabyte for the first time
+ * takes longer in small ones than the device takes to send it. */
 static uint8_t *new_room(uint64_t bytes)
 {
     void *room = NULL;
@@ -163,7 +165,7 @@ static uint8_t *new_room(uint64_t bytes)
     return room;
 }
 
-static uint8_t *room_for(lb_fetched *f, uint64_t bytes)
+static uint8_t *room_for(lb_device_fetched *f, uint64_t bytes)
 {
     f->first = f->last = 0;
     if (f->capacity >= bytes && f->bytes) return f->bytes;
@@ -173,15 +175,15 @@ static uint8_t *room_for(lb_fetched *f, uint64_t bytes)
     return f->bytes;
 }
 
-void lb_fetched_trim(lb_recorder *recorder)
+void lb_device_bytes_trim(lb_recorder *recorder)
 {
-    lb_fetched *f = &recorder->fetched;
+    lb_device_fetched *f = &recorder->fetched;
     if (f->capacity <= MOST_FETCHED) return;
     free(f->bytes);
-    *f = (lb_fetched){0};
+    *f = (lb_device_fetched){0};
 }
 
-void lb_contents_missing(lb_recorder *recorder, const lb_device *device, lb_work_state state)
+void lb_device_bytes_missing(lb_recorder *recorder, const lb_device *device, lb_work_state state)
 {
     if (state == LB_WORK_LOST) {
         char text[300];
@@ -194,30 +196,30 @@ void lb_contents_missing(lb_recorder *recorder, const lb_device *device, lb_work
 }
 
 /* True when the device gave what the work asks for. */
-static bool run(lb_recorder *recorder, const lb_known *storage, lb_device_work *work)
+static bool run(lb_recorder *recorder, const lb_tracked *storage, lb_device_work *work)
 {
     lb_device *device = storage->device;
     lb_device_work *works[] = {work};
     device->ops->submit(device, works, 1, storage->stream, true);
     if (work->state == LB_WORK_UNDER_WAY) device->ops->collect(device, work, true);
     if (work->state == LB_WORK_DONE) return true;
-    lb_contents_missing(recorder, device, work->state);
+    lb_device_bytes_missing(recorder, device, work->state);
     return false;
 }
 
-const uint8_t *lb_contents_bytes(lb_recorder *recorder, const lb_known *storage, uint64_t first, uint64_t last)
+const uint8_t *lb_device_bytes_of(lb_recorder *recorder, const lb_tracked *storage, uint64_t first, uint64_t last)
 {
     if (!storage->device) return storage->base + first;
-    lb_fetched *f = &recorder->fetched;
+    lb_device_fetched *f = &recorder->fetched;
     if (lb_graph_is_ahead(recorder, storage)) return NULL;
     if (is_fetched(f, storage, first, last)) return f->bytes + (first - f->first);
-    return lb_contents_fresh_bytes(recorder, storage, first, last);
+    return lb_device_bytes_fresh(recorder, storage, first, last);
 }
 
-const uint8_t *lb_contents_fresh_bytes(lb_recorder *recorder, const lb_known *storage, uint64_t first, uint64_t last)
+const uint8_t *lb_device_bytes_fresh(lb_recorder *recorder, const lb_tracked *storage, uint64_t first, uint64_t last)
 {
     if (!storage->device) return storage->base + first;
-    lb_fetched *f = &recorder->fetched;
+    lb_device_fetched *f = &recorder->fetched;
     if (lb_graph_is_ahead(recorder, storage)) return NULL;
     uint8_t *room = can_be_read(storage) ? room_for(f, last - first) : NULL;
     if (!room) return NULL;
@@ -230,10 +232,10 @@ const uint8_t *lb_contents_fresh_bytes(lb_recorder *recorder, const lb_known *st
     return room;
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------ */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
-lb_status lb_contents_take(lb_recorder *recorder, const lb_known *storage, lb_measuring *item, bool bytes, bool *there,
-                           lb_err *err)
+lb_status lb_device_bytes_take(lb_recorder *recorder, const lb_tracked *storage, lb_measuring *item, bool bytes,
+                               bool *there, lb_err *err)
 {
     if (!storage->device) {
         *there = lb_measure(item, 1);
@@ -241,7 +243,7 @@ lb_status lb_contents_take(lb_recorder *recorder, const lb_known *storage, lb_me
     }
     *there = !bytes && lb_ahead_take(recorder, item);
     if (*there) return LB_OK;
-    lb_fetched *f = &recorder->fetched;
+    lb_device_fetched *f = &recorder->fetched;
     const uint64_t first = (uint64_t)((const uint8_t *)item->dense - storage->base);
     lb_device_work work = {.item = *item,
                            .measured = true,

@@ -1,10 +1,10 @@
-/* Devices of CUDA found as their tensors are met: the back end works in the context that the host program made, so none is opened
- * before. Where it cannot be opened, the host program's own copy (lb_recorder_device) stands in. */
-#include "recorder.h"
-#include "cuda_device.h"
-#include "cuda_driver.h"
+/* Devices of CUDA found as their tensors are met: the back end works in the context that the host program made, so none
+ * is opened before. Where it cannot be opened, the host program's own copy (lb_recorder_device) stands in. */
+#include "recorder/recorder.h"
+#include "cuda/cuda_device.h"
+#include "cuda/cuda_driver.h"
 
-#define CUDA 1 /* lb_seen.device */
+#define CUDA 1 /* lb_host_tensor.device */
 #define MOST_UNITS 64
 
 lb_status lb_recorder_cuda(lb_recorder *recorder, uint64_t device_bytes, lb_err *err)
@@ -23,7 +23,7 @@ static void give_up(lb_recorder *recorder, uint8_t unit, const lb_err *why)
     lb_recorder_note(recorder, "device", text);
 }
 
-lb_device *lb_device_cuda(lb_recorder *recorder, const lb_seen *seen)
+lb_device *lb_device_cuda(lb_recorder *recorder, const lb_host_tensor *seen)
 {
     const uint8_t unit = seen->unit;
     if (seen->device != CUDA || !recorder->cuda_bytes || unit >= MOST_UNITS || recorder->cuda_tried >> unit & 1)

@@ -1,20 +1,21 @@
-/* While a graph is captured (see graph_tape.h): what is passed goes to its tape, and its values are measured by nodes of the graph.
+/* While a graph is captured (see graph_tape.h): what is passed goes to its tape, and its values are measured by nodes
+ * of the graph.
  *
- * Whether an op is part of the capture its tensors tell: they lie on the device, and their stream is being captured. What the host
- * computes meanwhile it computes once, and no run does so again. */
-#include "recorder.h"
+ * Whether an op is part of the capture its tensors tell: they lie on the device, and their stream is being captured.
+ * What the host computes meanwhile it computes once, and no run does so again. */
+#include "recorder/recorder.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 
-/* ---- what belongs to a capture ------------------------------------------------------------------------------------- */
+/* ---- what belongs to a capture ----------------------------------------------------------------------------------- */
 
 /* The first tensor of a device among them; NULL. */
-static const lb_seen *of_device(const lb_operand *operands, uint32_t n)
+static const lb_host_tensor *of_device(const lb_recorded_operand *operands, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        const lb_operand *o = &operands[i];
-        const lb_seen *seen = NULL;
+        const lb_recorded_operand *o = &operands[i];
+        const lb_host_tensor *seen = NULL;
         if (o->tag == LB_ARG_VALUE && o->u.tensor->device) seen = o->u.tensor;
         if (o->tag == LB_ARG_LIST) seen = of_device(o->u.items, o->count);
         if (seen) return seen;
@@ -22,7 +23,7 @@ static const lb_seen *of_device(const lb_operand *operands, uint32_t n)
     return NULL;
 }
 
-static bool has_tensor(const lb_operand *operands, uint32_t n)
+static bool has_tensor(const lb_recorded_operand *operands, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         if (operands[i].tag == LB_ARG_VALUE ||
@@ -31,8 +32,9 @@ static bool has_tensor(const lb_operand *operands, uint32_t n)
     return false;
 }
 
-/* Whether what is queued for this tensor now becomes part of the graph. Only a back end that works on streams can tell, while it does. */
-static bool is_captured(lb_recorder *recorder, const lb_seen *seen)
+/* Whether what is queued for this tensor now becomes part of the graph. Only a back end that works on streams can tell,
+ * while it does. */
+static bool is_captured(lb_recorder *recorder, const lb_host_tensor *seen)
 {
     lb_device *device = lb_device_of(recorder, seen);
     if (!device || !device->ops->asynchronous || *device->ops->why_lost(device)) return true;
@@ -44,13 +46,13 @@ bool lb_graph_is_captured(const lb_recorder *recorder)
     return recorder->tape && !lb_graph_is_running(recorder);
 }
 
-bool lb_graph_takes_op(lb_recorder *recorder, const lb_call *call)
+bool lb_graph_takes_op(lb_recorder *recorder, const lb_recorded_call *call)
 {
-    const lb_seen *seen = of_device(call->args, call->n_args);
+    const lb_host_tensor *seen = of_device(call->args, call->n_args);
     return seen ? is_captured(recorder, seen) : !has_tensor(call->args, call->n_args); /* its results will tell */
 }
 
-bool lb_graph_takes(lb_recorder *recorder, const lb_seen *tensors, uint32_t n)
+bool lb_graph_takes(lb_recorder *recorder, const lb_host_tensor *tensors, uint32_t n)
 {
     if (!lb_graph_is_captured(recorder)) return false;
     for (uint32_t i = 0; i < n; i++)
@@ -58,7 +60,7 @@ bool lb_graph_takes(lb_recorder *recorder, const lb_seen *tensors, uint32_t n)
     return !recorder->program;
 }
 
-/* ---- measuring in it ----------------------------------------------------------------------------------------------- */
+/* ---- measuring in it --------------------------------------------------------------------------------------------- */
 
 typedef struct wish { /* a value that a node is to measure */
     lb_device_work work;
@@ -74,7 +76,7 @@ typedef struct wishes {
     bool reads_floats;
 } wishes;
 
-static bool make_wish(lb_recorder *recorder, const lb_seen *seen, bool bytes, wish *made)
+static bool make_wish(lb_recorder *recorder, const lb_host_tensor *seen, bool bytes, wish *made)
 {
     lb_tape *tape = recorder->tape;
     const uint32_t storage = lb_tape_find(tape, seen->storage);
@@ -84,14 +86,14 @@ static bool make_wish(lb_recorder *recorder, const lb_seen *seen, bool bytes, wi
     if (storage == LB_NONE || !tape->storages[storage].version || !device || !device->ops->capture || !seen->data ||
         lb_layout_dense_range(&seen->layout, &first, &last, NULL) != LB_OK)
         return false;
-    const uint64_t hash = lb_window_hash(seen);
-    const lb_known whole = {.base = (const uint8_t *)seen->data - seen->layout.offset * (int64_t)width};
+    const uint64_t hash = lb_tracked_window_hash(seen);
+    const lb_tracked whole = {.base = (const uint8_t *)seen->data - seen->layout.offset * (int64_t)width};
     first *= (int64_t)width;
     last *= (int64_t)width;
     bytes &= !lb_tape_covers(tape, storage, first, last);
     if (lb_tape_slot(tape, storage, hash) && !bytes) return false;
     const unsigned what = LB_MEASURE_STATISTICS | (bytes ? LB_MEASURE_BLOB : 0);
-    *made = (wish){.work = {.item = lb_contents_measuring(&whole, seen, first, last, what),
+    *made = (wish){.work = {.item = lb_value_bytes_measuring(&whole, seen, first, last, what),
                             .measured = true,
                             .each_run = bytes,
                             .storage = seen->storage,
@@ -106,7 +108,7 @@ static bool make_wish(lb_recorder *recorder, const lb_seen *seen, bool bytes, wi
     return true;
 }
 
-static void add_wish(lb_recorder *recorder, wishes *w, const lb_seen *seen, bool bytes)
+static void add_wish(lb_recorder *recorder, wishes *w, const lb_host_tensor *seen, bool bytes)
 {
     wish made;
     if (!make_wish(recorder, seen, bytes, &made)) return;
@@ -123,13 +125,13 @@ static bool keeps_sources(const lb_recorder *recorder)
     return lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, "", "");
 }
 
-/* As lb_contents_later has it. */
-static bool is_kept_choice(const lb_recorder *recorder, const wishes *w, const lb_seen *seen)
+/* As lb_value_bytes_later has it. */
+static bool is_kept_choice(const lb_recorder *recorder, const wishes *w, const lb_host_tensor *seen)
 {
     return w->reads_floats && !lb_dtype_is_float(seen->dtype) && keeps_sources(recorder);
 }
 
-static bool reads_floats(const lb_operand *operands, uint32_t n)
+static bool reads_floats(const lb_recorded_operand *operands, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         if ((operands[i].tag == LB_ARG_VALUE && lb_dtype_is_float(operands[i].u.tensor->dtype)) ||
@@ -139,26 +141,26 @@ static bool reads_floats(const lb_operand *operands, uint32_t n)
 }
 
 /* Whether bytes of an op's results are kept, by the level of now. */
-static bool keeps_results(lb_recorder *recorder, const lb_call *call)
+static bool keeps_results(lb_recorder *recorder, const lb_recorded_call *call)
 {
     const char *const layer = lb_recorder_scope_path(recorder, call->place.scope);
     const lb_liking liking =
         recorder->like ? lb_like_op(recorder->like, call->phase, layer, call->name) : LB_LIKING_UNKNOWN;
-    lb_purpose purpose;
+    lb_keep_purpose purpose;
     if (call->flags & (LB_OP_RANDOM | LB_OP_COMPOSITE | LB_OP_COLLECTIVE) && keeps_sources(recorder)) return true;
     if (liking != LB_LIKING_UNKNOWN) return liking == LB_LIKING_KEPT;
     return lb_keep_wants_result(&recorder->keep, layer, call->name, &purpose);
 }
 
 /* ... and those of what it reads, which judge the results of this op alone. */
-static bool keeps_inputs(const lb_recorder *recorder, const lb_call *call)
+static bool keeps_inputs(const lb_recorder *recorder, const lb_recorded_call *call)
 {
     return recorder->keep.level == LB_LEVEL_OPS || call->flags & LB_OP_COLLECTIVE;
 }
 
 /* Of arguments: those of which at least one of `wanted` is true, and none of `unwanted`. */
-static void add_wishes(lb_recorder *recorder, wishes *w, const lb_operand *operands, uint32_t n, unsigned inherited,
-                       unsigned wanted, unsigned unwanted)
+static void add_wishes(lb_recorder *recorder, wishes *w, const lb_recorded_operand *operands, uint32_t n,
+                       unsigned inherited, unsigned wanted, unsigned unwanted)
 {
     for (uint32_t i = 0; i < n; i++) {
         const unsigned flags = inherited | operands[i].flags;
@@ -193,17 +195,17 @@ static void grant(lb_recorder *recorder, wishes *w)
     free(w->list);
 }
 
-/* ---- ops and modules of a capture ---------------------------------------------------------------------------------- */
+/* ---- ops and modules of a capture -------------------------------------------------------------------------------- */
 
 static lb_taped *add(lb_recorder *recorder, lb_taped_kind kind)
 {
     return lb_tape_add(recorder->tape, kind);
 }
 
-uint32_t lb_graph_op_begin(lb_recorder *recorder, const lb_call *call)
+uint32_t lb_graph_op_begin(lb_recorder *recorder, const lb_recorded_call *call)
 {
     lb_tape *tape = recorder->tape;
-    lb_call copy = *call;
+    lb_recorded_call copy = *call;
     copy.name = lb_tape_text(tape, call->name);
     copy.node_name = lb_tape_text(tape, call->node_name);
     copy.args = lb_tape_operands(tape, call->args, call->n_args);
@@ -232,7 +234,8 @@ static void write(lb_tape *tape, lb_taped *entry, int64_t key)
     tape->storages[storage].version++;
 }
 
-static void write_arguments(lb_tape *tape, lb_taped *entry, const lb_operand *operands, uint32_t n, unsigned flags)
+static void write_arguments(lb_tape *tape, lb_taped *entry, const lb_recorded_operand *operands, uint32_t n,
+                            unsigned flags)
 {
     for (uint32_t i = 0; i < n; i++) {
         const unsigned all = flags | operands[i].flags;
@@ -242,7 +245,7 @@ static void write_arguments(lb_tape *tape, lb_taped *entry, const lb_operand *op
     }
 }
 
-static bool is_argument(const lb_operand *operands, uint32_t n, int64_t key)
+static bool is_argument(const lb_recorded_operand *operands, uint32_t n, int64_t key)
 {
     for (uint32_t i = 0; i < n; i++)
         if ((operands[i].tag == LB_ARG_VALUE && operands[i].u.tensor->storage == key) ||
@@ -252,7 +255,8 @@ static bool is_argument(const lb_operand *operands, uint32_t n, int64_t key)
 }
 
 /* What it wrote is measured, and what it made; not what it looks at in another way. */
-static void wish_results(lb_recorder *recorder, wishes *w, const lb_taped *entry, const lb_operand *results, uint32_t n)
+static void wish_results(lb_recorder *recorder, wishes *w, const lb_taped *entry, const lb_recorded_operand *results,
+                         uint32_t n)
 {
     for (uint32_t r = 0; r < n; r++) {
         if (results[r].tag != LB_ARG_VALUE) continue;
@@ -264,18 +268,18 @@ static void wish_results(lb_recorder *recorder, wishes *w, const lb_taped *entry
     }
 }
 
-void lb_graph_op_end(lb_recorder *recorder, uint32_t begun, const lb_operand *results, uint32_t n, bool deferred,
-                     uint32_t *op)
+void lb_graph_op_end(lb_recorder *recorder, uint32_t begun, const lb_recorded_operand *results, uint32_t n,
+                     bool deferred, uint32_t *op)
 {
     lb_tape *tape = recorder->tape;
     if (begun == LB_NONE) return;
-    const lb_call *call = &tape->entries[begun].call;
+    const lb_recorded_call *call = &tape->entries[begun].call;
     if (!of_device(call->args, call->n_args) && !of_device(results, n)) {
         tape->entries[begun].kind = LB_TAPED_FAILED; /* an op of the host, which ran now and not with the graph */
         tape->entries[begun].at = LB_NONE;
         return;
     }
-    lb_operand *copies = lb_tape_operands(tape, results, n);
+    lb_recorded_operand *copies = lb_tape_operands(tape, results, n);
     lb_taped *entry = add(recorder, LB_TAPED_END);
     if (!entry) return;
     entry->at = begun;
@@ -303,11 +307,11 @@ void lb_graph_op_failed(lb_recorder *recorder, uint32_t begun)
     if (entry) entry->at = begun;
 }
 
-static lb_taped *add_tensors(lb_recorder *recorder, lb_taped_kind kind, const lb_seen *const *tensors, uint32_t n,
-                             bool keeps)
+static lb_taped *add_tensors(lb_recorder *recorder, lb_taped_kind kind, const lb_host_tensor *const *tensors,
+                             uint32_t n, bool keeps)
 {
     lb_tape *tape = recorder->tape;
-    lb_seen **copies = lb_tape_copy(tape, tensors, n * sizeof *copies);
+    lb_host_tensor **copies = lb_tape_copy(tape, tensors, n * sizeof *copies);
     wishes w = {.bytes = keeps};
     for (uint32_t i = 0; i < n && copies; i++) {
         if (!tensors[i]) continue;
@@ -330,9 +334,10 @@ static bool keeps_layer(lb_recorder *recorder, uint32_t scope)
                                        : liking == LB_LIKING_KEPT;
 }
 
-static lb_taped *add_list(lb_recorder *recorder, lb_taped_kind kind, uint32_t scope, const lb_seen *tensors, uint32_t n)
+static lb_taped *add_list(lb_recorder *recorder, lb_taped_kind kind, uint32_t scope, const lb_host_tensor *tensors,
+                          uint32_t n)
 {
-    const lb_seen **list = malloc((n + 1) * sizeof *list);
+    const lb_host_tensor **list = malloc((n + 1) * sizeof *list);
     if (!list) return NULL;
     for (uint32_t i = 0; i < n; i++) list[i] = &tensors[i];
     lb_taped *entry = add_tensors(recorder, kind, list, n, keeps_layer(recorder, scope));
@@ -340,7 +345,7 @@ static lb_taped *add_list(lb_recorder *recorder, lb_taped_kind kind, uint32_t sc
     return entry;
 }
 
-void lb_graph_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n, bool recompute,
+void lb_graph_enter(lb_recorder *recorder, uint32_t scope, const lb_host_tensor *inputs, uint32_t n, bool recompute,
                     lb_place *place)
 {
     *place = (lb_place){scope, LB_TAPED_PLACE | recorder->tape->n_places++};
@@ -350,7 +355,7 @@ void lb_graph_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs
     entry->recompute = recompute;
 }
 
-void lb_graph_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n, bool recompute)
+void lb_graph_leave(lb_recorder *recorder, lb_place place, const lb_host_tensor *outputs, uint32_t n, bool recompute)
 {
     lb_taped *entry = add_list(recorder, LB_TAPED_LEAVE, place.scope, outputs, n);
     if (!entry) return;
@@ -358,7 +363,7 @@ void lb_graph_leave(lb_recorder *recorder, lb_place place, const lb_seen *output
     entry->recompute = recompute;
 }
 
-void lb_graph_routing(lb_recorder *recorder, lb_place place, const lb_seen *const tensors[5])
+void lb_graph_routing(lb_recorder *recorder, lb_place place, const lb_host_tensor *const tensors[5])
 {
     lb_taped *entry = add_tensors(recorder, LB_TAPED_ROUTING, tensors, 5, false);
     if (entry) entry->place = place;
@@ -413,7 +418,7 @@ void lb_graph_forget(lb_recorder *recorder, int64_t key)
     for (lb_tape *t = recorder->tapes; t; t = t->next) lb_tape_gone(t, key, recorder->n_gone);
 }
 
-/* ---- captures ------------------------------------------------------------------------------------------------------ */
+/* ---- captures ---------------------------------------------------------------------------------------------------- */
 
 lb_tape **lb_graph_find(lb_recorder *recorder, int64_t graph)
 {

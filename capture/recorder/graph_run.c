@@ -1,9 +1,10 @@
 /* Runs of a graph (see graph_tape.h): each passes the tape again, as ops of the open step.
  *
- * A run is recorded before the host program launches it. So what the graph reads is read then, as for any op: digests, and
- * bytes where they are kept. What it computes is named by its slots, and comes when the run has ended (lb_coming). Until
- * then the bytes in a storage that the graph writes are older than what is recorded of it, and nobody looks at them. */
-#include "recorder.h"
+ * A run is recorded before the host program launches it. So what the graph reads is read then, as for any op: digests,
+ * and bytes where they are kept. What it computes is named by its slots, and comes when the run has ended
+ * (lb_in_flight). Until then the bytes in a storage that the graph writes are older than what is recorded of it, and
+ * no code looks at them. */
+#include "recorder/recorder.h"
 
 #include <stdlib.h>
 
@@ -12,12 +13,12 @@ bool lb_graph_is_running(const lb_recorder *recorder)
     return recorder->run.tape && pthread_equal(recorder->run.thread, pthread_self());
 }
 
-bool lb_graph_is_ahead(const lb_recorder *recorder, const lb_known *storage)
+bool lb_graph_is_ahead(const lb_recorder *recorder, const lb_tracked *storage)
 {
     return recorder->run.tape && storage->ahead && !recorder->run.reads_older;
 }
 
-const lb_taped_slot *lb_graph_slot(const lb_recorder *recorder, const lb_known *storage, uint64_t hash)
+const lb_taped_slot *lb_graph_slot(const lb_recorder *recorder, const lb_tracked *storage, uint64_t hash)
 {
     const lb_tape *tape = recorder->run.tape;
     if (!lb_graph_is_running(recorder)) return NULL;
@@ -26,7 +27,7 @@ const lb_taped_slot *lb_graph_slot(const lb_recorder *recorder, const lb_known *
     return NULL;
 }
 
-void lb_graph_left(lb_recorder *recorder, lb_purpose purpose)
+void lb_graph_left(lb_recorder *recorder, lb_keep_purpose purpose)
 {
     lb_keep_limit(&recorder->keep, (lb_level)(lb_keep_level_of(purpose) - 1));
     lb_recorder_note(
@@ -35,27 +36,27 @@ void lb_graph_left(lb_recorder *recorder, lb_purpose purpose)
         "kept less");
 }
 
-lb_status lb_graph_keep(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, lb_purpose purpose,
-                        lb_err *err)
+lb_status lb_graph_keep(lb_recorder *recorder, const lb_op_site *at, const lb_host_tensor *seen,
+                        lb_keep_purpose purpose, lb_err *err)
 {
-    lb_known *storage = lb_knowns_find(&recorder->storages, seen->storage);
-    lb_window *window = storage ? lb_known_window(storage, lb_window_hash(seen)) : NULL;
+    lb_tracked *storage = lb_tracked_set_find(&recorder->storages, seen->storage);
+    lb_tracked_window *window = storage ? lb_tracked_find_window(storage, lb_tracked_window_hash(seen)) : NULL;
     if (!window || window->last <= window->first) return LB_OK;
-    if (window->coming && lb_coming_has_bytes(window->coming)) {
-        lb_coming_lower(window->coming, purpose);
+    if (window->coming && lb_in_flight_has_bytes(window->coming)) {
+        lb_in_flight_lower(window->coming, purpose);
         return LB_OK;
     }
-    if (lb_contents_covered(recorder, storage, window, purpose)) return LB_OK;
+    if (lb_value_bytes_covered(recorder, storage, window, purpose)) return LB_OK;
     const lb_taped_slot *slot = lb_graph_slot(recorder, storage, window->hash);
     if (!slot || !slot->each_run) {
         lb_graph_left(recorder, purpose);
         return LB_OK;
     }
-    lb_standing here = *at; /* it comes once more, with its bytes */
+    lb_op_site here = *at; /* it comes once more, with its bytes */
     here.keep = true;
     here.keep_for = purpose;
-    LB_TRY(lb_contents_later(recorder, &here, storage, window, seen, err));
-    return lb_contents_measure_late(recorder, err);
+    LB_TRY(lb_value_bytes_later(recorder, &here, storage, window, seen, err));
+    return lb_value_bytes_measure_late(recorder, err);
 }
 
 /* Before an op of the run ends: what it writes is newer from here on than the bytes that lie there. */
@@ -65,7 +66,7 @@ static void write_ahead(lb_recorder *recorder, const lb_taped *entry)
     pthread_mutex_lock(&recorder->lock);
     for (uint32_t w = 0; w < entry->n_written; w++) {
         tape->storages[entry->written[w]].version++;
-        lb_known *storage = lb_knowns_find(&recorder->storages, lb_tape_key(tape, entry->written[w]));
+        lb_tracked *storage = lb_tracked_set_find(&recorder->storages, lb_tape_key(tape, entry->written[w]));
         if (storage) storage->ahead = true;
     }
     recorder->run.makes = true;
@@ -89,7 +90,7 @@ static lb_place place_of(const play *p, lb_place place)
 
 static lb_status play_begin(play *p, uint32_t e, lb_err *err)
 {
-    lb_call call = p->tape->entries[e].call;
+    lb_recorded_call call = p->tape->entries[e].call;
     call.place = place_of(p, call.place);
     return lb_recorder_op_begin(p->recorder, &call, &p->pending[e], err);
 }
@@ -109,7 +110,7 @@ static lb_status play_end(play *p, const lb_taped *entry, lb_err *err)
 
 static lb_status play_boundary(play *p, const lb_taped *entry, lb_err *err)
 {
-    lb_seen *tensors = malloc((entry->n + 1) * sizeof *tensors);
+    lb_host_tensor *tensors = malloc((entry->n + 1) * sizeof *tensors);
     if (!tensors) return lb_recorder_no_memory(err);
     for (uint32_t i = 0; i < entry->n; i++) tensors[i] = *entry->tensors[i];
     lb_status status;
@@ -147,7 +148,7 @@ static lb_status play_entry(play *p, uint32_t e, lb_err *err)
     const lb_taped *entry = &p->tape->entries[e];
     lb_recorder *r = p->recorder;
     const lb_taped_collective *c = &entry->u.collective;
-    lb_seen *const *t = entry->tensors;
+    lb_host_tensor *const *t = entry->tensors;
     switch (entry->kind) {
     case LB_TAPED_BEGIN: return play_begin(p, e, err);
     case LB_TAPED_END: return play_end(p, entry, err);
@@ -214,28 +215,28 @@ lb_status lb_recorder_graph_run(lb_recorder *recorder, int64_t graph, void *stre
 }
 
 /* A value that no node measured: if it is what the run left there, it can be had now. */
-static lb_status look_behind(lb_recorder *recorder, lb_known *storage, lb_window *window, lb_err *err)
+static lb_status look_behind(lb_recorder *recorder, lb_tracked *storage, lb_tracked_window *window, lb_err *err)
 {
     const lb_value *value = &recorder->program->values[window->row];
-    const lb_standing at = {.name = "", .layer = ""};
-    lb_seen seen = {.storage = storage->key,
-                    .data = storage->base + value->layout.offset * (int64_t)(lb_dtype_bits(value->dtype) / 8),
-                    .storage_bytes = storage->bytes,
-                    .layout = value->layout,
-                    .dtype = value->dtype,
-                    .device = value->device,
-                    .lazy = value->flags & (LB_VALUE_CONJUGATED | LB_VALUE_NEGATED),
-                    .stream = storage->stream};
-    return lb_contents_later(recorder, &at, storage, window, &seen, err);
+    const lb_op_site at = {.name = "", .layer = ""};
+    lb_host_tensor seen = {.storage = storage->key,
+                           .data = storage->base + value->layout.offset * (int64_t)(lb_dtype_bits(value->dtype) / 8),
+                           .storage_bytes = storage->bytes,
+                           .layout = value->layout,
+                           .dtype = value->dtype,
+                           .device = value->device,
+                           .lazy = value->flags & (LB_VALUE_CONJUGATED | LB_VALUE_NEGATED),
+                           .stream = storage->stream};
+    return lb_value_bytes_later(recorder, &at, storage, window, &seen, err);
 }
 
-static lb_status catch_up(lb_recorder *recorder, lb_known *storage, lb_err *err)
+static lb_status catch_up(lb_recorder *recorder, lb_tracked *storage, lb_err *err)
 {
     storage->ahead = false;
     /* Under a key of ours, memory that was freed: the graph may have used it again. */
     if (!storage->base || storage->program != recorder->serial || lb_tape_is_ours(storage->key)) return LB_OK;
     for (uint32_t w = 0; w < storage->n_windows; w++) {
-        lb_window *window = &storage->windows[w];
+        lb_tracked_window *window = &storage->windows[w];
         if (window->row != LB_NONE && !window->coming && lb_digest_is_none(window->logical))
             LB_TRY(look_behind(recorder, storage, window, err));
     }
@@ -243,13 +244,13 @@ static lb_status catch_up(lb_recorder *recorder, lb_known *storage, lb_err *err)
 }
 
 /* What was recorded of the storage did not happen. */
-static lb_status take_back(lb_recorder *recorder, lb_known *storage, lb_err *err)
+static lb_status take_back(lb_recorder *recorder, lb_tracked *storage, lb_err *err)
 {
     storage->ahead = false;
     if (storage->program != recorder->serial) return LB_OK;
-    lb_contents_settle(recorder, storage);
-    lb_known_change(storage);
-    const bool done = lb_map_set_range(&storage->map, storage->bytes, 0, storage->bytes, LB_BYTES_UNKNOWN);
+    lb_value_bytes_settle(recorder, storage);
+    lb_tracked_change(storage);
+    const bool done = lb_tracked_map_set_range(&storage->map, storage->bytes, 0, storage->bytes, LB_BYTES_UNKNOWN);
     return done ? LB_OK : lb_recorder_no_memory(err);
 }
 
@@ -267,7 +268,7 @@ lb_status lb_recorder_graph_ran(lb_recorder *recorder, int64_t graph, bool launc
     for (uint32_t i = 0; recorded && i < recorder->storages.n && status == LB_OK; i++)
         if (recorder->storages.list[i]->ahead)
             status = (launched ? catch_up : take_back)(recorder, recorder->storages.list[i], &cause);
-    if (recorded && status == LB_OK && recorder->program) status = lb_contents_measure_late(recorder, &cause);
-    if (recorded && status == LB_OK && recorder->program) status = lb_coming_advance(recorder, false, &cause);
+    if (recorded && status == LB_OK && recorder->program) status = lb_value_bytes_measure_late(recorder, &cause);
+    if (recorded && status == LB_OK && recorder->program) status = lb_in_flight_advance(recorder, false, &cause);
     return lb_recorder_settled(recorder, status, &cause, err);
 }

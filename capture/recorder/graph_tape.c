@@ -1,7 +1,7 @@
 /* See graph_tape.h: entries, and copies of everything that they point to. */
-#include "graph_tape.h"
+#include "recorder/graph_tape.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ void lb_tape_free(lb_tape *tape)
     free(tape);
 }
 
-/* ---- storages ------------------------------------------------------------------------------------------------------ */
+/* ---- storages ---------------------------------------------------------------------------------------------------- */
 
 uint32_t lb_tape_find(const lb_tape *tape, int64_t key)
 {
@@ -70,7 +70,7 @@ bool lb_tape_is_ours(int64_t key)
     return key < OUR_KEYS / 2;
 }
 
-/* ---- copies -------------------------------------------------------------------------------------------------------- */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 lb_taped *lb_tape_add(lb_tape *tape, lb_taped_kind kind)
 {
@@ -103,7 +103,7 @@ const char *lb_tape_text(lb_tape *tape, const char *text)
     return text ? lb_tape_copy(tape, text, strlen(text) + 1) : NULL;
 }
 
-lb_seen *lb_tape_seen(lb_tape *tape, const lb_seen *seen)
+lb_host_tensor *lb_tape_seen(lb_tape *tape, const lb_host_tensor *seen)
 {
     lb_taped_seen *list = lb_array_grow(tape->seen, tape->n_seen, sizeof *list);
     tape->short_of_memory |= !list;
@@ -113,7 +113,7 @@ lb_seen *lb_tape_seen(lb_tape *tape, const lb_seen *seen)
     return tape->short_of_memory ? NULL : list[tape->n_seen++].seen;
 }
 
-static void copy_operand(lb_tape *tape, lb_operand *operand)
+static void copy_operand(lb_tape *tape, lb_recorded_operand *operand)
 {
     if (operand->tag == LB_ARG_STRING)
         operand->u.text = lb_tape_text(tape, operand->u.text);
@@ -123,14 +123,14 @@ static void copy_operand(lb_tape *tape, lb_operand *operand)
         operand->u.items = lb_tape_operands(tape, operand->u.items, operand->count);
 }
 
-lb_operand *lb_tape_operands(lb_tape *tape, const lb_operand *operands, uint32_t n)
+lb_recorded_operand *lb_tape_operands(lb_tape *tape, const lb_recorded_operand *operands, uint32_t n)
 {
-    lb_operand *copy = lb_tape_copy(tape, operands, n * sizeof *copy);
+    lb_recorded_operand *copy = lb_tape_copy(tape, operands, n * sizeof *copy);
     for (uint32_t i = 0; i < n && !tape->short_of_memory; i++) copy_operand(tape, &copy[i]);
     return copy;
 }
 
-/* ---- slots --------------------------------------------------------------------------------------------------------- */
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
 
 static uint64_t key_of(uint32_t storage, uint32_t version, uint64_t hash)
 {

@@ -1,15 +1,17 @@
-/* What was passed to the recorder while a graph was being captured, so that it can be passed again whenever the graph runs.
+/* What was passed to the recorder while a graph was being captured, so that it can be passed again whenever the graph
+ * runs.
  *
  *     capture   ops, modules, frees ─▶ tape          nothing was computed: no step holds them
  *                        └─▶ measuring nodes of the graph, each with a name (slot)
  *     run       tape ─▶ ops of the open step, before the graph is launched ─▶ their results come from the nodes
  *
- * Storages are rows of a table here: what was freed in the capture, or since, has no key of the host's any more, and gets one of ours. */
+ * Storages are rows of a table here: what was freed in the capture, or since, has no key of the host's any more, and
+ * gets one of ours. */
 #ifndef LB_GRAPH_TAPE_H
 #define LB_GRAPH_TAPE_H
 
 #include <lastbit/capture.h>
-#include <lastbit/hash.h>
+#include "base/hash.h"
 
 #define LB_TAPED_PLACE 0x80000000u /* in lb_place.call: a call of a module in the capture */
 
@@ -53,11 +55,11 @@ typedef struct lb_taped {
     bool deferred, recompute;
     uint32_t at;    /* END, FAILED: the entry that began it. COLLECTIVE, GROUP: an op of the tape. FORGET: a storage */
     lb_place place; /* of modules and routing; ENTER: `call` is what it was given */
-    lb_call call;   /* BEGIN */
-    lb_operand *results; /* END */
-    lb_seen **tensors;   /* ENTER, LEAVE, ROUTING (five, some NULL) */
-    uint32_t n;          /* of either */
-    uint32_t *written;   /* END: storages that got a new version */
+    lb_recorded_call call;        /* BEGIN */
+    lb_recorded_operand *results; /* END */
+    lb_host_tensor **tensors;     /* ENTER, LEAVE, ROUTING (five, some NULL) */
+    uint32_t n;                   /* of either */
+    uint32_t *written;            /* END: storages that got a new version */
     uint32_t n_written;
     union {
         lb_taped_collective collective;
@@ -80,7 +82,7 @@ typedef struct lb_taped_device { /* slots of a back end */
 } lb_taped_device;
 
 typedef struct lb_taped_seen {
-    lb_seen *seen;
+    lb_host_tensor *seen;
     uint32_t storage;
 } lb_taped_seen;
 
@@ -122,8 +124,8 @@ bool lb_tape_is_ours(int64_t key);
 lb_taped *lb_tape_add(lb_tape *tape, lb_taped_kind kind);
 void *lb_tape_copy(lb_tape *tape, const void *data, size_t size);
 const char *lb_tape_text(lb_tape *tape, const char *text); /* NULL stays NULL */
-lb_seen *lb_tape_seen(lb_tape *tape, const lb_seen *seen);
-lb_operand *lb_tape_operands(lb_tape *tape, const lb_operand *operands, uint32_t n);
+lb_host_tensor *lb_tape_seen(lb_tape *tape, const lb_host_tensor *seen);
+lb_recorded_operand *lb_tape_operands(lb_tape *tape, const lb_recorded_operand *operands, uint32_t n);
 
 bool lb_tape_add_slot(lb_tape *tape, struct lb_device *device, const lb_taped_slot *slot);
 /* The slot that measures the storage as it is now, by version, one with bytes where there is one; NULL: none does. */

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-lb_seen lb_seen_of(const void *data, lb_dtype dtype, int ndim, const int64_t *shape)
+lb_host_tensor lb_host_tensor_of(const void *data, lb_dtype dtype, int ndim, const int64_t *shape)
 {
-    lb_seen seen = {
+    lb_host_tensor seen = {
         .storage = (int64_t)(intptr_t)data, .data = data, .layout = lb_layout_contiguous(ndim, shape), .dtype = dtype};
     int64_t n = lb_layout_numel(&seen.layout);
     seen.storage_bytes = n > 0 ? lb_dtype_bytes(dtype, (size_t)n) : 0;
@@ -44,7 +44,7 @@ static lb_dtype dtype_of_dlpack(uint8_t code, uint8_t bits)
     return LB_NO_DTYPE;
 }
 
-lb_status lb_seen_of_dlpack(const void *dl, lb_seen *seen, lb_err *err)
+lb_status lb_host_tensor_of_dlpack(const void *dl, lb_host_tensor *seen, lb_err *err)
 {
     const dl_tensor *t = (const dl_tensor *)dl;
     memset(seen, 0, sizeof *seen);

@@ -1,6 +1,7 @@
-/* See keep.h. AUTO begins with everything and gives up the most plentiful kind first: results, then layer values. The first step
- * measures what each kind takes; from then on a step begins at the level that the last one would have fitted in. */
-#include "keep.h"
+/* See keep.h. AUTO begins with everything and gives up the most plentiful kind first: results, then layer values. The
+ * first step measures what each kind takes; from then on a step begins at the level that the last one would have fitted
+ * in. */
+#include "recorder/keep.h"
 
 #include <lastbit/text.h>
 
@@ -15,16 +16,16 @@ struct lb_patterns {
     pcre2_match_data *match;
 };
 
-const char *lb_level_name(lb_level level)
+const char *lb_keep_level_name(lb_level level)
 {
     static const char *const names[] = {"stats", "sources", "layers", "ops", "auto"};
     return (unsigned)level < sizeof names / sizeof names[0] ? names[level] : "";
 }
 
-bool lb_level_parse(const char *text, lb_level *level)
+bool lb_keep_level_parse(const char *text, lb_level *level)
 {
     for (int l = LB_LEVEL_STATS; l <= LB_LEVEL_AUTO; l++) {
-        if (strcmp(text, lb_level_name((lb_level)l)) != 0) continue;
+        if (strcmp(text, lb_keep_level_name((lb_level)l)) != 0) continue;
         *level = (lb_level)l;
         return true;
     }
@@ -83,7 +84,7 @@ static bool matches(const lb_patterns *patterns, const pcre2_code *code, const c
     return pcre2_match(code, (PCRE2_SPTR)text, strlen(text), 0, PCRE2_NO_UTF_CHECK, patterns->match, NULL) >= 0;
 }
 
-lb_level lb_keep_level_of(lb_purpose purpose)
+lb_level lb_keep_level_of(lb_keep_purpose purpose)
 {
     static const lb_level least[] = {LB_LEVEL_SOURCES, LB_LEVEL_LAYERS, LB_LEVEL_OPS};
     return least[purpose];
@@ -97,7 +98,7 @@ static bool is_named(const lb_patterns *patterns, const char *layer, const char 
     return matches(patterns, patterns->keep, text);
 }
 
-bool lb_keep_wants(const lb_keep *keep, lb_purpose purpose, const char *layer, const char *op)
+bool lb_keep_wants(const lb_keep *keep, lb_keep_purpose purpose, const char *layer, const char *op)
 {
     const lb_patterns *patterns = keep->patterns;
     if (keep->level >= lb_keep_level_of(purpose))
@@ -105,7 +106,7 @@ bool lb_keep_wants(const lb_keep *keep, lb_purpose purpose, const char *layer, c
     return purpose == LB_FOR_RESULT && is_named(patterns, layer, op);
 }
 
-bool lb_keep_wants_result(const lb_keep *keep, const char *layer, const char *op, lb_purpose *purpose)
+bool lb_keep_wants_result(const lb_keep *keep, const char *layer, const char *op, lb_keep_purpose *purpose)
 {
     const bool named = is_named(keep->patterns, layer, op);
     *purpose = named ? LB_FOR_SOURCE : LB_FOR_RESULT;
@@ -162,7 +163,7 @@ void lb_keep_step(lb_keep *keep, uint64_t total_bytes, uint64_t carried_bytes)
     keep->steps++;
 }
 
-void lb_keep_spent(lb_keep *keep, lb_purpose purpose, uint64_t bytes)
+void lb_keep_spent(lb_keep *keep, lb_keep_purpose purpose, uint64_t bytes)
 {
     keep->total_bytes += bytes;
     if (purpose == LB_FOR_SOURCE) keep->sources_bytes += bytes;
@@ -185,7 +186,7 @@ bool lb_keep_outgrown(lb_keep *keep, uint64_t layers_bytes, uint64_t ops_bytes)
     return keep->level != before;
 }
 
-void lb_keep_left(lb_keep *keep, lb_purpose purpose, uint64_t bytes)
+void lb_keep_left(lb_keep *keep, lb_keep_purpose purpose, uint64_t bytes)
 {
     if (purpose == LB_FOR_RESULT) keep->ops_left += bytes;
     if (purpose != LB_FOR_LAYER) return;

@@ -24,31 +24,32 @@ typedef struct lb_keep {
     bool lean;      /* the total is used up: what the open step takes over from the last one is not kept */
 } lb_keep;
 
-typedef enum lb_purpose { LB_FOR_SOURCE, LB_FOR_LAYER, LB_FOR_RESULT } lb_purpose;
+typedef enum lb_keep_purpose { LB_FOR_SOURCE, LB_FOR_LAYER, LB_FOR_RESULT } lb_keep_purpose;
 
 /* LB_ERR_INVALID with the position when a pattern does not compile. */
 lb_status lb_keep_init(lb_keep *keep, const lb_recorder_options *options, lb_err *err);
 void lb_keep_release(lb_keep *keep);
 /* The lowest level that keeps bytes for that purpose. */
-lb_level lb_keep_level_of(lb_purpose purpose);
-/* Chooses the level of the next step. `total_bytes`: of the archive so far, as far as a budget must know it. `carried_bytes`: that the
- * next step takes over from the last one, and that are not in the archive yet. */
+lb_level lb_keep_level_of(lb_keep_purpose purpose);
+/* Chooses the level of the next step. `total_bytes`: of the archive so far, as far as a budget must know it.
+ * `carried_bytes`: that the next step takes over from the last one, and that are not in the archive yet. */
 void lb_keep_step(lb_keep *keep, uint64_t total_bytes, uint64_t carried_bytes);
-bool lb_keep_wants(const lb_keep *keep, lb_purpose purpose, const char *layer, const char *op);
+bool lb_keep_wants(const lb_keep *keep, lb_keep_purpose purpose, const char *layer, const char *op);
 /* The same for a result; what a pattern asks for is kept at any level, as a source is. */
-bool lb_keep_wants_result(const lb_keep *keep, const char *layer, const char *op, lb_purpose *purpose);
+bool lb_keep_wants_result(const lb_keep *keep, const char *layer, const char *op, lb_keep_purpose *purpose);
 /* The open step keeps no more than that from now on, whatever else is said of it. */
 void lb_keep_limit(lb_keep *keep, lb_level level);
 /* `bytes` more were kept for good. */
-void lb_keep_spent(lb_keep *keep, lb_purpose purpose, uint64_t bytes);
-/* Under AUTO: what the open step keeps above its sources, so far. True when it no longer fits: the level is lower now, and what is
- * above it must go. */
+void lb_keep_spent(lb_keep *keep, lb_keep_purpose purpose, uint64_t bytes);
+/* Under AUTO: what the open step keeps above its sources, so far. True when it no longer fits: the level is lower now,
+ * and what is above it must go. */
 bool lb_keep_outgrown(lb_keep *keep, uint64_t layers_bytes, uint64_t ops_bytes);
 /* A level that is not reached would have kept these. */
-void lb_keep_left(lb_keep *keep, lb_purpose purpose, uint64_t bytes);
+void lb_keep_left(lb_keep *keep, lb_keep_purpose purpose, uint64_t bytes);
 /* Bytes that were left out as a result turn out to be a layer's. */
 void lb_keep_of_layers(lb_keep *keep, uint64_t bytes);
-/* Under AUTO, at the end of a step: what its layers and its results took, kept or not, is what the next one is expected to take. */
+/* Under AUTO, at the end of a step: what its layers and its results took, kept or not, is what the next one is expected
+ * to take. */
 void lb_keep_measured(lb_keep *keep, uint64_t layers_bytes, uint64_t ops_bytes);
 /* The budget refused bytes that were wanted. */
 void lb_keep_refused(lb_keep *keep, uint64_t bytes);

@@ -1,9 +1,9 @@
 /* See like.h. */
-#include "like.h"
+#include "recorder/like.h"
 
 #include <lastbit/archive.h>
-#include <lastbit/array.h>
-#include <lastbit/hash.h>
+#include "base/array.h"
+#include "base/hash.h"
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>

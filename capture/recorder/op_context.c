@@ -1,12 +1,13 @@
-/* What stands around ops: scopes with their inputs and outputs, scalars, routing, parameter groups, notices. See lastbit/capture.h. */
-#include "recorder.h"
+/* What stands around ops: scopes with their inputs and outputs, scalars, routing, parameter groups, notices. See
+ * lastbit/capture.h. */
+#include "recorder/recorder.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/text.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- scopes -------------------------------------------------------------------------------------------------------- */
+/* ---- scopes ------------------------------------------------------------------------------------------------------ */
 
 static uint32_t enter_scope(lb_recorder *recorder, const char *path, const char *class_name, uint32_t parent)
 {
@@ -83,7 +84,7 @@ uint32_t lb_recorder_owner_row(lb_recorder *recorder, const char *name, uint32_t
     return row;
 }
 
-/* ---- lines --------------------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 uint32_t lb_recorder_line(lb_recorder *recorder, const char *file, uint32_t number, const char *function,
                           const char *text)
@@ -119,17 +120,17 @@ uint32_t lb_recorder_line_row(lb_recorder *recorder, uint32_t line)
     return entry->line = made;
 }
 
-static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_seen *tensors, uint32_t n, bool output,
-                              bool recompute, lb_err *err)
+static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_host_tensor *tensors, uint32_t n,
+                              bool output, bool recompute, lb_err *err)
 {
-    lb_standing at = {.name = "a module boundary",
-                      .layer = lb_recorder_scope_path(recorder, place.scope),
-                      .scope = lb_recorder_scope_row(recorder, place.scope),
-                      .call = place.call,
-                      .phase = LB_PHASE_FORWARD};
+    lb_op_site at = {.name = "a module boundary",
+                     .layer = lb_recorder_scope_path(recorder, place.scope),
+                     .scope = lb_recorder_scope_row(recorder, place.scope),
+                     .call = place.call,
+                     .phase = LB_PHASE_FORWARD};
     for (uint32_t t = 0; t < n; t++) {
         lb_boundary row = {.scope = at.scope, .call = at.call, .position = t, .output = output, .recompute = recompute};
-        LB_TRY(lb_reading_boundary(recorder, &at, &tensors[t], &row.value, err));
+        LB_TRY(lb_value_intake_boundary(recorder, &at, &tensors[t], &row.value, err));
         row.op = recorder->program->n_ops;
         if (lb_program_add_boundary(recorder->program, &row) == LB_NONE) return lb_recorder_no_memory(err);
     }
@@ -145,8 +146,8 @@ lb_status lb_recorder_wrap(lb_recorder *recorder, uint32_t scope, lb_place *plac
     return lb_recorder_unlock(recorder, status);
 }
 
-lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n, bool recompute,
-                            lb_place *place, lb_err *err)
+lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_host_tensor *inputs, uint32_t n,
+                            bool recompute, lb_place *place, lb_err *err)
 {
     *place = (lb_place){scope, 0};
     lb_status status = lb_recorder_lock(recorder, false, err);
@@ -163,8 +164,8 @@ lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen
     return lb_recorder_settled(recorder, status, &cause, err);
 }
 
-lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n, bool recompute,
-                            lb_err *err)
+lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_host_tensor *outputs, uint32_t n,
+                            bool recompute, lb_err *err)
 {
     lb_status status = lb_recorder_lock(recorder, false, err);
     if (status == LB_OK && recorder->tape && place.call & LB_TAPED_PLACE) {
@@ -177,7 +178,7 @@ lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen
     return lb_recorder_settled(recorder, status, &cause, err);
 }
 
-/* ---- beside ops ---------------------------------------------------------------------------------------------------- */
+/* ---- beside ops -------------------------------------------------------------------------------------------------- */
 
 lb_status lb_recorder_scalar(lb_recorder *recorder, const char *name, double number, lb_err *err)
 {
@@ -190,10 +191,11 @@ lb_status lb_recorder_scalar(lb_recorder *recorder, const char *name, double num
     return lb_recorder_settled(recorder, status, &cause, err);
 }
 
-lb_status lb_recorder_routing(lb_recorder *recorder, lb_place place, const lb_seen *logits, const lb_seen *ids,
-                              const lb_seen *weights, const lb_seen *slots, const lb_seen *dropped, lb_err *err)
+lb_status lb_recorder_routing(lb_recorder *recorder, lb_place place, const lb_host_tensor *logits,
+                              const lb_host_tensor *ids, const lb_host_tensor *weights, const lb_host_tensor *slots,
+                              const lb_host_tensor *dropped, lb_err *err)
 {
-    const lb_seen *seen[5] = {logits, ids, weights, slots, dropped};
+    const lb_host_tensor *seen[5] = {logits, ids, weights, slots, dropped};
     lb_status status = lb_recorder_lock(recorder, false, err);
     if (status == LB_OK && recorder->tape && place.call & LB_TAPED_PLACE) {
         lb_graph_routing(recorder, place, seen);
@@ -201,15 +203,15 @@ lb_status lb_recorder_routing(lb_recorder *recorder, lb_place place, const lb_se
     }
     if (status != LB_OK || lb_recorder_between_steps(recorder)) return lb_recorder_unlock(recorder, status);
     uint32_t rows[5];
-    lb_standing at = {.name = "routing",
-                      .layer = lb_recorder_scope_path(recorder, place.scope),
-                      .scope = lb_recorder_scope_row(recorder, place.scope),
-                      .call = place.call,
-                      .phase = LB_PHASE_FORWARD};
+    lb_op_site at = {.name = "routing",
+                     .layer = lb_recorder_scope_path(recorder, place.scope),
+                     .scope = lb_recorder_scope_row(recorder, place.scope),
+                     .call = place.call,
+                     .phase = LB_PHASE_FORWARD};
     lb_err cause = LB_ERR_INIT;
     for (int i = 0; i < 5 && status == LB_OK; i++) {
         rows[i] = LB_NONE;
-        if (seen[i]) status = lb_reading_boundary(recorder, &at, seen[i], &rows[i], &cause);
+        if (seen[i]) status = lb_value_intake_boundary(recorder, &at, seen[i], &rows[i], &cause);
     }
     lb_routing row = {at.scope, at.call, rows[0], rows[1], rows[2], rows[3], rows[4]};
     if (status == LB_OK && lb_program_add_routing(recorder->program, &row) == LB_NONE)
@@ -219,7 +221,7 @@ lb_status lb_recorder_routing(lb_recorder *recorder, lb_place place, const lb_se
 
 static int64_t storage_id(const lb_recorder *recorder, int64_t key)
 {
-    const lb_known *storage = key < 0 ? NULL : lb_knowns_find(&recorder->storages, key);
+    const lb_tracked *storage = key < 0 ? NULL : lb_tracked_set_find(&recorder->storages, key);
     return storage ? storage->id : -1;
 }
 

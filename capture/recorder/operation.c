@@ -1,28 +1,28 @@
 /* Recording one op: arguments before it ran, results and new versions after.
  *
- * An op that writes no argument may be passed as a whole after it ran; for others the two halves matter: what it reads must
- * be digested and kept before it is overwritten. */
-#include "recorder.h"
+ * An op that writes no argument may be passed as a whole after it ran; for others the two halves matter: what it reads
+ * must be digested and kept before it is overwritten. */
+#include "recorder/recorder.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct target { /* a written argument */
-    lb_seen seen;
+    lb_host_tensor seen;
     bool overwritten;
 } target;
 
 struct lb_pending {
     lb_pending *next; /* spare list */
     lb_op op;
-    lb_standing at;
+    lb_op_site at;
     char name[160];
     uint64_t serial; /* of its program */
     uint64_t taped;  /* serial of the tape that has it, 0: none has */
     uint32_t entry;  /* of the tape; LB_NONE: it is of no step, and of no graph */
     bool undefined;  /* an input that is only read has undefined bytes */
-    lb_loose loose;
+    lb_unclassified loose;
     uint32_t first_row; /* of the program's ops when it began */
     int64_t *read;      /* storages of all arguments */
     uint32_t n_read, cap_read;
@@ -54,7 +54,7 @@ static void put_pending(lb_recorder *recorder, lb_pending *p)
     recorder->spare = p;
 }
 
-void lb_pending_free(lb_pending *p)
+void lb_operation_pending_free(lb_pending *p)
 {
     while (p) {
         lb_pending *next = p->next;
@@ -73,33 +73,33 @@ static bool reserve(void **array, uint32_t *capacity, uint32_t need, size_t size
     return grown;
 }
 
-/* ---- arguments ----------------------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 
 /* These bytes are not read again; what is known of the others stays. */
-static lb_status before_write(lb_recorder *recorder, const lb_seen *seen, lb_err *err)
+static lb_status before_write(lb_recorder *recorder, const lb_host_tensor *seen, lb_err *err)
 {
-    lb_known *storage;
-    LB_TRY(lb_reading_storage(recorder, seen, &storage, err));
-    lb_contents_settle(recorder, storage);
+    lb_tracked *storage;
+    LB_TRY(lb_value_intake_storage(recorder, seen, &storage, err));
+    lb_value_bytes_settle(recorder, storage);
     const uint64_t width = lb_dtype_bits(seen->dtype) / 8;
-    if ((uint64_t)lb_layout_numel(&seen->layout) * width == storage->bytes || !lb_contents_readable(storage, seen))
+    if ((uint64_t)lb_layout_numel(&seen->layout) * width == storage->bytes || !lb_device_bytes_readable(storage, seen))
         return LB_OK;
     int64_t first, last;
     LB_TRY(lb_layout_dense_range(&seen->layout, &first, &last, err));
-    lb_left_before_part(recorder, storage, (uint64_t)first * width, (uint64_t)last * width);
+    lb_leftover_before_part(recorder, storage, (uint64_t)first * width, (uint64_t)last * width);
     storage->partial = true;
     return LB_OK;
 }
 
-static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_operand *operand, unsigned flags,
+static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_recorded_operand *operand, unsigned flags,
                             uint32_t *row, lb_err *err)
 {
-    const lb_seen *seen = operand->u.tensor;
+    const lb_host_tensor *seen = operand->u.tensor;
     unsigned how = 0;
     if (flags & LB_OPERAND_WRITTEN) LB_TRY(before_write(recorder, seen, err));
     if (flags & LB_OPERAND_OVERWRITTEN) how |= LB_READ_OVERWRITTEN;
     if (p->op.flags & LB_OP_VIEW) how |= LB_READ_LAYOUT;
-    LB_TRY(lb_reading_value(recorder, &p->at, seen, how, row, err));
+    LB_TRY(lb_value_intake_value(recorder, &p->at, seen, how, row, err));
     if (!reserve((void **)&p->read, &p->cap_read, p->n_read + 1, sizeof p->read[0])) return no_memory(err);
     p->read[p->n_read++] = seen->storage;
     p->at.reads_floats |= lb_dtype_is_float(seen->dtype);
@@ -115,8 +115,8 @@ static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_opera
 }
 
 /* Fills `arg` from `operand`; lists put their items into the program first. `depth` bounds nesting. */
-static lb_status add_arg(lb_recorder *recorder, lb_pending *p, const lb_operand *operand, unsigned flags, int depth,
-                         lb_arg *arg, lb_err *err)
+static lb_status add_arg(lb_recorder *recorder, lb_pending *p, const lb_recorded_operand *operand, unsigned flags,
+                         int depth, lb_arg *arg, lb_err *err)
 {
     memset(arg, 0, sizeof *arg);
     arg->tag = operand->tag;
@@ -147,18 +147,18 @@ static lb_status add_arg(lb_recorder *recorder, lb_pending *p, const lb_operand 
     return status;
 }
 
-static void stand(lb_recorder *recorder, lb_pending *p, const lb_call *call)
+static void stand(lb_recorder *recorder, lb_pending *p, const lb_recorded_call *call)
 {
     uint8_t phase;
     p->loose = lb_phase_of(recorder, call, &phase);
     p->first_row = recorder->program->n_ops;
     snprintf(p->name, sizeof p->name, "%s", call->name);
-    p->at = (lb_standing){.name = p->name,
-                          .layer = lb_recorder_scope_path(recorder, call->place.scope),
-                          .scope = lb_recorder_scope_row(recorder, call->place.scope),
-                          .call = call->place.call,
-                          .phase = phase,
-                          .thread = call->thread};
+    p->at = (lb_op_site){.name = p->name,
+                         .layer = lb_recorder_scope_path(recorder, call->place.scope),
+                         .scope = lb_recorder_scope_row(recorder, call->place.scope),
+                         .call = call->place.call,
+                         .phase = phase,
+                         .thread = call->thread};
     const bool view = call->flags & LB_OP_VIEW;
     p->at.verify = !view && (p->at.phase == LB_PHASE_OPTIMIZER || call->flags & LB_OP_COLLECTIVE);
     p->at.keep = !view && lb_keep_wants_result(&recorder->keep, p->at.layer, p->name, &p->at.keep_for);
@@ -174,9 +174,9 @@ static void stand(lb_recorder *recorder, lb_pending *p, const lb_call *call)
     }
 }
 
-/* A product that is added to beta times its first argument does not read that argument where beta is 0: "nan and inf in it will not be propagated"
- * (torch.addmm, torch.baddbmm). Programs hand over memory that nobody wrote. */
-static bool leaves_first_unread(const lb_call *call)
+/* A product that is added to beta times its first argument does not read that argument where beta is 0: "nan and inf in
+ * it will not be propagated" (torch.addmm, torch.baddbmm). Programs hand over memory that was never written. */
+static bool leaves_first_unread(const lb_recorded_call *call)
 {
     static const char *const names[] = {"aten::addmm", "aten::baddbmm", "aten::addbmm",
                                         "aten::addmv", "aten::addr",    "aten::_addmm_activation"};
@@ -186,11 +186,11 @@ static bool leaves_first_unread(const lb_call *call)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         found |= strlen(names[i]) == base && !strncmp(names[i], call->name, base);
     if (!found || call->n_args <= beta) return false;
-    const lb_operand *given = &call->args[beta];
+    const lb_recorded_operand *given = &call->args[beta];
     return (given->tag == LB_ARG_FLOAT && given->u.f == 0) || (given->tag == LB_ARG_INT && given->u.i == 0);
 }
 
-static lb_status begin(lb_recorder *recorder, const lb_call *call, lb_pending *p, lb_err *err)
+static lb_status begin(lb_recorder *recorder, const lb_recorded_call *call, lb_pending *p, lb_err *err)
 {
     lb_program *program = recorder->program;
     stand(recorder, p, call);
@@ -219,8 +219,9 @@ static lb_status begin(lb_recorder *recorder, const lb_call *call, lb_pending *p
     return p->op.first_arg == LB_NONE ? no_memory(err) : LB_OK;
 }
 
-/* A graph is being captured: the op is part of it, or (of the host, and outside of every step) of nothing. NULL: it is of the open step. */
-static lb_pending *tape(lb_recorder *recorder, const lb_call *call)
+/* A graph is being captured: the op is part of it, or (of the host, and outside of every step) of nothing. NULL: it is
+ * of the open step. */
+static lb_pending *tape(lb_recorder *recorder, const lb_recorded_call *call)
 {
     const bool taken = lb_graph_takes_op(recorder, call);
     lb_pending *p = taken || !recorder->program ? take_pending(recorder) : NULL;
@@ -230,7 +231,7 @@ static lb_pending *tape(lb_recorder *recorder, const lb_call *call)
     return p;
 }
 
-lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_call *call, lb_pending **pending, lb_err *err)
+lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_recorded_call *call, lb_pending **pending, lb_err *err)
 {
     *pending = NULL;
     pthread_mutex_lock(&recorder->lock);
@@ -260,7 +261,7 @@ lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_call *call, lb_pe
     return status;
 }
 
-/* ---- results ------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 /* Ops whose result takes only the shape of their argument. */
 static bool takes_shape_only(const char *name)
@@ -299,36 +300,36 @@ static lb_result_kind kind_of_results(const lb_pending *p, bool deferred)
 
 /* New versions of the written storages, then the values in them. An op that only changes its argument's layout
  * (`transpose_`) writes no byte. */
-static lb_status add_written(lb_recorder *recorder, lb_pending *p, const lb_operand *results, uint32_t n, bool deferred,
-                             lb_err *err)
+static lb_status add_written(lb_recorder *recorder, lb_pending *p, const lb_recorded_operand *results, uint32_t n,
+                             bool deferred, lb_err *err)
 {
     const lb_result_kind kind = kind_of_results(p, deferred);
     if (p->op.flags & LB_OP_VIEW) return LB_OK;
     for (uint32_t w = 0; w < p->n_written; w++) {
-        lb_known *storage;
-        LB_TRY(lb_reading_storage(recorder, &p->written[w].seen, &storage, err));
+        lb_tracked *storage;
+        LB_TRY(lb_value_intake_storage(recorder, &p->written[w].seen, &storage, err));
         bool again = false;
         for (uint32_t before = 0; before < w && !again; before++)
             again = p->written[before].seen.storage == p->written[w].seen.storage;
         if (again) continue;
-        lb_contents_settle(recorder, storage); /* another thread may have read it meanwhile */
-        lb_known_change(storage);
+        lb_value_bytes_settle(recorder, storage); /* another thread may have read it meanwhile */
+        lb_tracked_change(storage);
     }
     uint32_t few[16], *rows = p->n_written <= 16 ? few : malloc(p->n_written * sizeof rows[0]);
     if (!rows) return no_memory(err);
     lb_status status = LB_OK;
     for (uint32_t w = 0; w < p->n_written && status == LB_OK; w++) {
-        const lb_seen *seen = &p->written[w].seen;
+        const lb_host_tensor *seen = &p->written[w].seen;
         if (n == p->n_written && results[w].tag == LB_ARG_VALUE && results[w].u.tensor->storage == seen->storage)
             seen = results[w].u.tensor; /* `.out` may have resized it */
-        lb_known *storage;
-        status = lb_reading_storage(recorder, seen, &storage, err);
+        lb_tracked *storage;
+        status = lb_value_intake_storage(recorder, seen, &storage, err);
         if (status != LB_OK) break;
-        lb_window *known = lb_known_window(storage, lb_window_hash(seen));
+        lb_tracked_window *known = lb_tracked_find_window(storage, lb_tracked_window_hash(seen));
         if (known && known->row != LB_NONE)
             rows[w] = known->row; /* the same tensor twice in a list */
         else
-            status = lb_reading_result(recorder, &p->at, seen, kind, &rows[w], err);
+            status = lb_value_intake_result(recorder, &p->at, seen, kind, &rows[w], err);
     }
     if (status == LB_OK && p->n_written) {
         p->op.written = p->n_written;
@@ -339,41 +340,42 @@ static lb_status add_written(lb_recorder *recorder, lb_pending *p, const lb_oper
     return status;
 }
 
-/* `again`: an earlier result of the same op has the same storage, as the gradients of a recurrent layer lie in one buffer. */
-static lb_status add_result(lb_recorder *recorder, lb_pending *p, const lb_seen *seen, bool deferred, bool again,
+/* `again`: an earlier result of the same op has the same storage, as the gradients of a recurrent layer lie in one
+ * buffer. */
+static lb_status add_result(lb_recorder *recorder, lb_pending *p, const lb_host_tensor *seen, bool deferred, bool again,
                             bool *alias, uint32_t *row, lb_err *err)
 {
-    lb_known *known = lb_knowns_find(&recorder->storages, seen->storage);
+    lb_tracked *known = lb_tracked_set_find(&recorder->storages, seen->storage);
     *alias = known && was_read(p, seen->storage);
     if (known && (deferred || again)) {
-        /* The same tensor twice. Or a collective returns the argument that it is still writing: looking at the storage would read it too
-         * early. */
-        lb_window *written = lb_known_window(known, lb_window_hash(seen));
+        /* The same tensor twice. Or a collective returns the argument that it is still writing: looking at the storage
+         * would read it too early. */
+        lb_tracked_window *written = lb_tracked_find_window(known, lb_tracked_window_hash(seen));
         if (written && written->row != LB_NONE) {
             *row = written->row;
             return LB_OK;
         }
     }
-    if (*alias) return lb_reading_alias(recorder, &p->at, seen, row, err);
+    if (*alias) return lb_value_intake_alias(recorder, &p->at, seen, row, err);
     const lb_result_kind kind = kind_of_results(p, deferred);
     /* A buffer from earlier, which the op returns without having been given it. */
     if (known && !again) {
-        LB_TRY(lb_reading_storage(recorder, seen, &known, err));
-        lb_contents_settle(recorder, known);
-        lb_known_change(known);
+        LB_TRY(lb_value_intake_storage(recorder, seen, &known, err));
+        lb_value_bytes_settle(recorder, known);
+        lb_tracked_change(known);
     }
-    return lb_reading_result(recorder, &p->at, seen, kind, row, err);
+    return lb_value_intake_result(recorder, &p->at, seen, kind, row, err);
 }
 
-static bool has_storage(const lb_operand *results, uint32_t n, int64_t storage)
+static bool has_storage(const lb_recorded_operand *results, uint32_t n, int64_t storage)
 {
     for (uint32_t r = 0; r < n; r++)
         if (results[r].tag == LB_ARG_VALUE && results[r].u.tensor->storage == storage) return true;
     return false;
 }
 
-static lb_status add_results(lb_recorder *recorder, lb_pending *p, const lb_operand *results, uint32_t n, bool deferred,
-                             lb_err *err)
+static lb_status add_results(lb_recorder *recorder, lb_pending *p, const lb_recorded_operand *results, uint32_t n,
+                             bool deferred, lb_err *err)
 {
     uint32_t few[16], *rows = n <= 16 ? few : malloc(n * sizeof rows[0]);
     if (!rows) return no_memory(err);
@@ -384,7 +386,7 @@ static lb_status add_results(lb_recorder *recorder, lb_pending *p, const lb_oper
             rows[p->op.results++] = LB_NONE;
         } else if (results[r].tag == LB_ARG_VALUE) {
             bool alias = false;
-            const lb_seen *seen = results[r].u.tensor;
+            const lb_host_tensor *seen = results[r].u.tensor;
             const bool again = has_storage(results, r, seen->storage);
             status = add_result(recorder, p, seen, deferred, again, &alias, &rows[p->op.results++], err);
             aliases += alias;
@@ -401,7 +403,7 @@ static lb_status add_results(lb_recorder *recorder, lb_pending *p, const lb_oper
     return status;
 }
 
-static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n,
+static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_recorded_operand *results, uint32_t n,
                         bool deferred, uint32_t *op, lb_err *err)
 {
     if (op) *op = LB_NONE;
@@ -423,7 +425,7 @@ static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_ope
         pending->at.filled = is_filling(pending);
         status = add_written(recorder, pending, results, n, deferred, &cause);
         if (status == LB_OK) status = add_results(recorder, pending, results, n, deferred, &cause);
-        if (status == LB_OK) status = lb_contents_measure_late(recorder, &cause);
+        if (status == LB_OK) status = lb_value_bytes_measure_late(recorder, &cause);
         for (uint32_t w = 0; w < pending->n_written && pending->loose; w++)
             lb_phase_made(recorder, pending->loose, pending->written[w].seen.storage);
         for (uint32_t r = 0; r < n && pending->loose; r++)
@@ -434,7 +436,7 @@ static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_ope
             recorder->n_ops++;
             if (row == LB_NONE)
                 status = no_memory(&cause);
-            else if (pending->loose == LB_LOOSE_OPEN)
+            else if (pending->loose == LB_UNCLASSIFIED_OPEN)
                 status = lb_phase_remember(recorder, pending->first_row, row, &cause);
         }
         if (status != LB_OK) {
@@ -447,14 +449,14 @@ static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_ope
     return status;
 }
 
-lb_status lb_recorder_op_end(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n,
+lb_status lb_recorder_op_end(lb_recorder *recorder, lb_pending *pending, const lb_recorded_operand *results, uint32_t n,
                              uint32_t *op, lb_err *err)
 {
     return finish(recorder, pending, results, n, false, op, err);
 }
 
-lb_status lb_recorder_op_defer(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n,
-                               uint32_t *op, lb_err *err)
+lb_status lb_recorder_op_defer(lb_recorder *recorder, lb_pending *pending, const lb_recorded_operand *results,
+                               uint32_t n, uint32_t *op, lb_err *err)
 {
     return finish(recorder, pending, results, n, true, op, err);
 }
@@ -471,11 +473,11 @@ void lb_recorder_op_failed(lb_recorder *recorder, lb_pending *pending)
         recorder->n_ops++;
         /* How much of its arguments it wrote before it raised is not known. */
         for (uint32_t w = 0; w < pending->n_written; w++) {
-            lb_known *storage = lb_knowns_find(&recorder->storages, pending->written[w].seen.storage);
+            lb_tracked *storage = lb_tracked_set_find(&recorder->storages, pending->written[w].seen.storage);
             if (!storage) continue;
-            lb_contents_settle(recorder, storage);
-            lb_known_change(storage);
-            lb_map_set_range(&storage->map, storage->bytes, 0, storage->bytes, LB_BYTES_UNKNOWN);
+            lb_value_bytes_settle(recorder, storage);
+            lb_tracked_change(storage);
+            lb_tracked_map_set_range(&storage->map, storage->bytes, 0, storage->bytes, LB_BYTES_UNKNOWN);
         }
     }
     put_pending(recorder, pending);

@@ -1,7 +1,8 @@
 /* The phase of an op outside every module: the host knows what it called, not what the lines between mean.
  *
- * Of an op with no module, no autograd node and no optimizer's step around it, the host says `forward` (in grad mode) or `other`,
- * whether autograd made a node for it, and whether a backward has ended since the last forward in grad mode. Then
+ * Of an op with no module, no autograd node and no optimizer's step around it, the host says `forward` (in grad mode)
+ * or `other`, whether autograd made a node for it, and whether a backward has ended since the last forward in grad
+ * mode. Then
  *
  *     an op that autograd follows                                          is of the forward: the loss
  *     one that reads or writes a gradient, or what was made of one         is of the optimizer: clipping, unscaling, an update
@@ -12,14 +13,14 @@
  *     anything else                                                        is as the host says
  *
  * The last but one is known when the step ends; until then the rows of such ops are remembered. */
-#include "recorder.h"
+#include "recorder/recorder.h"
 
-#include <lastbit/array.h>
-#include <lastbit/hash.h>
+#include "base/array.h"
+#include "base/hash.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- by what it reads ---------------------------------------------------------------------------------------------- */
+/* ---- by what it reads -------------------------------------------------------------------------------------------- */
 
 typedef struct lb_touched {
     bool gradient;  /* of a parameter, or made of gradients */
@@ -30,16 +31,16 @@ typedef struct lb_touched {
     int64_t other[2]; /* the fewest and most elements of any other tensor that is no number; -1: there is none */
 } lb_touched;
 
-static uint32_t roles_of(const lb_known *storage)
+static uint32_t roles_of(const lb_tracked *storage)
 {
     uint32_t flags = 0;
     for (uint32_t r = 0; r < storage->n_roles; r++) flags |= storage->roles[r].flags;
     return flags;
 }
 
-static void touch_tensor(const lb_recorder *recorder, const lb_seen *seen, bool written, lb_touched *t)
+static void touch_tensor(const lb_recorder *recorder, const lb_host_tensor *seen, bool written, lb_touched *t)
 {
-    const lb_known *storage = lb_knowns_find(&recorder->storages, seen->storage);
+    const lb_tracked *storage = lb_tracked_set_find(&recorder->storages, seen->storage);
     const int64_t numel = lb_layout_numel(&seen->layout);
     const bool fresh = storage && storage->program == recorder->serial;
     const uint32_t flags = storage ? roles_of(storage) : 0;
@@ -54,7 +55,8 @@ static void touch_tensor(const lb_recorder *recorder, const lb_seen *seen, bool 
     }
 }
 
-static void touch(const lb_recorder *recorder, const lb_operand *operand, unsigned flags, int depth, lb_touched *t)
+static void touch(const lb_recorder *recorder, const lb_recorded_operand *operand, unsigned flags, int depth,
+                  lb_touched *t)
 {
     flags |= operand->flags;
     if (operand->tag == LB_ARG_VALUE) touch_tensor(recorder, operand->u.tensor, flags & LB_OPERAND_WRITTEN, t);
@@ -63,38 +65,39 @@ static void touch(const lb_recorder *recorder, const lb_operand *operand, unsign
     for (uint32_t i = 0; i < operand->count; i++) touch(recorder, &operand->u.items[i], flags, depth + 1, t);
 }
 
-lb_loose lb_phase_of(const lb_recorder *recorder, const lb_call *call, uint8_t *phase)
+lb_unclassified lb_phase_of(const lb_recorder *recorder, const lb_recorded_call *call, uint8_t *phase)
 {
     *phase = call->phase;
     if (call->place.scope != 0 || call->followed || (*phase != LB_PHASE_FORWARD && *phase != LB_PHASE_OTHER))
-        return LB_LOOSE_NOT;
+        return LB_UNCLASSIFIED_NOT;
     lb_touched t = {.other = {-1, -1}};
     for (uint32_t a = 0; a < call->n_args; a++) touch(recorder, &call->args[a], 0, 0, &t);
     const bool alike = t.list || (t.other[0] < 0 ? t.numel > 0 : t.other[0] == t.numel && t.other[1] == t.numel);
     const bool of_parameter = t.parameter && call->after_backward && alike && !(call->flags & LB_OP_VIEW);
     if (t.gradient || t.writes_parameter || of_parameter) {
         *phase = LB_PHASE_OPTIMIZER;
-        return t.gradient ? LB_LOOSE_GRADIENT : LB_LOOSE_PARAMETER;
+        return t.gradient ? LB_UNCLASSIFIED_GRADIENT : LB_UNCLASSIFIED_PARAMETER;
     }
-    return call->after_backward ? LB_LOOSE_OPEN : LB_LOOSE_NOT;
+    return call->after_backward ? LB_UNCLASSIFIED_OPEN : LB_UNCLASSIFIED_NOT;
 }
 
-void lb_phase_made(lb_recorder *recorder, lb_loose loose, int64_t key)
+void lb_phase_made(lb_recorder *recorder, lb_unclassified loose, int64_t key)
 {
-    lb_known *storage = lb_knowns_find(&recorder->storages, key);
+    lb_tracked *storage = lb_tracked_set_find(&recorder->storages, key);
     if (!storage || roles_of(storage) & LB_VALUE_PARAMETER) return; /* what was written to a parameter is a parameter */
-    if (loose == LB_LOOSE_GRADIENT) storage->of_gradient = true;
-    if (loose == LB_LOOSE_PARAMETER) storage->of_parameter = true;
+    if (loose == LB_UNCLASSIFIED_GRADIENT) storage->of_gradient = true;
+    if (loose == LB_UNCLASSIFIED_PARAMETER) storage->of_parameter = true;
 }
 
-/* ---- by what reads it ---------------------------------------------------------------------------------------------- */
+/* ---- by what reads it -------------------------------------------------------------------------------------------- */
 
 lb_status lb_phase_remember(lb_recorder *recorder, uint32_t first, uint32_t last, lb_err *err)
 {
-    lb_row_range *grown = lb_array_fit(recorder->loose, &recorder->cap_loose, recorder->n_loose + 1, sizeof *grown);
+    lb_row_range *grown =
+        lb_array_fit(recorder->unclassified, &recorder->cap_unclassified, recorder->n_unclassified + 1, sizeof *grown);
     if (!grown) return lb_recorder_no_memory(err);
-    recorder->loose = grown;
-    recorder->loose[recorder->n_loose++] = (lb_row_range){first, last};
+    recorder->unclassified = grown;
+    recorder->unclassified[recorder->n_unclassified++] = (lb_row_range){first, last};
     return LB_OK;
 }
 
@@ -137,11 +140,11 @@ lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err)
     lb_program *program = recorder->program;
     lb_storage_set taken = {.program = program};
     bool fine = true;
-    uint32_t left = recorder->n_loose;
+    uint32_t left = recorder->n_unclassified;
     for (uint32_t o = program->n_ops; o-- > 0 && left > 0 && fine;) {
         lb_op *op = &program->ops[o];
-        while (left > 0 && recorder->loose[left - 1].first > o) left--;
-        const bool loose = left > 0 && o <= recorder->loose[left - 1].last;
+        while (left > 0 && recorder->unclassified[left - 1].first > o) left--;
+        const bool loose = left > 0 && o <= recorder->unclassified[left - 1].last;
         if (loose && op->phase != LB_PHASE_OPTIMIZER &&
             (op->phase == LB_PHASE_FORWARD || op->phase == LB_PHASE_OTHER) &&
             (meets(&taken, op->first_result, op->results) || meets(&taken, op->first_written, op->written)))
@@ -149,6 +152,6 @@ lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err)
         if (op->phase == LB_PHASE_OPTIMIZER) fine = add_args(&taken, op->first_arg, op->args, 0);
     }
     lb_hash_release(&taken.values);
-    recorder->n_loose = 0;
+    recorder->n_unclassified = 0;
     return fine ? LB_OK : lb_recorder_no_memory(err);
 }

@@ -1,6 +1,6 @@
 /* Life of a recorder: the archive, its steps, and how it ends. See lastbit/capture.h. */
-#include "recorder.h"
-#include "routing.h"
+#include "recorder/recorder.h"
+#include "recorder/routing.h"
 
 #include <lastbit/maintenance.h>
 
@@ -15,7 +15,7 @@ lb_status lb_recorder_no_memory(lb_err *err)
     return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder");
 }
 
-/* ---- coverage ------------------------------------------------------------------------------------------------------ */
+/* ---- coverage ---------------------------------------------------------------------------------------------------- */
 
 void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *message)
 {
@@ -32,8 +32,8 @@ void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *messa
 
 static lb_status write_table(lb_recorder *recorder, const char *name, const char *json, lb_err *err)
 {
-    return recorder->spool ? lb_write_queue_table(recorder->spool, name, json, err)
-                           : lb_writer_table(recorder->writer, name, json, err);
+    return recorder->write_queue ? lb_write_queue_table(recorder->write_queue, name, json, err)
+                                 : lb_writer_table(recorder->writer, name, json, err);
 }
 
 /* malloc'ed; NULL when out of memory. */
@@ -42,8 +42,8 @@ static char *coverage_text(const lb_recorder *recorder, bool closed)
     const lb_keep *keep = &recorder->keep;
     json_t *table =
         json_pack("{s:i, s:i, s:s, s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O, s:o*, s:o*}", "rank",
-                  recorder->rank, "world", recorder->world, "level_asked", lb_level_name(keep->asked), "level",
-                  lb_level_name(keep->reached), "levels", recorder->levels, "steps", (json_int_t)recorder->n_steps,
+                  recorder->rank, "world", recorder->world, "level_asked", lb_keep_level_name(keep->asked), "level",
+                  lb_keep_level_name(keep->reached), "levels", recorder->levels, "steps", (json_int_t)recorder->n_steps,
                   "ops", (json_int_t)recorder->n_ops, "values", (json_int_t)recorder->n_values, "unseen_writes",
                   (json_int_t)recorder->n_unseen, "skipped_values", (json_int_t)keep->skipped_values, "skipped_bytes",
                   (json_int_t)keep->skipped_bytes, "closed", closed, "notes", recorder->notes, "devices",
@@ -63,7 +63,8 @@ static lb_status write_coverage(lb_recorder *recorder, bool closed, lb_err *err)
     return status;
 }
 
-/* What was committed stays, and says why it ended. On a full disk there is room for that where the step in flight was cut off. */
+/* What was committed stays, and says why it ended. On a full disk there is room for that where the step in flight was
+ * cut off. */
 static void write_last_words(lb_recorder *recorder)
 {
     char *text = recorder->writer ? coverage_text(recorder, false) : NULL;
@@ -78,36 +79,36 @@ lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err)
     if (recorder->dead) return err->status;
     recorder->dead = true;
     recorder->why = *err;
-    lb_contents_drop(recorder);
-    lb_coming_drop(recorder, false);
-    if (lb_write_queue_free(recorder->spool)) recorder->spool = NULL;
-    lb_stage_free(recorder->stage);
+    lb_value_bytes_drop(recorder);
+    lb_in_flight_drop(recorder, false);
+    if (lb_write_queue_free(recorder->write_queue)) recorder->write_queue = NULL;
+    lb_flight_stage_free(recorder->stage);
     recorder->stage = NULL;
     lb_program_free(recorder->program);
     recorder->program = NULL;
-    lb_ring_free(recorder->ring);
+    lb_flight_ring_free(recorder->ring);
     recorder->ring = NULL;
-    lb_knowns_release(&recorder->storages);
+    lb_tracked_set_release(&recorder->storages);
     lb_sharding_notes_release(&recorder->shardings);
-    recorder->n_late = 0;
-    if (!recorder->spool) write_last_words(recorder);
+    recorder->n_unmeasured = 0;
+    if (!recorder->write_queue) write_last_words(recorder);
     return err->status;
 }
 
-/* ---- life-cycle ---------------------------------------------------------------------------------------------------- */
+/* ---- life-cycle -------------------------------------------------------------------------------------------------- */
 
 static void recorder_free(lb_recorder *recorder, bool forked)
 {
     if (!recorder) return;
-    lb_contents_drop(recorder);
+    lb_value_bytes_drop(recorder);
     lb_devices_close(recorder, forked);
     lb_graphs_release(recorder);
     lb_hash_release(&recorder->run.by_key);
     free(recorder->unheld);
-    lb_stage_free(recorder->stage);
+    lb_flight_stage_free(recorder->stage);
     lb_program_free(recorder->program);
-    lb_ring_free(recorder->ring);
-    lb_knowns_release(&recorder->storages);
+    lb_flight_ring_free(recorder->ring);
+    lb_tracked_set_release(&recorder->storages);
     lb_sharding_notes_release(&recorder->shardings);
     for (uint32_t s = 0; s < recorder->n_scopes; s++) {
         free(recorder->scopes[s].path);
@@ -122,10 +123,10 @@ static void recorder_free(lb_recorder *recorder, bool forked)
     free(recorder->lines);
     lb_keep_release(&recorder->keep);
     lb_like_close(recorder->like);
-    lb_pending_free(recorder->spare);
+    lb_operation_pending_free(recorder->spare);
     free(recorder->ahead);
-    free(recorder->late);
-    free(recorder->loose);
+    free(recorder->unmeasured);
+    free(recorder->unclassified);
     json_decref(recorder->notes);
     json_decref(recorder->levels);
     free(recorder->path);
@@ -165,7 +166,7 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     r->world = options->world;
     r->budget_bytes = options->budget_bytes;
     r->serial = 1;
-    r->coming_end = &r->coming;
+    r->in_flight_end = &r->in_flight;
     r->notes = json_object();
     r->levels = json_array();
     lb_recorder_options chosen = *options;
@@ -176,8 +177,9 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
         status = lb_like_open(options->like, options->rank, &r->like, err);
     if (status == LB_OK) status = open_archive(r, folder, options, err);
     if (status == LB_OK && options->ring) {
-        r->ring = lb_ring_new(options->ring, options->ring_bytes ? options->ring_bytes : quarter_of_memory());
-        if (!r->ring || (options->ring_files && !lb_ring_keep_files(r->ring, folder, options->rank, options->sync)))
+        r->ring = lb_flight_ring_new(options->ring, options->ring_bytes ? options->ring_bytes : quarter_of_memory());
+        if (!r->ring ||
+            (options->ring_files && !lb_flight_ring_keep_files(r->ring, folder, options->rank, options->sync)))
             status = lb_recorder_no_memory(err);
         r->ring_files = options->ring_files;
         r->ring_steps = options->ring;
@@ -208,7 +210,7 @@ lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err)
     if (recorder->dead && !recorder->stopped && status == LB_OK)
         status =
             lb_fail(err, recorder->why.status, "recording stopped before the program ended: %s", recorder->why.message);
-    lb_write_queue_free(recorder->spool);
+    lb_write_queue_free(recorder->write_queue);
     if (recorder->ring && recorder->ring_files == 1) remove_ring_files(recorder);
     lb_status closed = lb_writer_close(recorder->writer, status == LB_OK ? err : NULL);
     recorder_free(recorder, false);
@@ -218,7 +220,7 @@ lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err)
 void lb_recorder_abandon(lb_recorder *recorder)
 {
     if (!recorder) return;
-    if (lb_write_queue_free(recorder->spool)) lb_writer_abandon(recorder->writer);
+    if (lb_write_queue_free(recorder->write_queue)) lb_writer_abandon(recorder->writer);
     recorder_free(recorder, true);
 }
 
@@ -239,7 +241,7 @@ const char *lb_recorder_path(const lb_recorder *recorder)
 
 void lb_recorder_flush(lb_recorder *recorder)
 {
-    lb_write_queue_drain(recorder->spool, NULL);
+    lb_write_queue_drain(recorder->write_queue, NULL);
 }
 
 /* For questions: only the lock changes. */
@@ -256,13 +258,14 @@ static void unlock_const(const lb_recorder *recorder)
 uint64_t lb_recorder_bytes(const lb_recorder *recorder)
 {
     lock_const(recorder); /* so that nothing comes behind what is waited for */
-    lb_write_queue_drain(recorder->spool, NULL);
-    const uint64_t bytes = lb_writer_bytes(recorder->writer) + (recorder->ring ? lb_ring_bytes(recorder->ring) : 0);
+    lb_write_queue_drain(recorder->write_queue, NULL);
+    const uint64_t bytes =
+        lb_writer_bytes(recorder->writer) + (recorder->ring ? lb_flight_ring_bytes(recorder->ring) : 0);
     unlock_const(recorder);
     return bytes;
 }
 
-/* ---- steps --------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 lb_status lb_recorder_lock(lb_recorder *recorder, bool in_step, lb_err *err)
 {
@@ -293,13 +296,13 @@ lb_status lb_recorder_settled(lb_recorder *recorder, lb_status status, const lb_
     return lb_recorder_unlock(recorder, status);
 }
 
-/* Of parameters and states that the last program wrote, or took over, and whose bytes were not kept: a step that begins now finds them
- * as sources. */
+/* Of parameters and states that the last program wrote, or took over, and whose bytes were not kept: a step that begins
+ * now finds them as sources. */
 static uint64_t carried_bytes(const lb_recorder *recorder)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < recorder->storages.n; i++) {
-        const lb_known *s = recorder->storages.list[i];
+        const lb_tracked *s = recorder->storages.list[i];
         bool tensor = false, kept = false;
         for (uint32_t r = 0; r < s->n_roles; r++)
             tensor |= s->roles[r].kind == LB_SOURCE_PARAMETER || s->roles[r].kind == LB_SOURCE_STATE;
@@ -313,7 +316,7 @@ static uint64_t carried_bytes(const lb_recorder *recorder)
 static void note_level(lb_recorder *recorder)
 {
     const lb_keep *keep = &recorder->keep;
-    const char *name = lb_level_name(keep->reached);
+    const char *name = lb_keep_level_name(keep->reached);
     json_t *last = json_array_get(recorder->levels, json_array_size(recorder->levels) - 1);
     const json_int_t step = (json_int_t)recorder->program->step;
     if (!last || strcmp(json_string_value(json_object_get(last, "level")), name) != 0) {
@@ -336,15 +339,15 @@ lb_status lb_recorder_bound_ring(lb_recorder *recorder, uint8_t phase, lb_err *e
     if (!again || recorder->ring_over || ++recorder->ring_cycles < 2 * recorder->ring_steps) return LB_OK;
     lb_program *fresh = lb_program_new(), *old = recorder->program;
     if (!fresh) return lb_recorder_no_memory(err);
-    lb_contents_settle_all(recorder);
-    LB_TRY(lb_coming_advance(recorder, true, err));
+    lb_value_bytes_settle_all(recorder);
+    LB_TRY(lb_in_flight_advance(recorder, true, err));
     recorder->n_unheld = 0;
     fresh->step = old->step, fresh->rank = old->rank, fresh->world = old->world;
     recorder->program = fresh;
     recorder->serial++;
     fresh->shard = lb_program_string(fresh, old->shard == LB_NONE ? NULL : lb_program_text(old, old->shard));
     lb_program_free(old);
-    lb_ring_drop_step(recorder->ring);
+    lb_flight_ring_drop_step(recorder->ring);
     recorder->ring_base = true;
     recorder->ring_cycles = 0;
     recorder->ring_cut = true;
@@ -372,13 +375,13 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
     if (recorder->like && lb_like_step(recorder->like, step, &recorder->keep.asked, &cause) != LB_OK)
         return lb_recorder_settled(recorder, cause.status, &cause, err);
     if (recorder->like) recorder->keep.level = recorder->keep.asked;
-    const bool unlimited = recorder->ring || recorder->spool; /* or the spool's thread has the writer */
+    const bool unlimited = recorder->ring || recorder->write_queue; /* or the spool's thread has the writer */
     lb_keep_step(&recorder->keep, unlimited ? 0 : lb_writer_bytes(recorder->writer), carried_bytes(recorder));
     if (recorder->keep.asked == LB_LEVEL_AUTO && recorder->keep.level > LB_LEVEL_SOURCES &&
-        !(recorder->stage = lb_stage_new()))
+        !(recorder->stage = lb_flight_stage_new()))
         return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
-    recorder->n_nonfinite = recorder->n_loose = 0;
-    recorder->ring_base = recorder->ring && lb_ring_step(recorder->ring);
+    recorder->n_nonfinite = recorder->n_unclassified = 0;
+    recorder->ring_base = recorder->ring && lb_flight_ring_step(recorder->ring);
     recorder->ring_phase = LB_PHASE_OTHER;
     recorder->ring_cycles = 0;
     recorder->ring_cut = false;
@@ -388,44 +391,45 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
 static lb_status write_step(lb_recorder *recorder, lb_err *err)
 {
     if (recorder->ring && !recorder->ring_over) {
-        LB_TRY(lb_ring_program(recorder->ring, recorder->program, err));
+        LB_TRY(lb_flight_ring_program(recorder->ring, recorder->program, err));
         recorder->program = NULL;
         if (lb_ring_files_failed(recorder->ring))
             lb_recorder_note(recorder, "ring", lb_ring_files_failed(recorder->ring));
         return LB_OK;
     }
     if (recorder->ring) {
-        LB_TRY(lb_ring_program(recorder->ring, recorder->program, err));
+        LB_TRY(lb_flight_ring_program(recorder->ring, recorder->program, err));
         recorder->program = NULL;
-        LB_TRY(lb_ring_flush(recorder->ring, recorder->writer, err));
-        lb_ring_free(recorder->ring);
+        LB_TRY(lb_flight_ring_flush(recorder->ring, recorder->writer, err));
+        lb_flight_ring_free(recorder->ring);
         recorder->ring = NULL;
         recorder->ring_over = false;
-    } else if (recorder->spool) {
+    } else if (recorder->write_queue) {
         lb_program *program = recorder->program;
         recorder->program = NULL;
-        LB_TRY(lb_write_queue_program(recorder->spool, program, err));
+        LB_TRY(lb_write_queue_program(recorder->write_queue, program, err));
     } else {
         LB_TRY(lb_writer_program(recorder->writer, recorder->program, err));
     }
     if (recorder->coverage_changed || recorder->n_steps <= 2) LB_TRY(write_coverage(recorder, false, err));
-    return recorder->spool ? lb_write_queue_commit(recorder->spool, err) : lb_writer_commit(recorder->writer, err);
+    return recorder->write_queue ? lb_write_queue_commit(recorder->write_queue, err)
+                                 : lb_writer_commit(recorder->writer, err);
 }
 
 static lb_status settle_all(lb_recorder *recorder, lb_err *err)
 {
-    const lb_knowns *all = &recorder->storages;
+    const lb_tracked_set *all = &recorder->storages;
     for (uint32_t i = 0; i < all->n; i++)
         if (all->list[i]->n_deferred && all->list[i]->program == recorder->serial)
-            LB_TRY(lb_reading_settle(recorder, all->list[i], err));
-    lb_contents_settle_all(recorder);
+            LB_TRY(lb_value_intake_settle(recorder, all->list[i], err));
+    lb_value_bytes_settle_all(recorder);
     recorder->n_unheld = 0;
-    return lb_coming_advance(recorder, true, err);
+    return lb_in_flight_advance(recorder, true, err);
 }
 
 static int by_id(const void *a, const void *b)
 {
-    int64_t x = (*(lb_known *const *)a)->id, y = (*(lb_known *const *)b)->id;
+    int64_t x = (*(lb_tracked *const *)a)->id, y = (*(lb_tracked *const *)b)->id;
     return (x > y) - (x < y);
 }
 
@@ -433,23 +437,23 @@ static int by_id(const void *a, const void *b)
 static lb_status name_values(lb_recorder *recorder, lb_err *err)
 {
     lb_program *program = recorder->program;
-    lb_known **named = malloc(((size_t)recorder->storages.n + 1) * sizeof named[0]);
+    lb_tracked **named = malloc(((size_t)recorder->storages.n + 1) * sizeof named[0]);
     if (!named) return lb_recorder_no_memory(err);
     size_t n = 0;
     for (uint32_t i = 0; i < recorder->storages.n; i++) {
-        lb_known *s = recorder->storages.list[i];
+        lb_tracked *s = recorder->storages.list[i];
         if (s->n_roles && s->program == recorder->serial) named[n++] = s;
     }
     qsort(named, n, sizeof named[0], by_id);
     for (uint32_t v = 0; v < program->n_values && n; v++) {
         lb_value *value = &program->values[v];
         if (value->name != LB_NONE) continue;
-        lb_known key = {.id = value->storage}, *wanted = &key;
-        lb_known **found = bsearch(&wanted, named, n, sizeof named[0], by_id);
+        lb_tracked key = {.id = value->storage}, *wanted = &key;
+        lb_tracked **found = bsearch(&wanted, named, n, sizeof named[0], by_id);
         int64_t first, last;
         if (!found || lb_layout_dense_range(&value->layout, &first, &last, NULL) != LB_OK) continue;
         const int64_t width = (int64_t)(lb_dtype_bits(value->dtype) / 8);
-        const lb_role *role = lb_known_role(*found, first * width, last * width);
+        const lb_tracked_role *role = lb_tracked_find_role(*found, first * width, last * width);
         if (!role) continue;
         value->flags |= role->flags;
         value->name = lb_program_name(program, role->name);
@@ -470,7 +474,7 @@ lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err
     if (status == LB_OK) status = lb_routing_find(recorder->program, &cause);
     if (status == LB_OK) status = lb_sharding_notes_apply(&recorder->shardings, recorder->program, &cause);
     lb_sharding_notes_sweep(&recorder->shardings, &recorder->storages);
-    if (status == LB_OK) status = lb_contents_unstage(recorder, &cause);
+    if (status == LB_OK) status = lb_value_bytes_unstage(recorder, &cause);
     recorder->n_steps++;
     recorder->program->complete = complete && !recorder->ring_cut;
     recorder->program->level = (uint8_t)recorder->keep.reached;
@@ -490,8 +494,8 @@ lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err
 void lb_recorder_step_skip(lb_recorder *recorder)
 {
     pthread_mutex_lock(&recorder->lock);
-    lb_contents_settle_all(recorder);
-    lb_knowns_distrust(&recorder->storages);
+    lb_value_bytes_settle_all(recorder);
+    lb_tracked_set_distrust(&recorder->storages);
     pthread_mutex_unlock(&recorder->lock);
 }
 
@@ -516,15 +520,15 @@ uint32_t lb_recorder_next_op(const lb_recorder *recorder)
 uint64_t lb_recorder_nonfinite(lb_recorder *recorder)
 {
     pthread_mutex_lock(&recorder->lock);
-    lb_contents_settle_all(recorder);
+    lb_value_bytes_settle_all(recorder);
     lb_err cause = LB_ERR_INIT;
-    if (!recorder->dead && lb_coming_advance(recorder, true, &cause) != LB_OK) lb_recorder_die(recorder, &cause);
+    if (!recorder->dead && lb_in_flight_advance(recorder, true, &cause) != LB_OK) lb_recorder_die(recorder, &cause);
     const uint64_t n = recorder->n_nonfinite;
     pthread_mutex_unlock(&recorder->lock);
     return n;
 }
 
-/* ---- tables -------------------------------------------------------------------------------------------------------- */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 lb_status lb_recorder_table(lb_recorder *recorder, const char *name, const char *json, lb_err *err)
 {
@@ -537,7 +541,7 @@ lb_status lb_recorder_table(lb_recorder *recorder, const char *name, const char 
     return lb_recorder_settled(recorder, status, &cause, err);
 }
 
-/* ---- flight recorder ----------------------------------------------------------------------------------------------- */
+/* ---- flight recorder --------------------------------------------------------------------------------------------- */
 
 lb_status lb_recorder_trigger(lb_recorder *recorder, const char *why, lb_err *err)
 {
@@ -548,8 +552,8 @@ lb_status lb_recorder_trigger(lb_recorder *recorder, const char *why, lb_err *er
     if (recorder->ring && recorder->program) {
         recorder->ring_over = true;
     } else if (recorder->ring) {
-        status = lb_ring_flush(recorder->ring, recorder->writer, &cause);
-        lb_ring_free(recorder->ring);
+        status = lb_flight_ring_flush(recorder->ring, recorder->writer, &cause);
+        lb_flight_ring_free(recorder->ring);
         recorder->ring = NULL;
         if (status == LB_OK) status = write_coverage(recorder, false, &cause);
         if (status == LB_OK) status = lb_writer_commit(recorder->writer, &cause);

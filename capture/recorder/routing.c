@@ -1,5 +1,5 @@
 /* See routing.h. */
-#include "routing.h"
+#include "recorder/routing.h"
 
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* MoE decisions found in a finished program: a top-k over experts inside a module, with the logits it came from, the weights
- * that became of its values, and the sort that gave tokens their slots. Structure alone decides, no library is known. */
+/* MoE decisions found in a finished program: a top-k over experts inside a module, with the logits it came from, the
+ * weights that became of its values, and the sort that gave tokens their slots. Structure alone decides, no library is
+ * known. */
 #ifndef LB_ROUTING_H
 #define LB_ROUTING_H
 

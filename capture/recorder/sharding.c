@@ -1,7 +1,7 @@
 /* Shards: see sharding.h. */
-#include "sharding.h"
+#include "recorder/sharding.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@ static lb_status no_memory(lb_err *err)
     return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder");
 }
 
-/* ---- a copy in one allocation ------------------------------------------------------------------------------------- */
+/* ---- a copy in one allocation ------------------------------------------------------------------------------------ */
 
 typedef struct arena {
     char *bytes; /* NULL: only counting */
@@ -61,7 +61,7 @@ static lb_status keep(const lb_sharding *from, lb_sharding_note *note, lb_err *e
     return LB_OK;
 }
 
-/* ---- what was said ------------------------------------------------------------------------------------------------- */
+/* ---- what was said ----------------------------------------------------------------------------------------------- */
 
 static lb_layout part_of(const lb_sharding *s)
 {
@@ -76,10 +76,10 @@ static lb_layout part_of(const lb_sharding *s)
     return lb_layout_contiguous(ndim, shape);
 }
 
-static lb_status check(const lb_seen *tensor, const lb_sharding *s, int64_t *elements, lb_err *err)
+static lb_status check(const lb_host_tensor *tensor, const lb_sharding *s, int64_t *elements, lb_err *err)
 {
     uint64_t ranks = 1;
-    LB_TRY(lb_extents_check(s->extents, s->n_extents, elements, err));
+    LB_TRY(lb_shard_extents_check(s->extents, s->n_extents, elements, err));
     const int64_t has = lb_layout_numel(&tensor->layout);
     if (s->at < 0 || *elements > has || s->at > has - *elements)
         return lb_fail(err, LB_ERR_INVALID, "a part of %lld elements from element %lld on in a tensor of %lld",
@@ -102,7 +102,7 @@ static bool is_same(const lb_sharding_note *a, const lb_sharding_note *b)
            lb_layout_same_shape(&a->part, &b->part);
 }
 
-lb_status lb_sharding_notes_add(lb_sharding_notes *notes, const lb_known *storage, const lb_seen *tensor,
+lb_status lb_sharding_notes_add(lb_sharding_notes *notes, const lb_tracked *storage, const lb_host_tensor *tensor,
                                 const lb_sharding *sharding, lb_err *err)
 {
     lb_sharding_note note = {.storage = storage->id, .key = storage->key};
@@ -135,7 +135,7 @@ static int by_storage(const void *x, const void *y)
     return (a->said.at > b->said.at) - (a->said.at < b->said.at);
 }
 
-/* ---- rows of a program --------------------------------------------------------------------------------------------- */
+/* ---- rows of a program ------------------------------------------------------------------------------------------- */
 
 /* The tensor itself, in its own order: a transposed view of it has another. */
 static bool is_tensor(const lb_sharding_note *note, const lb_value *value)
@@ -153,7 +153,7 @@ static bool is_inside(const lb_sharding_note *note, const lb_value *value)
     return value->layout.ndim == 1 && lb_layout_is_contiguous(&value->layout) &&
            lb_layout_is_contiguous(&note->tensor) &&
            note->said.at + note->elements <= lb_layout_numel(&value->layout) &&
-           (note->part.ndim != 1 || lb_extents_are_flat(note->said.extents, note->said.n_extents));
+           (note->part.ndim != 1 || lb_shard_extents_are_flat(note->said.extents, note->said.n_extents));
 }
 
 static uint32_t mesh_row(lb_program *p, const lb_sharding *s)
@@ -229,11 +229,11 @@ lb_status lb_sharding_notes_apply(lb_sharding_notes *notes, lb_program *program,
     return LB_OK;
 }
 
-void lb_sharding_notes_sweep(lb_sharding_notes *notes, const lb_knowns *storages)
+void lb_sharding_notes_sweep(lb_sharding_notes *notes, const lb_tracked_set *storages)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < notes->n; i++) {
-        const lb_known *s = lb_knowns_find(storages, notes->list[i].key);
+        const lb_tracked *s = lb_tracked_set_find(storages, notes->list[i].key);
         if (s && s->id == notes->list[i].storage)
             notes->list[n++] = notes->list[i];
         else

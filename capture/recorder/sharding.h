@@ -2,7 +2,7 @@
 #ifndef LB_SHARDING_H
 #define LB_SHARDING_H
 
-#include "identity.h"
+#include "recorder/tracked_storage.h"
 
 typedef struct lb_sharding_note {
     int64_t storage, key; /* ours, and the host's name */
@@ -21,12 +21,12 @@ typedef struct lb_sharding_notes {
 } lb_sharding_notes;
 
 /* In place of an earlier note of the same part of the same tensor. */
-lb_status lb_sharding_notes_add(lb_sharding_notes *notes, const lb_known *storage, const lb_seen *tensor,
+lb_status lb_sharding_notes_add(lb_sharding_notes *notes, const lb_tracked *storage, const lb_host_tensor *tensor,
                                 const lb_sharding *sharding, lb_err *err);
 /* Adds their rows to a program whose values are all there. */
 lb_status lb_sharding_notes_apply(lb_sharding_notes *notes, lb_program *program, lb_err *err);
 /* Drops those of storages that are gone. */
-void lb_sharding_notes_sweep(lb_sharding_notes *notes, const lb_knowns *storages);
+void lb_sharding_notes_sweep(lb_sharding_notes *notes, const lb_tracked_set *storages);
 void lb_sharding_notes_release(lb_sharding_notes *notes);
 
 #endif

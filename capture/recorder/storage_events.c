@@ -1,6 +1,6 @@
-/* What the host says of storages: that they are gone, moved or written by others, what they are called, and that their bytes may be
- * read while it goes on. See lastbit/capture.h. */
-#include "recorder.h"
+/* What the host says of storages: that they are gone, moved or written by others, what they are called, and that their
+ * bytes may be read while it goes on. See lastbit/capture.h. */
+#include "recorder/recorder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +10,9 @@
 void lb_recorder_forget(lb_recorder *recorder, int64_t storage)
 {
     pthread_mutex_lock(&recorder->lock);
-    lb_known *s = lb_knowns_find(&recorder->storages, storage);
-    if (s) lb_contents_settle(recorder, s);
-    lb_knowns_remove(&recorder->storages, storage);
+    lb_tracked *s = lb_tracked_set_find(&recorder->storages, storage);
+    if (s) lb_value_bytes_settle(recorder, s);
+    lb_tracked_set_remove(&recorder->storages, storage);
     lb_graph_forget(recorder, storage);
     pthread_mutex_unlock(&recorder->lock);
 }
@@ -22,7 +22,7 @@ uint32_t lb_recorder_partial(lb_recorder *recorder, int64_t *storages, uint32_t 
     uint32_t n = 0;
     pthread_mutex_lock(&recorder->lock);
     for (uint32_t i = 0; i < recorder->storages.n && !recorder->dead; i++) {
-        const lb_known *s = recorder->storages.list[i];
+        const lb_tracked *s = recorder->storages.list[i];
         if (s->partial && s->program == recorder->serial && lb_digest_is_none(s->left) && n < room)
             storages[n++] = s->key;
     }
@@ -33,23 +33,23 @@ uint32_t lb_recorder_partial(lb_recorder *recorder, int64_t *storages, uint32_t 
 void lb_recorder_remember(lb_recorder *recorder, int64_t storage)
 {
     pthread_mutex_lock(&recorder->lock);
-    lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
-    if (s && s->partial && s->program == recorder->serial) lb_left_remember(recorder, s);
+    lb_tracked *s = recorder->dead ? NULL : lb_tracked_set_find(&recorder->storages, storage);
+    if (s && s->partial && s->program == recorder->serial) lb_leftover_remember(recorder, s);
     pthread_mutex_unlock(&recorder->lock);
 }
 
-bool lb_recorder_beside(lb_recorder *recorder, bool beside)
+bool lb_recorder_async(lb_recorder *recorder, bool beside)
 {
     pthread_mutex_lock(&recorder->lock);
-    if (beside && !recorder->dead && !recorder->backlog) recorder->backlog = lb_measure_queue_new();
-    if (!beside) lb_contents_settle_all(recorder);
-    recorder->beside = beside && recorder->backlog;
+    if (beside && !recorder->dead && !recorder->measure_queue) recorder->measure_queue = lb_measure_queue_new();
+    if (!beside) lb_value_bytes_settle_all(recorder);
+    recorder->async = beside && recorder->measure_queue;
     /* What a budget has room for must be known at once. */
     const bool free_of_limits = !recorder->ring && !recorder->budget_bytes;
-    if (recorder->beside && free_of_limits && recorder->keep.asked > LB_LEVEL_STATS && !recorder->spool)
-        recorder->spool = lb_write_queue_new(recorder->writer, SPOOL_BYTES);
-    if (!recorder->beside && lb_write_queue_free(recorder->spool)) recorder->spool = NULL;
-    const bool behind = recorder->spool;
+    if (recorder->async && free_of_limits && recorder->keep.asked > LB_LEVEL_STATS && !recorder->write_queue)
+        recorder->write_queue = lb_write_queue_new(recorder->writer, SPOOL_BYTES);
+    if (!recorder->async && lb_write_queue_free(recorder->write_queue)) recorder->write_queue = NULL;
+    const bool behind = recorder->write_queue;
     pthread_mutex_unlock(&recorder->lock);
     return behind;
 }
@@ -70,38 +70,38 @@ uint32_t lb_recorder_unheld(lb_recorder *recorder, int64_t *storages, uint32_t r
 void lb_recorder_settle(lb_recorder *recorder, int64_t storage)
 {
     pthread_mutex_lock(&recorder->lock);
-    lb_known *s = storage ? lb_knowns_find(&recorder->storages, storage) : NULL;
+    lb_tracked *s = storage ? lb_tracked_set_find(&recorder->storages, storage) : NULL;
     if (s)
-        lb_contents_settle(recorder, s);
+        lb_value_bytes_settle(recorder, s);
     else if (!storage)
-        lb_contents_settle_all(recorder);
+        lb_value_bytes_settle_all(recorder);
     pthread_mutex_unlock(&recorder->lock);
 }
 
 void lb_recorder_resized(lb_recorder *recorder, int64_t storage, const void *data, uint64_t bytes)
 {
     pthread_mutex_lock(&recorder->lock);
-    lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
+    lb_tracked *s = recorder->dead ? NULL : lb_tracked_set_find(&recorder->storages, storage);
     if (s) {
-        lb_contents_settle(recorder, s);
-        lb_known_move(s, s->base || !s->bytes ? data : NULL, bytes,
-                      s->bytes == 0 ? LB_BYTES_UNDEFINED : LB_BYTES_UNKNOWN);
+        lb_value_bytes_settle(recorder, s);
+        lb_tracked_move(s, s->base || !s->bytes ? data : NULL, bytes,
+                        s->bytes == 0 ? LB_BYTES_UNDEFINED : LB_BYTES_UNKNOWN);
     }
     pthread_mutex_unlock(&recorder->lock);
 }
 
-static void vouch(lb_recorder *recorder, lb_known *storage)
+static void vouch(lb_recorder *recorder, lb_tracked *storage)
 {
     if (storage->map.units || storage->map.all != LB_BYTES_UNDEFINED) return;
-    lb_contents_settle(recorder, storage);
-    lb_known_change(storage);
+    lb_value_bytes_settle(recorder, storage);
+    lb_tracked_change(storage);
     storage->map.all = LB_BYTES_UNKNOWN;
 }
 
 void lb_recorder_vouch(lb_recorder *recorder, int64_t storage)
 {
     pthread_mutex_lock(&recorder->lock);
-    lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
+    lb_tracked *s = recorder->dead ? NULL : lb_tracked_set_find(&recorder->storages, storage);
     if (s) vouch(recorder, s);
     pthread_mutex_unlock(&recorder->lock);
 }
@@ -110,22 +110,23 @@ void lb_recorder_escaped(lb_recorder *recorder, int64_t storage)
 {
     bool fresh;
     pthread_mutex_lock(&recorder->lock);
-    lb_known *s = recorder->dead ? NULL : lb_knowns_get(&recorder->storages, storage, &fresh);
+    lb_tracked *s = recorder->dead ? NULL : lb_tracked_set_get(&recorder->storages, storage, &fresh);
     if (s) {
-        lb_contents_settle(recorder, s);
+        lb_value_bytes_settle(recorder, s);
         s->escaped = true;
     }
     pthread_mutex_unlock(&recorder->lock);
 }
 
-static void name_known_values(lb_recorder *recorder, lb_known *storage, const lb_role *role)
+static void name_known_values(lb_recorder *recorder, lb_tracked *storage, const lb_tracked_role *role)
 {
     if (!recorder->program || storage->program != recorder->serial) return;
     lb_program *program = recorder->program;
     for (uint32_t w = 0; w < storage->n_windows; w++) {
-        const lb_window *window = &storage->windows[w];
+        const lb_tracked_window *window = &storage->windows[w];
         if (window->row == LB_NONE || window->first != role->first) continue;
-        if (lb_known_role(storage, window->first, window->last) != role) continue; /* it is nearer to another's */
+        if (lb_tracked_find_role(storage, window->first, window->last) != role)
+            continue; /* it is nearer to another's */
         lb_value *value = &program->values[window->row];
         if (value->name == LB_NONE) value->name = lb_program_name(program, role->name);
         const bool news = (value->flags & role->flags) != role->flags;
@@ -136,37 +137,38 @@ static void name_known_values(lb_recorder *recorder, lb_known *storage, const lb
     }
 }
 
-lb_status lb_recorder_role(lb_recorder *recorder, const lb_seen *tensor, lb_source_kind kind, uint32_t flags,
+lb_status lb_recorder_role(lb_recorder *recorder, const lb_host_tensor *tensor, lb_source_kind kind, uint32_t flags,
                            const char *name, lb_err *err)
 {
     lb_status status = lb_recorder_lock(recorder, false, err);
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
     bool fresh;
-    lb_known *storage = lb_knowns_get(&recorder->storages, tensor->storage, &fresh);
+    lb_tracked *storage = lb_tracked_set_get(&recorder->storages, tensor->storage, &fresh);
     const int64_t width = (int64_t)(lb_dtype_bits(tensor->dtype) / 8), first = tensor->layout.offset * width;
     int64_t begin, end;
     if (lb_layout_dense_range(&tensor->layout, &begin, &end, NULL) != LB_OK) end = tensor->layout.offset;
-    lb_role role = {first, end * width, (uint8_t)kind, flags, (char *)(uintptr_t)name, recorder->serial};
+    lb_tracked_role role = {first, end * width, (uint8_t)kind, flags, (char *)(uintptr_t)name, recorder->serial};
     if (storage && fresh) {
         storage->device = lb_device_of(recorder, tensor);
         const bool reachable = tensor->data && (tensor->device == 0 || storage->device);
         storage->base = reachable ? (const uint8_t *)tensor->data - first : NULL;
         storage->bytes = tensor->storage_bytes;
     }
-    if (!storage || !lb_known_add_role(storage, &role))
+    if (!storage || !lb_tracked_add_role(storage, &role))
         return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
-    name_known_values(recorder, storage, lb_known_role(storage, role.first, role.last));
+    name_known_values(recorder, storage, lb_tracked_find_role(storage, role.first, role.last));
     return lb_recorder_unlock(recorder, LB_OK);
 }
 
-lb_status lb_recorder_shard(lb_recorder *recorder, const lb_seen *tensor, const lb_sharding *sharding, lb_err *err)
+lb_status lb_recorder_shard(lb_recorder *recorder, const lb_host_tensor *tensor, const lb_sharding *sharding,
+                            lb_err *err)
 {
     lb_status status = lb_recorder_lock(recorder, false, err);
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
     bool fresh;
-    lb_known *storage = lb_knowns_get(&recorder->storages, tensor->storage, &fresh);
+    lb_tracked *storage = lb_tracked_set_get(&recorder->storages, tensor->storage, &fresh);
     if (storage && fresh) {
         const int64_t first = tensor->layout.offset * (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
         storage->base = tensor->data ? (const uint8_t *)tensor->data - first : NULL;

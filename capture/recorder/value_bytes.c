@@ -1,11 +1,11 @@
 /* The contents of a value: digests and statistics, at once or beside the run, and its bytes where they are kept.
  *
- * Where the host promised to hold storages (lb_recorder_beside), large results are measured by another thread while the
- * host goes on. Their windows carry a promise until then; whatever is about to change, free or compare such bytes settles
- * the storage first. Nothing that is recorded depends on how long that took. */
-#include "recorder.h"
+ * Where the host promised to hold storages (lb_recorder_async), large results are measured by another thread while the
+ * host goes on. Their windows carry a promise until then; whatever is about to change, free or compare such bytes
+ * settles the storage first. Nothing that is recorded depends on how long that took. */
+#include "recorder/recorder.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,9 +14,9 @@ static lb_status no_memory(lb_err *err)
     return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder");
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------ */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
-static lb_tensor tensor_of(const lb_seen *seen)
+static lb_tensor tensor_of(const lb_host_tensor *seen)
 {
     return (lb_tensor){(void *)(uintptr_t)seen->data, seen->dtype, seen->layout};
 }
@@ -27,7 +27,8 @@ static void count_nonfinite(lb_recorder *recorder, const lb_value *value, const 
     if (value->flags & never && lb_statistics_nonfinite(statistics) > 0) recorder->n_nonfinite++;
 }
 
-void lb_contents_arrived(lb_recorder *recorder, lb_window *window, uint32_t statistics, lb_measured *measured)
+void lb_value_bytes_arrived(lb_recorder *recorder, lb_tracked_window *window, uint32_t statistics,
+                            lb_measured *measured)
 {
     free(window->leaves);
     window->leaves = measured->leaves;
@@ -42,36 +43,36 @@ void lb_contents_arrived(lb_recorder *recorder, lb_window *window, uint32_t stat
     count_nonfinite(recorder, value, &measured->statistics);
 }
 
-lb_status lb_contents_note(lb_recorder *recorder, lb_window *window, lb_measured *measured, lb_err *err)
+lb_status lb_value_bytes_note(lb_recorder *recorder, lb_tracked_window *window, lb_measured *measured, lb_err *err)
 {
     const uint32_t statistics = lb_program_add_statistics(recorder->program, &measured->statistics);
     if (statistics == LB_NONE) {
         free(measured->leaves);
         return no_memory(err);
     }
-    lb_contents_arrived(recorder, window, statistics, measured);
+    lb_value_bytes_arrived(recorder, window, statistics, measured);
     return LB_OK;
 }
 
-lb_measuring lb_contents_measuring(const lb_known *storage, const lb_seen *seen, int64_t first, int64_t last,
-                                   unsigned what)
+lb_measuring lb_value_bytes_measuring(const lb_tracked *storage, const lb_host_tensor *seen, int64_t first,
+                                      int64_t last, unsigned what)
 {
     return (lb_measuring){
         .tensor = tensor_of(seen), .dense = storage->base + first, .dense_bytes = (size_t)(last - first), .what = what};
 }
 
-lb_status lb_contents_measure(lb_recorder *recorder, const lb_known *storage, lb_window *window, const lb_seen *seen,
-                              bool blob, lb_err *err)
+lb_status lb_value_bytes_measure(lb_recorder *recorder, const lb_tracked *storage, lb_tracked_window *window,
+                                 const lb_host_tensor *seen, bool blob, lb_err *err)
 {
-    lb_measuring item = lb_contents_measuring(storage, seen, window->first, window->last,
-                                              LB_MEASURE_STATISTICS | (blob ? LB_MEASURE_BLOB : 0));
+    lb_measuring item = lb_value_bytes_measuring(storage, seen, window->first, window->last,
+                                                 LB_MEASURE_STATISTICS | (blob ? LB_MEASURE_BLOB : 0));
     bool there;
-    LB_TRY(lb_contents_take(recorder, storage, &item, blob, &there, err));
-    return there ? lb_contents_note(recorder, window, &item.out, err) : LB_OK;
+    LB_TRY(lb_device_bytes_take(recorder, storage, &item, blob, &there, err));
+    return there ? lb_value_bytes_note(recorder, window, &item.out, err) : LB_OK;
 }
 
 /* Views of measured bytes whose elements lie in the same order cost no new pass. */
-bool lb_contents_derive(lb_recorder *recorder, lb_window *view, const lb_window *measured)
+bool lb_value_bytes_derive(lb_recorder *recorder, lb_tracked_window *view, const lb_tracked_window *measured)
 {
     if (lb_digest_is_none(measured->blob)) return false;
     lb_value *value = &recorder->program->values[view->row];
@@ -85,16 +86,16 @@ bool lb_contents_derive(lb_recorder *recorder, lb_window *view, const lb_window 
     return true;
 }
 
-/* ---- keeping ------------------------------------------------------------------------------------------------------- */
+/* ---- keeping ----------------------------------------------------------------------------------------------------- */
 
 static bool is_stored(const lb_recorder *recorder, lb_digest blob)
 {
-    return recorder->spool  ? lb_write_queue_has(recorder->spool, blob)
-           : recorder->ring ? lb_ring_has_blob(recorder->ring, blob)
-                            : lb_writer_has_blob(recorder->writer, blob);
+    return recorder->write_queue ? lb_write_queue_has(recorder->write_queue, blob)
+           : recorder->ring      ? lb_flight_ring_has_blob(recorder->ring, blob)
+                                 : lb_writer_has_blob(recorder->writer, blob);
 }
 
-static lb_status store(lb_recorder *recorder, lb_window *window, const void *bytes, uint64_t size, bool *stored,
+static lb_status store(lb_recorder *recorder, lb_tracked_window *window, const void *bytes, uint64_t size, bool *stored,
                        lb_err *err)
 {
     lb_err refused = LB_ERR_INIT;
@@ -104,10 +105,11 @@ static lb_status store(lb_recorder *recorder, lb_window *window, const void *byt
     if (!recorder->ring && recorder->budget_bytes && lb_writer_bytes(recorder->writer) + size > room)
         status = is_stored(recorder, window->blob) ? LB_OK : LB_ERR_LIMIT;
     else
-        status =
-            recorder->spool  ? lb_write_queue_blob(recorder->spool, window->blob, window->dtype, bytes, size, &refused)
-            : recorder->ring ? lb_ring_blob(recorder->ring, window->blob, window->dtype, bytes, size, &refused)
-                             : lb_writer_blob(recorder->writer, window->blob, window->dtype, bytes, size, &refused);
+        status = recorder->write_queue
+                     ? lb_write_queue_blob(recorder->write_queue, window->blob, window->dtype, bytes, size, &refused)
+                 : recorder->ring
+                     ? lb_flight_ring_blob(recorder->ring, window->blob, window->dtype, bytes, size, &refused)
+                     : lb_writer_blob(recorder->writer, window->blob, window->dtype, bytes, size, &refused);
     *stored = status == LB_OK;
     if (status == LB_OK) return LB_OK;
     if (status == LB_ERR_LIMIT && !recorder->ring) {
@@ -118,24 +120,27 @@ static lb_status store(lb_recorder *recorder, lb_window *window, const void *byt
     return lb_fail(err, status, "%s", refused.message);
 }
 
-/* Where the step no longer fits at its level: what was above the level that is left is gone, and no value says that it was kept. */
+/* Where the step no longer fits at its level: what was above the level that is left is gone, and no value says that it
+ * was kept. */
 static lb_status outgrow(lb_recorder *recorder)
 {
     lb_keep *keep = &recorder->keep;
-    lb_stage *stage = recorder->stage;
+    lb_flight_stage *stage = recorder->stage;
     /* Bytes that turned out to be a source's are the sources' in this count. */
-    if (!lb_keep_outgrown(keep, lb_stage_bytes(stage, LB_LEVEL_SOURCES) + lb_stage_bytes(stage, LB_LEVEL_LAYERS),
-                          lb_stage_bytes(stage, LB_LEVEL_OPS)))
+    if (!lb_keep_outgrown(
+            keep, lb_flight_stage_bytes(stage, LB_LEVEL_SOURCES) + lb_flight_stage_bytes(stage, LB_LEVEL_LAYERS),
+            lb_flight_stage_bytes(stage, LB_LEVEL_OPS)))
         return LB_OK;
-    lb_stage_drop(stage, keep->level);
+    lb_flight_stage_drop(stage, keep->level);
     lb_program *program = recorder->program;
     for (uint32_t v = 0; v < program->n_values; v++) {
         lb_value *value = &program->values[v];
-        if (value->flags & LB_VALUE_KEPT && !is_stored(recorder, value->blob) && !lb_stage_has(stage, value->blob))
+        if (value->flags & LB_VALUE_KEPT && !is_stored(recorder, value->blob) &&
+            !lb_flight_stage_has(stage, value->blob))
             value->flags &= ~(uint32_t)LB_VALUE_KEPT;
     }
     for (uint32_t i = 0; i < recorder->storages.n; i++) {
-        const lb_known *s = recorder->storages.list[i];
+        const lb_tracked *s = recorder->storages.list[i];
         for (uint32_t w = 0; w < s->n_windows && s->program == recorder->serial; w++)
             if (s->windows[w].row != LB_NONE && s->windows[w].kept && !s->windows[w].coming)
                 s->windows[w].kept = program->values[s->windows[w].row].flags & LB_VALUE_KEPT;
@@ -143,12 +148,12 @@ static lb_status outgrow(lb_recorder *recorder)
     return LB_OK;
 }
 
-static lb_status stage(lb_recorder *recorder, lb_window *window, const void *bytes, uint64_t size, lb_purpose purpose,
-                       lb_err *err)
+static lb_status stage(lb_recorder *recorder, lb_tracked_window *window, const void *bytes, uint64_t size,
+                       lb_keep_purpose purpose, lb_err *err)
 {
     bool fresh;
     const lb_blob_bytes blob = {window->blob, window->dtype, bytes, size};
-    LB_TRY(lb_stage_blob(recorder->stage, &blob, lb_keep_level_of(purpose), &fresh, err));
+    LB_TRY(lb_flight_stage_blob(recorder->stage, &blob, lb_keep_level_of(purpose), &fresh, err));
     window->kept = true;
     recorder->program->values[window->row].flags |= LB_VALUE_KEPT;
     if (fresh && purpose == LB_FOR_LAYER && recorder->keep.level == LB_LEVEL_LAYERS)
@@ -156,20 +161,20 @@ static lb_status stage(lb_recorder *recorder, lb_window *window, const void *byt
     return fresh ? outgrow(recorder) : LB_OK;
 }
 
-lb_status lb_contents_keep(lb_recorder *recorder, const lb_known *storage, lb_window *window, lb_purpose purpose,
-                           lb_err *err)
+lb_status lb_value_bytes_keep(lb_recorder *recorder, const lb_tracked *storage, lb_tracked_window *window,
+                              lb_keep_purpose purpose, lb_err *err)
 {
     if (window->last <= window->first) return LB_OK;
     if (window->kept) {
-        if (recorder->stage) lb_stage_lower(recorder->stage, window->blob, lb_keep_level_of(purpose));
+        if (recorder->stage) lb_flight_stage_lower(recorder->stage, window->blob, lb_keep_level_of(purpose));
         return LB_OK;
     }
-    const uint8_t *bytes = lb_contents_bytes(recorder, storage, (uint64_t)window->first, (uint64_t)window->last);
-    return bytes ? lb_contents_keep_bytes(recorder, window, bytes, purpose, err) : LB_OK; /* its device is lost */
+    const uint8_t *bytes = lb_device_bytes_of(recorder, storage, (uint64_t)window->first, (uint64_t)window->last);
+    return bytes ? lb_value_bytes_keep_bytes(recorder, window, bytes, purpose, err) : LB_OK; /* its device is lost */
 }
 
-lb_status lb_contents_keep_bytes(lb_recorder *recorder, lb_window *window, const uint8_t *bytes, lb_purpose purpose,
-                                 lb_err *err)
+lb_status lb_value_bytes_keep_bytes(lb_recorder *recorder, lb_tracked_window *window, const uint8_t *bytes,
+                                    lb_keep_purpose purpose, lb_err *err)
 {
     const uint64_t size = (uint64_t)(window->last - window->first);
     if (lb_digest_is_none(window->blob)) {
@@ -177,7 +182,7 @@ lb_status lb_contents_keep_bytes(lb_recorder *recorder, lb_window *window, const
         recorder->program->values[window->row].blob = window->blob;
     }
     const bool known = is_stored(recorder, window->blob);
-    if (recorder->stage && !known && (purpose != LB_FOR_SOURCE || lb_stage_has(recorder->stage, window->blob)))
+    if (recorder->stage && !known && (purpose != LB_FOR_SOURCE || lb_flight_stage_has(recorder->stage, window->blob)))
         return stage(recorder, window, bytes, size, purpose, err);
     LB_TRY(store(recorder, window, bytes, size, &window->kept, err));
     if (!window->kept) return LB_OK;
@@ -187,25 +192,26 @@ lb_status lb_contents_keep_bytes(lb_recorder *recorder, lb_window *window, const
     return recorder->stage ? outgrow(recorder) : LB_OK;
 }
 
-bool lb_contents_covered(lb_recorder *recorder, const lb_known *storage, const lb_window *window, lb_purpose purpose)
+bool lb_value_bytes_covered(lb_recorder *recorder, const lb_tracked *storage, const lb_tracked_window *window,
+                            lb_keep_purpose purpose)
 {
     for (uint32_t w = 0; w < storage->n_windows; w++) {
-        const lb_window *other = &storage->windows[w];
+        const lb_tracked_window *other = &storage->windows[w];
         if (!other->kept || other->row == LB_NONE || other->first > window->first || other->last < window->last)
             continue;
         if (other->coming)
-            lb_coming_lower(other->coming, purpose);
+            lb_in_flight_lower(other->coming, purpose);
         else if (recorder->stage)
-            lb_stage_lower(recorder->stage, other->blob, lb_keep_level_of(purpose));
+            lb_flight_stage_lower(recorder->stage, other->blob, lb_keep_level_of(purpose));
         return true;
     }
     return false;
 }
 
-bool lb_contents_left(const lb_known *storage, const lb_window *window)
+bool lb_value_bytes_left(const lb_tracked *storage, const lb_tracked_window *window)
 {
     for (uint32_t w = 0; w < storage->n_windows; w++) {
-        const lb_window *other = &storage->windows[w];
+        const lb_tracked_window *other = &storage->windows[w];
         if ((other->kept || other->left) && other->row != LB_NONE && other->first <= window->first &&
             other->last >= window->last)
             return true;
@@ -219,22 +225,23 @@ static lb_status put_blob(void *context, lb_digest digest, lb_dtype dtype, const
 }
 
 /* What they took is what the next step is expected to take. */
-lb_status lb_contents_unstage(lb_recorder *recorder, lb_err *err)
+lb_status lb_value_bytes_unstage(lb_recorder *recorder, lb_err *err)
 {
-    lb_stage *stage = recorder->stage;
+    lb_flight_stage *stage = recorder->stage;
     if (!stage) return LB_OK;
-    const uint64_t sources = lb_stage_bytes(stage, LB_LEVEL_SOURCES), layers = lb_stage_bytes(stage, LB_LEVEL_LAYERS),
-                   ops = lb_stage_bytes(stage, LB_LEVEL_OPS);
+    const uint64_t sources = lb_flight_stage_bytes(stage, LB_LEVEL_SOURCES),
+                   layers = lb_flight_stage_bytes(stage, LB_LEVEL_LAYERS),
+                   ops = lb_flight_stage_bytes(stage, LB_LEVEL_OPS);
     lb_keep_spent(&recorder->keep, LB_FOR_SOURCE, sources + layers + ops);
     lb_keep_measured(&recorder->keep, layers, ops);
     recorder->stage = NULL;
-    if (recorder->spool) return lb_write_queue_stage(recorder->spool, stage, err);
-    const lb_status status = lb_stage_each(stage, put_blob, recorder->writer, err);
-    lb_stage_free(stage);
+    if (recorder->write_queue) return lb_write_queue_stage(recorder->write_queue, stage, err);
+    const lb_status status = lb_flight_stage_each(stage, put_blob, recorder->writer, err);
+    lb_flight_stage_free(stage);
     return status;
 }
 
-/* ---- beside the run ---------------------------------------------------------------------------------------------------- */
+/* ---- beside the run ---------------------------------------------------------------------------------------------- */
 
 #define TOO_SMALL (64u << 10)     /* bytes that are read sooner than another thread is told of them */
 #define MOST_BEHIND (64ull << 20) /* bytes that may wait: the host keeps them alive */
@@ -242,18 +249,18 @@ lb_status lb_contents_unstage(lb_recorder *recorder, lb_err *err)
 struct lb_promise {
     lb_work work;
     lb_promise *next; /* of the same storage */
-    lb_known *storage;
+    lb_tracked *storage;
     uint64_t hash;       /* of the window */
     uint32_t statistics; /* row that is free for it */
 };
 
-static bool may_wait(const lb_recorder *recorder, const lb_late *late)
+static bool may_wait(const lb_recorder *recorder, const lb_unmeasured *late)
 {
-    return recorder->beside && !late->wanted && !late->filled && !late->storage->escaped && !late->storage->device &&
+    return recorder->async && !late->wanted && !late->filled && !late->storage->escaped && !late->storage->device &&
            lb_dtype_bytes(late->seen.dtype, (size_t)lb_layout_numel(&late->seen.layout)) >= TOO_SMALL;
 }
 
-bool lb_contents_promised(const lb_window *window, const lb_seen *seen)
+bool lb_value_bytes_promised(const lb_tracked_window *window, const lb_host_tensor *seen)
 {
     const lb_promise *p = window->promise;
     const lb_tensor *main = &p->work.item.tensor;
@@ -271,17 +278,17 @@ static lb_status note_unheld(lb_recorder *recorder, int64_t key, lb_err *err)
     return LB_OK;
 }
 
-static lb_status promise(lb_recorder *recorder, const lb_late *late, lb_window *window, lb_err *err)
+static lb_status promise(lb_recorder *recorder, const lb_unmeasured *late, lb_tracked_window *window, lb_err *err)
 {
     LB_TRY(note_unheld(recorder, late->storage->key, err));
     lb_promise *p = calloc(1, sizeof *p);
     if (!p) return no_memory(err);
     p->work.item =
-        lb_contents_measuring(late->storage, &late->seen, window->first, window->last, LB_MEASURE_STATISTICS);
+        lb_value_bytes_measuring(late->storage, &late->seen, window->first, window->last, LB_MEASURE_STATISTICS);
     p->storage = late->storage;
     p->hash = late->hash;
     p->statistics = late->statistics;
-    if (!lb_measure_queue_add(recorder->backlog, &p->work)) {
+    if (!lb_measure_queue_add(recorder->measure_queue, &p->work)) {
         free(p);
         return no_memory(err);
     }
@@ -296,27 +303,27 @@ static lb_status promise(lb_recorder *recorder, const lb_late *late, lb_window *
 /* What was measured gets to its window, and to the views of the same bytes that were met meanwhile. */
 static void fulfil(lb_recorder *recorder, lb_promise *p)
 {
-    lb_known *storage = p->storage;
+    lb_tracked *storage = p->storage;
     lb_promise **link = &storage->promises;
     while (*link != p) link = &(*link)->next;
     *link = p->next;
     p->storage = NULL;
-    lb_window *main = lb_known_window(storage, p->hash);
+    lb_tracked_window *main = lb_tracked_find_window(storage, p->hash);
     recorder->program->statistics[p->statistics] = p->work.item.out.statistics;
-    lb_contents_arrived(recorder, main, p->statistics, &p->work.item.out);
+    lb_value_bytes_arrived(recorder, main, p->statistics, &p->work.item.out);
     main->promise = NULL;
     for (uint32_t w = 0; w < storage->n_windows; w++) {
-        lb_window *view = &storage->windows[w];
+        lb_tracked_window *view = &storage->windows[w];
         if (view->promise != p) continue;
         view->promise = NULL;
-        lb_contents_derive(recorder, view, main);
+        lb_value_bytes_derive(recorder, view, main);
     }
 }
 
 /* Those that are done leave the queue, and as many as make it that short. */
 static void advance(lb_recorder *recorder, uint64_t most_bytes)
 {
-    lb_measure_queue *backlog = recorder->backlog;
+    lb_measure_queue *backlog = recorder->measure_queue;
     for (lb_work *oldest; backlog && (oldest = lb_measure_queue_oldest(backlog));) {
         if (!lb_measure_queue_is_done(oldest)) {
             if (lb_measure_queue_bytes(backlog) <= most_bytes) return;
@@ -330,29 +337,29 @@ static void advance(lb_recorder *recorder, uint64_t most_bytes)
     }
 }
 
-void lb_contents_settle(lb_recorder *recorder, lb_known *storage)
+void lb_value_bytes_settle(lb_recorder *recorder, lb_tracked *storage)
 {
-    lb_coming_detach(storage);
+    lb_in_flight_detach(storage);
     /* The newest comes first in the list, and the helper begins with the oldest. */
     while (storage->promises) {
         lb_promise *p = storage->promises;
-        lb_measure_queue_finish(recorder->backlog, &p->work);
+        lb_measure_queue_finish(recorder->measure_queue, &p->work);
         fulfil(recorder, p);
     }
 }
 
-void lb_contents_settle_all(lb_recorder *recorder)
+void lb_value_bytes_settle_all(lb_recorder *recorder)
 {
     advance(recorder, 0);
 }
 
-void lb_contents_drop(lb_recorder *recorder)
+void lb_value_bytes_drop(lb_recorder *recorder)
 {
-    lb_work *work = recorder->backlog ? lb_measure_queue_oldest(recorder->backlog) : NULL;
-    if (!lb_measure_queue_free(recorder->backlog)) work = NULL;
-    recorder->backlog = NULL;
+    lb_work *work = recorder->measure_queue ? lb_measure_queue_oldest(recorder->measure_queue) : NULL;
+    if (!lb_measure_queue_free(recorder->measure_queue)) work = NULL;
+    recorder->measure_queue = NULL;
     recorder->n_unheld = 0;
-    recorder->beside = false;
+    recorder->async = false;
     recorder->n_fulfilled = recorder->n_promised;
     while (work) {
         lb_promise *p = (lb_promise *)work;
@@ -362,129 +369,131 @@ void lb_contents_drop(lb_recorder *recorder)
     }
 }
 
-/* ---- results of an op ---------------------------------------------------------------------------------------------- */
+/* ---- results of an op -------------------------------------------------------------------------------------------- */
 
-/* All results of an op are measured together, by several threads where that pays: see lb_contents_measure_late. */
-lb_status lb_contents_later(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_window *window,
-                            const lb_seen *seen, lb_err *err)
+/* All results of an op are measured together, by several threads where that pays: see lb_value_bytes_measure_late. */
+lb_status lb_value_bytes_later(lb_recorder *recorder, const lb_op_site *at, lb_tracked *storage,
+                               const lb_tracked_window *window, const lb_host_tensor *seen, lb_err *err)
 {
     const lb_value *value = &recorder->program->values[window->row];
-    if (!lb_contents_readable(storage, seen) || value->flags & LB_VALUE_UNDEFINED) return LB_OK;
+    if (!lb_device_bytes_readable(storage, seen) || value->flags & LB_VALUE_UNDEFINED) return LB_OK;
     /* Like a source, a choice cannot be had from a replay that rounds differently: a tie may fall to the other side. */
     const bool choice = at->reads_floats && !lb_dtype_is_float(value->dtype);
     const bool source = value->flags & LB_VALUE_SOURCE || choice;
-    const lb_purpose purpose = source ? LB_FOR_SOURCE : at->keep_for;
+    const lb_keep_purpose purpose = source ? LB_FOR_SOURCE : at->keep_for;
     bool wanted = at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name));
     if (wanted && lb_graph_is_ahead(recorder, storage)) {
         const lb_taped_slot *slot = lb_graph_slot(recorder, storage, window->hash);
         wanted = slot && slot->each_run;
-        if (!wanted && window->last > window->first && !lb_contents_covered(recorder, storage, window, purpose))
+        if (!wanted && window->last > window->first && !lb_value_bytes_covered(recorder, storage, window, purpose))
             lb_graph_left(recorder, purpose);
     }
     if (!wanted && !source) lb_keep_left(&recorder->keep, LB_FOR_RESULT, (uint64_t)(window->last - window->first));
-    lb_late *late = lb_array_fit(recorder->late, &recorder->cap_late, recorder->n_late + 1, sizeof *late);
+    lb_unmeasured *late =
+        lb_array_fit(recorder->unmeasured, &recorder->cap_unmeasured, recorder->n_unmeasured + 1, sizeof *late);
     if (!late) return no_memory(err);
-    recorder->late = late;
-    recorder->late[recorder->n_late++] = (lb_late){.storage = storage,
-                                                   .hash = window->hash,
-                                                   .seen = *seen,
-                                                   .purpose = purpose,
-                                                   .wanted = wanted,
-                                                   .filled = at->filled,
-                                                   .verified = at->phase == LB_PHASE_OPTIMIZER};
+    recorder->unmeasured = late;
+    recorder->unmeasured[recorder->n_unmeasured++] = (lb_unmeasured){.storage = storage,
+                                                                     .hash = window->hash,
+                                                                     .seen = *seen,
+                                                                     .purpose = purpose,
+                                                                     .wanted = wanted,
+                                                                     .filled = at->filled,
+                                                                     .verified = at->phase == LB_PHASE_OPTIMIZER};
     return LB_OK;
 }
 
-static lb_status measure_now(lb_recorder *recorder, const lb_late *late, uint32_t n, lb_err *err)
+static lb_status measure_now(lb_recorder *recorder, const lb_unmeasured *late, uint32_t n, lb_err *err)
 {
     lb_measuring few[4], *items = n <= 4 ? few : malloc(n * sizeof *items);
     if (!items) return no_memory(err);
     for (uint32_t i = 0; i < n; i++) {
-        const lb_window *window = lb_known_window(late[i].storage, late[i].hash);
-        items[i] = lb_contents_measuring(late[i].storage, &late[i].seen, window->first, window->last,
-                                         LB_MEASURE_STATISTICS | (late[i].wanted ? LB_MEASURE_BLOB : 0));
+        const lb_tracked_window *window = lb_tracked_find_window(late[i].storage, late[i].hash);
+        items[i] = lb_value_bytes_measuring(late[i].storage, &late[i].seen, window->first, window->last,
+                                            LB_MEASURE_STATISTICS | (late[i].wanted ? LB_MEASURE_BLOB : 0));
     }
     lb_status status = lb_measure(items, n) ? LB_OK : no_memory(err);
     bool measured = status == LB_OK;
     for (uint32_t i = 0; i < n && measured; i++) {
-        lb_window *window = lb_known_window(late[i].storage, late[i].hash);
+        lb_tracked_window *window = lb_tracked_find_window(late[i].storage, late[i].hash);
         if (status != LB_OK) {
             free(items[i].out.leaves);
             continue;
         }
         recorder->program->statistics[late[i].statistics] = items[i].out.statistics;
-        lb_contents_arrived(recorder, window, late[i].statistics, &items[i].out);
+        lb_value_bytes_arrived(recorder, window, late[i].statistics, &items[i].out);
         window->verified = late[i].verified;
-        if (late[i].wanted) status = lb_contents_keep(recorder, late[i].storage, window, late[i].purpose, err);
+        if (late[i].wanted) status = lb_value_bytes_keep(recorder, late[i].storage, window, late[i].purpose, err);
     }
     if (items != few) free(items);
     return status;
 }
 
 /* Of a device: one after the other, so that what is fetched to be measured is there to be kept. */
-static lb_status take_late(lb_recorder *recorder, const lb_late *late, lb_err *err)
+static lb_status take_late(lb_recorder *recorder, const lb_unmeasured *late, lb_err *err)
 {
-    lb_window *window = lb_known_window(late->storage, late->hash);
-    lb_measuring item = lb_contents_measuring(late->storage, &late->seen, window->first, window->last,
-                                              LB_MEASURE_STATISTICS | (late->wanted ? LB_MEASURE_BLOB : 0));
+    lb_tracked_window *window = lb_tracked_find_window(late->storage, late->hash);
+    lb_measuring item = lb_value_bytes_measuring(late->storage, &late->seen, window->first, window->last,
+                                                 LB_MEASURE_STATISTICS | (late->wanted ? LB_MEASURE_BLOB : 0));
     bool there;
-    LB_TRY(lb_contents_take(recorder, late->storage, &item, late->wanted, &there, err));
+    LB_TRY(lb_device_bytes_take(recorder, late->storage, &item, late->wanted, &there, err));
     if (!there) return LB_OK;
     recorder->program->statistics[late->statistics] = item.out.statistics;
-    lb_contents_arrived(recorder, window, late->statistics, &item.out);
+    lb_value_bytes_arrived(recorder, window, late->statistics, &item.out);
     window->verified = late->verified;
-    return late->wanted ? lb_contents_keep(recorder, late->storage, window, late->purpose, err) : LB_OK;
+    return late->wanted ? lb_value_bytes_keep(recorder, late->storage, window, late->purpose, err) : LB_OK;
 }
 
 /* Rows have the same order however long it takes to fill them. */
 static lb_status add_rows(lb_recorder *recorder, lb_err *err)
 {
     const lb_statistics none = {0};
-    for (uint32_t i = 0; i < recorder->n_late; i++) {
-        recorder->late[i].statistics = lb_program_add_statistics(recorder->program, &none);
-        if (recorder->late[i].statistics == LB_NONE) return no_memory(err);
+    for (uint32_t i = 0; i < recorder->n_unmeasured; i++) {
+        recorder->unmeasured[i].statistics = lb_program_add_statistics(recorder->program, &none);
+        if (recorder->unmeasured[i].statistics == LB_NONE) return no_memory(err);
     }
     return LB_OK;
 }
 
-/* The values of devices that go on meanwhile set out together; the others of `late` move down, and *n is how many they are. */
+/* The values of devices that go on meanwhile set out together; the others of `late` move down, and *n is how many they
+ * are. */
 static lb_status submit_coming(lb_recorder *recorder, uint32_t *n, lb_err *err)
 {
-    lb_late few[8], *coming = recorder->n_late <= 8 ? few : malloc(recorder->n_late * sizeof *coming);
+    lb_unmeasured few[8], *coming = recorder->n_unmeasured <= 8 ? few : malloc(recorder->n_unmeasured * sizeof *coming);
     if (!coming) return no_memory(err);
     uint32_t n_coming = 0;
     *n = 0;
-    for (uint32_t i = 0; i < recorder->n_late; i++) {
-        const lb_late late = recorder->late[i];
-        if (lb_coming_is_possible(recorder, &late))
+    for (uint32_t i = 0; i < recorder->n_unmeasured; i++) {
+        const lb_unmeasured late = recorder->unmeasured[i];
+        if (lb_in_flight_is_possible(recorder, &late))
             coming[n_coming++] = late;
         else
-            recorder->late[(*n)++] = late;
+            recorder->unmeasured[(*n)++] = late;
     }
-    const lb_status status = n_coming ? lb_coming_submit(recorder, coming, n_coming, err) : LB_OK;
+    const lb_status status = n_coming ? lb_in_flight_submit(recorder, coming, n_coming, err) : LB_OK;
     if (coming != few) free(coming);
     return status;
 }
 
-lb_status lb_contents_measure_late(lb_recorder *recorder, lb_err *err)
+lb_status lb_value_bytes_measure_late(lb_recorder *recorder, lb_err *err)
 {
-    if (!recorder->n_late) return LB_OK;
-    uint32_t n = recorder->n_late, now = 0; /* that cannot wait */
+    if (!recorder->n_unmeasured) return LB_OK;
+    uint32_t n = recorder->n_unmeasured, now = 0; /* that cannot wait */
     lb_status status = add_rows(recorder, err);
     if (status == LB_OK && recorder->n_devices) status = submit_coming(recorder, &n, err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        lb_late *late = &recorder->late[i];
+        lb_unmeasured *late = &recorder->unmeasured[i];
         if (may_wait(recorder, late))
-            status = promise(recorder, late, lb_known_window(late->storage, late->hash), err);
+            status = promise(recorder, late, lb_tracked_find_window(late->storage, late->hash), err);
         else if (late->storage->device)
             status = take_late(recorder, late, err);
         else
-            recorder->late[now++] = *late;
+            recorder->unmeasured[now++] = *late;
     }
-    recorder->n_late = 0;
-    if (status == LB_OK && now) status = measure_now(recorder, recorder->late, now, err);
+    recorder->n_unmeasured = 0;
+    if (status == LB_OK && now) status = measure_now(recorder, recorder->unmeasured, now, err);
     advance(recorder, MOST_BEHIND);
-    if (status == LB_OK) status = lb_coming_advance(recorder, false, err);
-    lb_fetched_trim(recorder);
+    if (status == LB_OK) status = lb_in_flight_advance(recorder, false, err);
+    lb_device_bytes_trim(recorder);
     return status;
 }

@@ -1,14 +1,14 @@
 /* Rows, columns and lookup: see archive_index.h. */
-#include "archive_index.h"
+#include "archive/archive_index.h"
 
-#include "coding.h"
-#include "msgpack_cursor.h"
+#include "archive/coding.h"
+#include "base/msgpack_cursor.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <inttypes.h>
 #include <stdio.h>
 
-/* ---- gathering ----------------------------------------------------------------------------------------------------- */
+/* ---- gathering --------------------------------------------------------------------------------------------------- */
 
 #define ADD_ROW(function, type, array, count)                                                                          \
     bool function(lb_index_rows *rows, const type *row)                                                                \
@@ -86,7 +86,7 @@ void lb_index_release(lb_index *index)
     memset(index, 0, sizeof *index);
 }
 
-/* ---- lookup -------------------------------------------------------------------------------------------------------- */
+/* ---- lookup ------------------------------------------------------------------------------------------------------ */
 
 uint64_t lb_index_find(const lb_index *index, lb_digest digest)
 {
@@ -118,7 +118,7 @@ lb_blob_row lb_index_blob(const lb_index *index, uint64_t row)
     return blob;
 }
 
-/* ---- tables of columns --------------------------------------------------------------------------------------------- */
+/* ---- tables of columns ------------------------------------------------------------------------------------------- */
 
 typedef struct column {
     const char *name;
@@ -163,7 +163,7 @@ static lb_status read_columns(lb_cursor *c, const char *table, const column *col
     return LB_OK;
 }
 
-/* ---- the closing index as bytes ------------------------------------------------------------------------------------ */
+/* ---- the closing index as bytes ---------------------------------------------------------------------------------- */
 
 static void encode_segments(msgpack_packer *p, const char *key, const lb_segment_row *rows, uint32_t n, bool tables)
 {
@@ -304,7 +304,7 @@ lb_status lb_index_decode(const void *bytes, size_t size, const char *source, ui
     return status;
 }
 
-/* ---- packs and commits --------------------------------------------------------------------------------------------- */
+/* ---- packs and commits ------------------------------------------------------------------------------------------- */
 
 /* Empties `column`. */
 static void pack_column(msgpack_packer *p, const char *name, byte_buffer *column, byte_buffer *bytes)
@@ -318,7 +318,7 @@ static void pack_column(msgpack_packer *p, const char *name, byte_buffer *column
     for (uint64_t i = 0; i < n; i++) buffer_add_##type(&column, of_row_i);                                             \
     pack_column(p, name, &column, bytes);
 
-void lb_directory_encode(const lb_blob_row *rows, uint64_t n, byte_buffer *bytes)
+void lb_index_directory_encode(const lb_blob_row *rows, uint64_t n, byte_buffer *bytes)
 {
     byte_buffer column = {0};
     msgpack_packer packer = buffer_packer(bytes), *p = &packer;
@@ -331,8 +331,8 @@ void lb_directory_encode(const lb_blob_row *rows, uint64_t n, byte_buffer *bytes
     buffer_release(&column);
 }
 
-lb_status lb_directory_decode(const void *bytes, size_t size, const char *source, uint64_t offset,
-                              const lb_directory_area *area, lb_index_rows *rows, lb_err *err)
+lb_status lb_index_directory_decode(const void *bytes, size_t size, const char *source, uint64_t offset,
+                                    const lb_directory_area *area, lb_index_rows *rows, lb_err *err)
 {
     lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
     const char *digest = NULL, *at = NULL, *sizes = NULL, *dtype = NULL;
@@ -356,7 +356,7 @@ lb_status lb_directory_decode(const void *bytes, size_t size, const char *source
     return LB_OK;
 }
 
-void lb_commit_encode(uint64_t number, int64_t previous, const lb_entry_row *rows, uint64_t n, byte_buffer *bytes)
+void lb_index_commit_encode(uint64_t number, int64_t previous, const lb_entry_row *rows, uint64_t n, byte_buffer *bytes)
 {
     byte_buffer column = {0};
     msgpack_packer packer = buffer_packer(bytes), *p = &packer;
@@ -371,8 +371,8 @@ void lb_commit_encode(uint64_t number, int64_t previous, const lb_entry_row *row
     buffer_release(&column);
 }
 
-lb_status lb_commit_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_entry_row **rows,
-                           uint64_t *n, lb_err *err)
+lb_status lb_index_commit_decode(const void *bytes, size_t size, const char *source, uint64_t offset,
+                                 lb_entry_row **rows, uint64_t *n, lb_err *err)
 {
     lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
     const char *kind = NULL, *header = NULL, *sizes = NULL, *digest = NULL;

@@ -1,12 +1,13 @@
 /* What an archive holds, row by row, and the bytes of commits, pack directories and the closing index.
  *
- * Blob rows stay columns: the index of a closed archive is used where it lies in the file, sorted by digest, so that opening
- * 100,000 blobs reads nothing but a checksum. The other rows are few and become structs. Private to formats/. */
+ * Blob rows stay columns: the index of a closed archive is used where it lies in the file, sorted by digest, so that
+ * opening 100,000 blobs reads nothing but a checksum. The other rows are few and become structs. Private to
+ * formats/. */
 #ifndef LB_ARCHIVE_INDEX_H
 #define LB_ARCHIVE_INDEX_H
 
-#include "byte_buffer.h"
-#include "record.h"
+#include "base/byte_buffer.h"
+#include "archive/record.h"
 
 #define LB_NO_PACK UINT32_MAX
 
@@ -73,7 +74,8 @@ bool lb_index_add_program(lb_index_rows *rows, const lb_segment_row *row);
 bool lb_index_add_table(lb_index_rows *rows, const lb_segment_row *row);
 void lb_index_rows_release(lb_index_rows *rows);
 
-/* Sorts the blobs (of equal digests the first stays) and turns rows into an index that owns its memory. Empties `rows`. */
+/* Sorts the blobs (of equal digests the first stays) and turns rows into an index that owns its memory. Empties
+ * `rows`. */
 lb_status lb_index_build(lb_index_rows *rows, lb_index *index, lb_err *err);
 void lb_index_release(lb_index *index);
 
@@ -87,20 +89,21 @@ uint64_t lb_index_find(const lb_index *index, lb_digest digest);
 lb_blob_row lb_index_blob(const lb_index *index, uint64_t row);
 
 /* The directory of a pack. */
-void lb_directory_encode(const lb_blob_row *rows, uint64_t n, byte_buffer *bytes);
+void lb_index_directory_encode(const lb_blob_row *rows, uint64_t n, byte_buffer *bytes);
 /* Where the blobs of a directory lie: `at` counts in the file, or in the decoded pack when `pack` is one. */
 typedef struct lb_directory_area {
     uint64_t at, bytes;
     uint32_t pack;
 } lb_directory_area;
 /* Appends a row per blob. */
-lb_status lb_directory_decode(const void *bytes, size_t size, const char *source, uint64_t offset,
-                              const lb_directory_area *area, lb_index_rows *rows, lb_err *err);
+lb_status lb_index_directory_decode(const void *bytes, size_t size, const char *source, uint64_t offset,
+                                    const lb_directory_area *area, lb_index_rows *rows, lb_err *err);
 
 /* A commit: the entries since the one before. */
-void lb_commit_encode(uint64_t number, int64_t previous, const lb_entry_row *rows, uint64_t n, byte_buffer *bytes);
+void lb_index_commit_encode(uint64_t number, int64_t previous, const lb_entry_row *rows, uint64_t n,
+                            byte_buffer *bytes);
 /* `*rows` is malloc'ed; `data` of each is 0. */
-lb_status lb_commit_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_entry_row **rows,
-                           uint64_t *n, lb_err *err);
+lb_status lb_index_commit_decode(const void *bytes, size_t size, const char *source, uint64_t offset,
+                                 lb_entry_row **rows, uint64_t *n, lb_err *err);
 
 #endif

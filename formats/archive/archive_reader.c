@@ -1,12 +1,13 @@
 /* Reading one archive: see lastbit/archive.h.
  *
- * The file is mapped and blobs are used where they lie. What is decoded (compressed blobs, programs, tables) is published
- * with one compare-and-swap: two threads may do the same work once, neither waits. Bytes are believed after their digest
- * was found right, once per blob; so an index that lies can make a blob unreadable but never wrong. */
-#include "archive_reader.h"
+ * The file is mapped and blobs are used where they lie. What is decoded (compressed blobs, programs) is
+ * published with one compare-and-swap: two threads may do the same work once, neither waits. Bytes are believed after
+ * their digest was found right, once per blob; so an index that lies can make a blob unreadable but never wrong. */
+#include "archive/archive_reader.h"
 
-#include "coding.h"
-#include "program_store.h"
+#include "archive/coding.h"
+#include "base/hash.h"
+#include "program/program_store.h"
 
 #include <lastbit/input.h>
 
@@ -16,7 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* ---- opening --------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static lb_status map_file(lb_archive *a, lb_err *err)
 {
@@ -48,7 +49,8 @@ static lb_status map_file(lb_archive *a, lb_err *err)
 static lb_status use_closing_index(lb_archive *a, lb_err *err)
 {
     lb_locator l;
-    if (a->size < LB_LOCATOR_FROM_END || !lb_locator_decode(a->map + a->size - LB_LOCATOR_FROM_END, &l)) return LB_OK;
+    if (a->size < LB_LOCATOR_FROM_END || !lb_record_locator_decode(a->map + a->size - LB_LOCATOR_FROM_END, &l))
+        return LB_OK;
     if (l.major > LB_FORMAT_MAJOR)
         return lb_fail(err, LB_ERR_VERSION, "%s: format %u.%u, this program reads %d.x: use a newer lastbit", a->path,
                        (unsigned)l.major, (unsigned)l.minor, LB_FORMAT_MAJOR);
@@ -56,8 +58,10 @@ static lb_status use_closing_index(lb_archive *a, lb_err *err)
     const char *bytes = a->map + l.index_data;
     if (!lb_digest_equal(lb_digest_bytes(bytes, l.index_size), l.index_digest)) return LB_OK;
     a->index_at = l.index_data;
-    a->closed = lb_index_decode(bytes, l.index_size, a->path, l.index_data, &a->index, NULL) == LB_OK;
-    return LB_OK;
+    lb_err why = LB_ERR_INIT;
+    const lb_status status = lb_index_decode(bytes, l.index_size, a->path, l.index_data, &a->index, &why);
+    a->closed = status == LB_OK;
+    return lb_is_refusal(status) ? lb_fail(err, status, "%s", why.message) : LB_OK;
 }
 
 static lb_status use_scan(lb_archive *a, bool salvage, lb_err *err)
@@ -93,6 +97,33 @@ static lb_status make_slots(lb_archive *a, lb_err *err)
     return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", a->path);
 }
 
+/* Is a table of the same name and rank among those that were looked at? It stands later, and counts alone. */
+static bool is_replaced(const lb_index *index, const lb_hash *seen, uint64_t key, const lb_segment_row *row)
+{
+    LB_HASH_EACH(i, seen, key)
+    if (index->tables[i].rank == row->rank && strcmp(index->tables[i].name, row->name) == 0) return true;
+    return false;
+}
+
+/* All of them, for they are small: who asks for one later is told that there is none, and never that it could not be
+ * read. One that is damaged counts as none; `lastbit verify` says where. */
+static lb_status read_tables(lb_archive *a, lb_err *err)
+{
+    lb_hash seen = {0};
+    lb_status status = LB_OK;
+    for (uint32_t i = a->index.n_tables; i-- > 0 && status == LB_OK;) {
+        const lb_segment_row *row = &a->index.tables[i];
+        const uint64_t key = lb_digest_bytes(row->name, strlen(row->name)).lo + (uint64_t)row->rank;
+        lb_err why = LB_ERR_INIT;
+        if (is_replaced(&a->index, &seen, key, row)) continue;
+        status = lb_hash_add(&seen, key, i) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", a->path);
+        const lb_status read = status == LB_OK ? lb_archive_read_table(a, row, &a->tables[i], &why) : status;
+        if (status == LB_OK && lb_is_refusal(read)) status = lb_fail(err, read, "%s", why.message);
+    }
+    lb_hash_release(&seen);
+    return status;
+}
+
 static lb_status open_archive(const char *path, bool by_index, bool salvage, lb_archive **archive, lb_err *err)
 {
     lb_archive *a = (lb_archive *)calloc(1, sizeof *a);
@@ -105,6 +136,7 @@ static lb_status open_archive(const char *path, bool by_index, bool salvage, lb_
     if (status == LB_OK && by_index) status = use_closing_index(a, err);
     if (status == LB_OK && !a->closed) status = use_scan(a, salvage, err);
     if (status == LB_OK) status = make_slots(a, err);
+    if (status == LB_OK) status = read_tables(a, err);
     if (status == LB_OK)
         *archive = a;
     else
@@ -130,7 +162,7 @@ static void release_decoded(lb_archive *a)
     }
     for (uint32_t i = 0; a->packs && i < a->index.n_packs; i++) free(atomic_load(&a->packs[i]));
     for (uint32_t i = 0; a->programs && i < a->index.n_programs; i++) lb_program_free(atomic_load(&a->programs[i]));
-    for (uint32_t i = 0; a->tables && i < a->index.n_tables; i++) free(atomic_load(&a->tables[i]));
+    for (uint32_t i = 0; a->tables && i < a->index.n_tables; i++) free(a->tables[i]);
 }
 
 void lb_archive_close(lb_archive *archive)
@@ -141,7 +173,7 @@ void lb_archive_close(lb_archive *archive)
     free((void *)archive->decoded);
     free((void *)archive->packs);
     free((void *)archive->programs);
-    free((void *)archive->tables);
+    free(archive->tables);
     lb_index_release(&archive->index);
     lb_decode_limit_close(&archive->limit);
     if (archive->map) munmap((void *)(uintptr_t)archive->map, archive->size);
@@ -149,7 +181,7 @@ void lb_archive_close(lb_archive *archive)
     free(archive);
 }
 
-/* ---- stored bytes ---------------------------------------------------------------------------------------------------- */
+/* ---- stored bytes ------------------------------------------------------------------------------------------------ */
 
 /* `stored` bytes of the file that are `size` when decoded; `what` names them in messages. */
 typedef struct stored_bytes {
@@ -227,7 +259,7 @@ static lb_status decoded_bytes(lb_archive *a, _Atomic(void *) *slot, const store
     return LB_OK;
 }
 
-/* ---- blobs ----------------------------------------------------------------------------------------------------------- */
+/* ---- blobs ------------------------------------------------------------------------------------------------------- */
 
 static lb_status locate_blob(lb_archive *a, uint64_t number, const lb_blob_row *row, const char *what,
                              const void **bytes, lb_err *err)
@@ -326,7 +358,7 @@ void lb_archive_drop_pack(lb_archive *a, uint32_t pack)
     if (pack < a->index.n_packs) drop(a, atomic_exchange(&a->packs[pack], NULL), a->index.packs[pack].size);
 }
 
-/* ---- programs and tables --------------------------------------------------------------------------------------------- */
+/* ---- programs and tables ----------------------------------------------------------------------------------------- */
 
 /* The bytes of a program or table, and how messages about them begin. */
 typedef struct segment {
@@ -429,17 +461,11 @@ lb_status lb_archive_read_table(lb_archive *a, const lb_segment_row *row, char *
     return status;
 }
 
-const char *lb_archive_rank_table(lb_archive *archive, int32_t rank, const char *name)
+const char *lb_archive_rank_table(const lb_archive *archive, int32_t rank, const char *name)
 {
     for (uint32_t i = archive->index.n_tables; i-- > 0;) { /* a later one of the same name wins */
         const lb_segment_row *row = &archive->index.tables[i];
-        if (row->rank != rank || strcmp(row->name, name) != 0) continue;
-        char *standing = atomic_load(&archive->tables[i]), *mine;
-        if (standing) return standing;
-        if (lb_archive_read_table(archive, row, &mine, NULL) != LB_OK) return NULL;
-        if (atomic_compare_exchange_strong(&archive->tables[i], &standing, mine)) return mine;
-        free(mine);
-        return standing;
+        if (row->rank == rank && strcmp(row->name, name) == 0) return archive->tables[i];
     }
     return NULL;
 }

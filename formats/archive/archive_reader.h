@@ -2,7 +2,7 @@
 #ifndef LB_ARCHIVE_READER_H
 #define LB_ARCHIVE_READER_H
 
-#include "archive_scan.h"
+#include "archive/archive_scan.h"
 
 #include <lastbit/decode_limit.h>
 #include <stdatomic.h>
@@ -23,7 +23,7 @@ struct lb_archive {
     _Atomic(void *) *decoded; /* per coded blob */
     _Atomic(void *) *packs;   /* per coded pack */
     _Atomic(lb_program *) *programs;
-    _Atomic(char *) *tables;
+    char **tables;                 /* read when it is opened; NULL: damaged, or replaced by a later one */
     lb_decode_limit_account limit; /* on what is decoded of it */
 };
 
@@ -32,12 +32,14 @@ lb_status lb_archive_open_scanned(const char *path, bool salvage, lb_archive **a
 /* A table as JSON text, malloc'ed. */
 lb_status lb_archive_read_table(lb_archive *archive, const lb_segment_row *row, char **json, lb_err *err);
 /* The table of a rank (LB_NO_RANK: of the archive); NULL when there is none. */
-const char *lb_archive_rank_table(lb_archive *archive, int32_t rank, const char *name);
+const char *lb_archive_rank_table(const lb_archive *archive, int32_t rank, const char *name);
 /* Blob by row, digest checked the first time. */
 lb_status lb_archive_blob_row(lb_archive *archive, uint64_t row, const void **bytes, size_t *size, lb_err *err);
-/* Only that check, of a blob that is not in a pack: what is decoded for it is not kept, and a large blob never whole in memory. */
+/* Only that check, of a blob that is not in a pack: what is decoded for it is not kept, and a large blob never whole in
+ * memory. */
 lb_status lb_archive_check_row(lb_archive *archive, uint64_t row, lb_err *err);
-/* Frees what was decoded of a row, or of a pack. For a caller that alone uses the archive: bytes it was given are gone. */
+/* Frees what was decoded of a row, or of a pack. For a caller that alone uses the archive: bytes it was given are
+ * gone. */
 void lb_archive_drop_row(lb_archive *archive, uint64_t row);
 void lb_archive_drop_pack(lb_archive *archive, uint32_t pack);
 /* A program that the archive does not keep. */

@@ -1,16 +1,17 @@
-/* See archive_scan.h. libarchive walks the tar in memory; it copies nothing and skips payloads without touching them. */
-#include "archive_scan.h"
+/* See archive_scan.h. libarchive walks the tar in memory; it copies nothing and skips payloads without touching
+ * them. */
+#include "archive/archive_scan.h"
 
-#include "coding.h"
+#include "archive/coding.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <archive.h>
 #include <archive_entry.h>
 #include <inttypes.h>
 
 #define BLOCK 512
 
-/* ---- finding headers after damage ------------------------------------------------------------------------------------ */
+/* ---- finding headers after damage -------------------------------------------------------------------------------- */
 
 static bool is_extended_header(const unsigned char *block)
 {
@@ -34,7 +35,7 @@ static void note_damage(lb_scan *scan, uint64_t at)
     if (scan->skipped++ == 0) scan->damaged_at = at;
 }
 
-/* ---- walking --------------------------------------------------------------------------------------------------------- */
+/* ---- walking ----------------------------------------------------------------------------------------------------- */
 
 static bool add_entry(lb_scan *scan, const lb_scan_entry *entry)
 {
@@ -73,7 +74,7 @@ static taken take_entry(struct archive *tar, struct archive_entry *header, const
         ours = strcmp(name, LB_RECORD_ATTRIBUTE) == 0;
     lb_scan_entry entry = {.header = at, .size = (uint64_t)claimed};
     if (!ours || archive_entry_filetype(header) != AE_IFREG ||
-        lb_descriptor_decode(value, length, path, at, &entry.descriptor, NULL) != LB_OK)
+        lb_record_descriptor_decode(value, length, path, at, &entry.descriptor, NULL) != LB_OK)
         return FOREIGN;
     if (claimed <= 0 || (uint64_t)claimed > size - at) return TRUNCATED;
     if (archive_read_data_block(tar, &data, &n, &offset) != ARCHIVE_OK) return TRUNCATED;
@@ -157,7 +158,7 @@ void lb_scan_release(lb_scan *scan)
     scan->n = 0;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static lb_status add_pack(const char *map, const char *path, const lb_scan_entry *entry, lb_index_rows *rows,
                           lb_err *err)
@@ -170,7 +171,7 @@ static lb_status add_pack(const char *map, const char *path, const lb_scan_entry
         if (!lb_index_add_pack(rows, &row)) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
     uint64_t at = entry->data + d->directory;
-    return lb_directory_decode(map + at, entry->size - d->directory, path, at, &area, rows, err);
+    return lb_index_directory_decode(map + at, entry->size - d->directory, path, at, &area, rows, err);
 }
 
 static lb_status add_rows(const char *map, const char *path, const lb_scan_entry *entry, lb_index_rows *rows,

@@ -1,8 +1,9 @@
-/* Reading an archive record by record, without its index: after a kill, after damage, and to verify. Private to formats/. */
+/* Reading an archive record by record, without its index: after a kill, after damage, and to verify. Private to
+ * formats/. */
 #ifndef LB_ARCHIVE_SCAN_H
 #define LB_ARCHIVE_SCAN_H
 
-#include "archive_index.h"
+#include "archive/archive_index.h"
 
 typedef struct lb_scan_entry {
     uint64_t header, data, size;

@@ -2,19 +2,20 @@
  *
  *   head | blob … pack … program … table … | commit | … | commit | index | locator | two zero blocks
  *
- * The pax attribute of a record carries its descriptor, and for a large blob it is filled up with zeros so that the payload
- * begins on a page (tar_entry.h). Small blobs wait in memory and share one entry.
+ * The pax attribute of a record carries its descriptor, and for a large blob it is filled up with zeros so that the
+ * payload begins on a page (tar_entry.h). Small blobs wait in memory and share one entry.
  *
- * When writing fails the file is cut back to its last commit: it stays a whole archive, and everything after says why. */
-#include "archive_writer.h"
+ * When writing fails the file is cut back to its last commit: it stays a whole archive, and everything after says
+ * why. */
+#include "archive/archive_writer.h"
 
-#include "archive_index.h"
-#include "coding.h"
-#include "row_spill.h"
-#include "tar_entry.h"
+#include "archive/archive_index.h"
+#include "archive/coding.h"
+#include "archive/row_spill.h"
+#include "archive/tar_entry.h"
 
-#include <lastbit/array.h>
-#include <lastbit/digest_set.h>
+#include "base/array.h"
+#include "base/digest_set.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -47,7 +48,7 @@ struct lb_writer {
     byte_buffer payload; /* scratch */
 };
 
-/* ---- failing ------------------------------------------------------------------------------------------------------- */
+/* ---- failing ----------------------------------------------------------------------------------------------------- */
 
 static lb_status dead(const lb_writer *w, lb_err *err)
 {
@@ -88,7 +89,7 @@ bool lb_writer_has_blob(const lb_writer *writer, lb_digest digest)
     return lb_digest_memory_has(writer->known, digest);
 }
 
-/* ---- tar entries ---------------------------------------------------------------------------------------------------- */
+/* ---- tar entries ------------------------------------------------------------------------------------------------- */
 
 /* The zeros behind the last entry. They are written late, with what follows. */
 static bool finish_entry(lb_writer *w)
@@ -118,7 +119,7 @@ static lb_status put_record(lb_writer *w, const char *name, const lb_descriptor 
                             lb_entry_row *entry, lb_err *err)
 {
     char attribute[LB_TAR_ATTRIBUTE_MAX] = {0}, header[LB_TAR_HEADER_MAX];
-    size_t size = lb_descriptor_encode(descriptor, attribute);
+    size_t size = lb_record_descriptor_encode(descriptor, attribute);
     uint64_t payload = 0;
     for (int i = 0; i < n; i++) payload += pieces[i].size;
     if (!finish_entry(w)) return die(w, LB_ERR_IO, err, "cannot write");
@@ -132,7 +133,7 @@ static lb_status put_record(lb_writer *w, const char *name, const lb_descriptor 
     return add_entry(w, entry) ? LB_OK : die(w, LB_ERR_NOMEM, err, "there is no memory");
 }
 
-/* ---- open ----------------------------------------------------------------------------------------------------------- */
+/* ---- open -------------------------------------------------------------------------------------------------------- */
 
 static lb_status put_head(lb_writer *w, lb_err *err)
 {
@@ -211,7 +212,7 @@ lb_status lb_writer_open(const char *path, const lb_writer_options *options, lb_
     return lb_writer_open_coded(path, options, 0, writer, err);
 }
 
-/* ---- blobs ---------------------------------------------------------------------------------------------------------- */
+/* ---- blobs ------------------------------------------------------------------------------------------------------- */
 
 /* Writes what waits as one entry: the blobs, then their directory. */
 static lb_status flush_pack(lb_writer *w, waiting *small, lb_coding coding, lb_err *err)
@@ -223,7 +224,7 @@ static lb_status flush_pack(lb_writer *w, waiting *small, lb_coding coding, lb_e
         LB_TRY(lb_coding_encode(small->area.bytes, small->area.size, w->level, &coding, &stored, &stored_size, err));
     byte_buffer *directory = &w->payload;
     buffer_clear(directory);
-    lb_directory_encode(small->rows, small->n, directory);
+    lb_index_directory_encode(small->rows, small->n, directory);
     lb_descriptor d = {.kind = LB_RECORD_PACK,
                        .digest = lb_digest_bytes(directory->bytes, directory->size),
                        .coding = stored ? coding : 0,
@@ -315,7 +316,7 @@ lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, co
     return lb_digest_memory_add(writer->known, digest, size) ? LB_OK : no_memory(err, writer);
 }
 
-/* ---- programs and tables --------------------------------------------------------------------------------------------- */
+/* ---- programs and tables ----------------------------------------------------------------------------------------- */
 
 /* Compresses when the writer does, writes, and gives the row. `bytes` is freed. */
 static lb_status put_segment(lb_writer *w, const char *entry_name, lb_descriptor *d, void *bytes, size_t size,
@@ -412,7 +413,7 @@ lb_status lb_writer_table(lb_writer *writer, const char *name, const char *json,
     return lb_writer_rank_table(writer, LB_NO_RANK, name, json, err);
 }
 
-/* ---- commit and close ------------------------------------------------------------------------------------------------ */
+/* ---- commit and close -------------------------------------------------------------------------------------------- */
 
 lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
 {
@@ -422,7 +423,7 @@ lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
     if (w->n_entries == 0) return LB_OK;
     byte_buffer *b = &w->payload;
     buffer_clear(b);
-    lb_commit_encode(w->commits, w->previous_commit, w->entries, w->n_entries, b);
+    lb_index_commit_encode(w->commits, w->previous_commit, w->entries, w->n_entries, b);
     if (b->failed) return no_memory(err, w);
     lb_descriptor d = {.kind = LB_RECORD_COMMIT, .digest = lb_digest_bytes(b->bytes, b->size), .number = w->commits};
     char name[48];
@@ -442,8 +443,8 @@ lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
     return LB_OK;
 }
 
-/* Beside the bytes at hand: the columns of the index, a row per segment in it, a row per entry in the next commit; and the
- * headers and padding of a record, a commit, the index and the locator. */
+/* Beside the bytes at hand: the columns of the index, a row per segment in it, a row per entry in the next commit; and
+ * the headers and padding of a record, a commit, the index and the locator. */
 uint64_t lb_writer_bytes(const lb_writer *writer)
 {
     const lb_writer *w = writer;
@@ -467,7 +468,8 @@ static lb_status put_index(lb_writer *w, lb_err *err)
     lb_entry_row entry, last;
     LB_TRY(put_record(w, "index.msgpack", &d, &(piece){b->bytes, b->size}, 1, &entry, err));
 
-    /* The locator says how large the file is, so its own header is counted before it is written: both are 1024 bytes. */
+    /* The locator says how large the file is, so its own header is counted before it is written: both are 1024
+     * bytes. */
     if (!finish_entry(w)) return die(w, LB_ERR_IO, err, "cannot write");
     char bytes[LB_LOCATOR_BYTES];
     lb_locator locator = {LB_FORMAT_MAJOR,
@@ -477,7 +479,7 @@ static lb_status put_index(lb_writer *w, lb_err *err)
                           entry.size,
                           d.digest,
                           lb_output_offset(w->out) + 1536 + LB_LOCATOR_FROM_END};
-    lb_locator_encode(&locator, bytes);
+    lb_record_locator_encode(&locator, bytes);
     lb_descriptor l = {.kind = LB_RECORD_LOCATOR, .digest = lb_digest_bytes(bytes, sizeof bytes)};
     LB_TRY(put_record(w, "locator", &l, &(piece){bytes, sizeof bytes}, 1, &last, err));
     static const char end[2 * LB_TAR_BLOCK];

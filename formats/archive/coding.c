@@ -1,5 +1,5 @@
 /* Byte planes and zstd: see coding.h. */
-#include "coding.h"
+#include "archive/coding.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,8 +19,8 @@ lb_coding lb_coding_for(lb_dtype dtype)
     return bits > 8 ? (lb_coding)(bits / 8) : 1;
 }
 
-/* What these frames say they hold, and at most can: a block gives up to 128 KiB. False when they are no zstd frames that
- * state their size. (ZSTD_decompressBound believes the stated size.) */
+/* What these frames say they hold, and at most can: a block gives up to 128 KiB. False when they are no zstd frames
+ * that state their size. (ZSTD_decompressBound believes the stated size.) */
 static bool measure_frames(const unsigned char *at, size_t left, uint64_t *stated, uint64_t *most)
 {
     *stated = *most = 0;
@@ -136,7 +136,7 @@ lb_status lb_coding_decode(lb_coding coding, const void *stored, size_t stored_s
     return status;
 }
 
-/* ---- piece by piece --------------------------------------------------------------------------------------------------- */
+/* ---- piece by piece ---------------------------------------------------------------------------------------------- */
 
 enum { WINDOW_LOG_MAX = 25, PIECE = LB_DIGEST_LEAF };
 

@@ -1,8 +1,8 @@
 /* Descriptors and the locator: see record.h. */
-#include "record.h"
+#include "archive/record.h"
 
-#include "byte_buffer.h"
-#include "msgpack_cursor.h"
+#include "base/byte_buffer.h"
+#include "base/msgpack_cursor.h"
 
 #include <stdio.h>
 
@@ -31,7 +31,7 @@ static int fixed_write(void *data, const char *bytes, size_t n)
     return 0;
 }
 
-size_t lb_descriptor_encode(const lb_descriptor *d, char bytes[LB_DESCRIPTOR_MAX])
+size_t lb_record_descriptor_encode(const lb_descriptor *d, char bytes[LB_DESCRIPTOR_MAX])
 {
     fixed f = {bytes, 0};
     msgpack_packer packer, *p = &packer;
@@ -132,8 +132,8 @@ static lb_status read_field(lb_cursor *c, lb_descriptor *d, bool *has_kind)
     return lb_cursor_skip(c, "descriptor"); /* a later minor version added it */
 }
 
-lb_status lb_descriptor_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_descriptor *d,
-                               lb_err *err)
+lb_status lb_record_descriptor_decode(const void *bytes, size_t size, const char *source, uint64_t offset,
+                                      lb_descriptor *d, lb_err *err)
 {
     lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
     uint32_t pairs;
@@ -145,11 +145,11 @@ lb_status lb_descriptor_decode(const void *bytes, size_t size, const char *sourc
     return has_kind ? LB_OK : lb_cursor_fail(&c, "descriptor", "has no \"kind\"");
 }
 
-/* ---- locator ------------------------------------------------------------------------------------------------------- */
+/* ---- locator ----------------------------------------------------------------------------------------------------- */
 
 static const char locator_magic[16] = "lastbit-locator";
 
-void lb_locator_encode(const lb_locator *l, char bytes[LB_LOCATOR_BYTES])
+void lb_record_locator_encode(const lb_locator *l, char bytes[LB_LOCATOR_BYTES])
 {
     memset(bytes, 0, LB_LOCATOR_BYTES);
     memcpy(bytes, locator_magic, 16);
@@ -163,7 +163,7 @@ void lb_locator_encode(const lb_locator *l, char bytes[LB_LOCATOR_BYTES])
     digest_to_bytes(lb_digest_bytes(bytes, LB_LOCATOR_BYTES - 16), bytes + LB_LOCATOR_BYTES - 16);
 }
 
-bool lb_locator_decode(const char bytes[LB_LOCATOR_BYTES], lb_locator *l)
+bool lb_record_locator_decode(const char bytes[LB_LOCATOR_BYTES], lb_locator *l)
 {
     if (memcmp(bytes, locator_magic, 16) != 0) return false;
     lb_digest own = digest_from_bytes(bytes + LB_LOCATOR_BYTES - 16);

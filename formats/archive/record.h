@@ -54,9 +54,9 @@ typedef struct lb_descriptor {
 } lb_descriptor;
 
 /* Writes at most LB_DESCRIPTOR_MAX bytes; returns how many. */
-size_t lb_descriptor_encode(const lb_descriptor *descriptor, char bytes[LB_DESCRIPTOR_MAX]);
-lb_status lb_descriptor_decode(const void *bytes, size_t size, const char *source, uint64_t offset,
-                               lb_descriptor *descriptor, lb_err *err);
+size_t lb_record_descriptor_encode(const lb_descriptor *descriptor, char bytes[LB_DESCRIPTOR_MAX]);
+lb_status lb_record_descriptor_decode(const void *bytes, size_t size, const char *source, uint64_t offset,
+                                      lb_descriptor *descriptor, lb_err *err);
 
 /* The 512 bytes at the end of a closed archive that say where its index is. */
 #define LB_LOCATOR_BYTES 512
@@ -67,9 +67,9 @@ typedef struct lb_locator {
     lb_digest index_digest;
     uint64_t file_bytes;
 } lb_locator;
-void lb_locator_encode(const lb_locator *locator, char bytes[LB_LOCATOR_BYTES]);
+void lb_record_locator_encode(const lb_locator *locator, char bytes[LB_LOCATOR_BYTES]);
 /* False when these bytes are no locator: there is then no index, which is no error. */
-bool lb_locator_decode(const char bytes[LB_LOCATOR_BYTES], lb_locator *locator);
+bool lb_record_locator_decode(const char bytes[LB_LOCATOR_BYTES], lb_locator *locator);
 
 /* JSON text <-> MessagePack. `*bytes` and `*json` are malloc'ed and the caller's. */
 lb_status lb_table_encode(const char *json, void **bytes, size_t *size, lb_err *err);

@@ -1,7 +1,7 @@
 /* See row_spill.h. The file is a row of chunks: two counts, then the rows as they lie in memory. */
-#include "row_spill.h"
+#include "archive/row_spill.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/output.h>
 
 #include <errno.h>

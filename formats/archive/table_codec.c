@@ -1,9 +1,10 @@
-/* Tables: JSON text in the API, MessagePack in the file. Depth and element counts are bounded before anything is built. */
-#include "record.h"
+/* Tables: JSON text in the API, MessagePack in the file. Depth and element counts are bounded before anything is
+ * built. */
+#include "archive/record.h"
 
-#include "byte_buffer.h"
-#include "msgpack_cursor.h"
-#include "table_text.h"
+#include "base/byte_buffer.h"
+#include "base/msgpack_cursor.h"
+#include "archive/table_text.h"
 
 #include <lastbit/json_text.h>
 #include <lastbit/text.h>

@@ -1,6 +1,6 @@
 /* JSON text to MessagePack: see table_text.h. A recursive descent, bounded in depth, which writes what it has read. */
 #define _GNU_SOURCE /* strtod_l */
-#include "table_text.h"
+#include "archive/table_text.h"
 
 #include <errno.h>
 #include <locale.h>
@@ -34,7 +34,7 @@ static bool take(reading *r, char c, const char *wrong)
     return true;
 }
 
-/* ---- strings ---------------------------------------------------------------------------------------------------------- */
+/* ---- strings ----------------------------------------------------------------------------------------------------- */
 
 /* Bytes of the UTF-8 character at `s`, as RFC 3629 has it; 0: it is none. */
 static size_t utf8_bytes(const unsigned char *s)
@@ -150,14 +150,15 @@ static bool read_string(reading *r, bool key)
     return true;
 }
 
-/* ---- numbers ---------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 static size_t digits_at(const char *s)
 {
     return strspn(s, "0123456789");
 }
 
-/* The text is a number of JSON, so that strtoll and strtod read all of it; in the C locale, whatever the host has set. */
+/* The text is a number of JSON, so that strtoll and strtod read all of it; in the C locale, whatever the host has
+ * set. */
 static bool read_number(reading *r)
 {
     const char *s = r->at + (*r->at == '-'), *end;
@@ -190,7 +191,7 @@ static bool read_number(reading *r)
     return true;
 }
 
-/* ---- values ----------------------------------------------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static bool read_value(reading *r, int depth);
 

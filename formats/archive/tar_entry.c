@@ -1,5 +1,5 @@
 /* Headers of tar entries: see tar_entry.h. */
-#include "tar_entry.h"
+#include "archive/tar_entry.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ enum {
 };
 #define LARGEST_OCTAL ((uint64_t)1 << 33) /* eleven octal digits hold less */
 
-/* ---- pax records ------------------------------------------------------------------------------------------------------ */
+/* ---- pax records ------------------------------------------------------------------------------------------------- */
 
 /* Length of "LENGTH KEY=VALUE\n", which counts its own digits. */
 static size_t pax_length(size_t key, size_t value)
@@ -50,9 +50,10 @@ static size_t size_digits(uint64_t payload)
     return payload < LARGEST_OCTAL ? 0 : (size_t)snprintf(digits, sizeof digits, "%" PRIu64, payload);
 }
 
-/* ---- ustar headers ---------------------------------------------------------------------------------------------------- */
+/* ---- ustar headers ----------------------------------------------------------------------------------------------- */
 
-/* Where a name is cut in two: at the last slash that leaves at most NAME_BYTES behind it. 0: it fits as it is; SIZE_MAX: it does not fit. */
+/* Where a name is cut in two: at the last slash that leaves at most NAME_BYTES behind it. 0: it fits as it is;
+ * SIZE_MAX: it does not fit. */
 static size_t split_at(const char *name)
 {
     const size_t n = strlen(name);
@@ -102,7 +103,7 @@ static void put_pax_name(char to[NAME_BYTES + 1], const char *name)
     snprintf(to, NAME_BYTES + 1, "%.*sPaxHeader/%s", (int)(file - name), name, file);
 }
 
-/* ---- both ------------------------------------------------------------------------------------------------------------- */
+/* ---- both -------------------------------------------------------------------------------------------------------- */
 
 size_t lb_tar_entry_header(const char *name, const void *attribute, size_t attribute_bytes, uint64_t payload,
                            char bytes[LB_TAR_HEADER_MAX])

@@ -1,5 +1,5 @@
-/* Bytes that grow, with msgpack-c as one of the writers. Failure to grow is remembered, so that a row of appends needs one
- * check at its end. */
+/* Bytes that grow, with msgpack-c as one of the writers. Failure to grow is remembered, so that a row of appends needs
+ * one check at its end. */
 #ifndef LB_BYTE_BUFFER_H
 #define LB_BYTE_BUFFER_H
 

@@ -1,4 +1,5 @@
-/* See lastbit/decode_limit.h. Accounts are added up with atomic operations; two threads that meet at a limit may both be refused. */
+/* See lastbit/decode_limit.h. Accounts are added up with atomic operations; two threads that meet at a limit may both
+ * be refused. */
 #include <lastbit/decode_limit.h>
 
 #include <lastbit/json_text.h>
@@ -105,7 +106,7 @@ void lb_decode_limit_drop(lb_decode_limit_account *account, uint64_t bytes)
     subtract(&account->held, bytes), subtract(&everything.held, bytes);
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 /* What this thread's document may still take; without one, as much as there is. */
 static __thread uint64_t json_left = UINT64_MAX;

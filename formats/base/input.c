@@ -1,5 +1,5 @@
 /* Reading files and folders: see lastbit/input.h. */
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/input.h>
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* ---- refusals --------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static lb_err first = LB_ERR_INIT;
@@ -50,7 +50,7 @@ static lb_status failed(const char *path, const char *doing, lb_err *err)
     return LB_ERR_NOT_FOUND;
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------------------ */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 lb_status lb_input_look(const char *path, struct stat *found, lb_err *err)
 {
@@ -112,7 +112,7 @@ lb_status lb_input_stream_end(FILE *stream, const char *path, lb_err *err)
     return error ? lb_input_refuse(path, "read", error, err) : LB_OK;
 }
 
-/* ---- folders ---------------------------------------------------------------------------------------------------------- */
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
 
 static int by_text(const void *a, const void *b)
 {

@@ -1,12 +1,14 @@
 /* Jansson behind the gate for text: see lastbit/json_text.h. */
 #define _GNU_SOURCE /* vasprintf */
 #define LB_JSON_TEXT_OF_JANSSON
+#include <lastbit/decode_limit.h>
 #include <lastbit/input.h>
+#include <lastbit/input_lines.h>
 #include <lastbit/json_text.h>
 
 #include <lastbit/text.h>
 
-#include "byte_buffer.h"
+#include "base/byte_buffer.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -62,7 +64,7 @@ int lb_json_object_set(json_t *object, const char *key, json_t *value)
     return lb_json_object_set_new(object, key, json_incref(value));
 }
 
-/* ---- a value from a format ------------------------------------------------------------------------------------------ */
+/* ---- a value from a format --------------------------------------------------------------------------------------- */
 
 typedef struct packing {
     const char *at;
@@ -163,9 +165,10 @@ json_t *lb_json_pack(const char *format, ...)
     return NULL;
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* A character that people do not see, as JSON spells it; a byte that it could not hold, as we do. Outside of strings there is none. */
+/* A character that people do not see, as JSON spells it; a byte that it could not hold, as we do. Outside of strings
+ * there is none. */
 static void put_hidden(byte_buffer *to, int32_t c)
 {
     char text[16];
@@ -209,7 +212,7 @@ int lb_json_dumpf(const json_t *json, FILE *to, size_t flags)
     return failed;
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static void put_byte(byte_buffer *to, unsigned char byte)
 {
@@ -311,19 +314,16 @@ json_t *lb_json_loads(const char *text, size_t flags, json_error_t *why)
 json_t *lb_json_load_file(const char *path, size_t flags, json_error_t *why)
 {
     FILE *file;
+    char *text;
+    size_t size;
+    lb_err err = LB_ERR_INIT;
     if (lb_input_stream(path, &file, NULL) != LB_OK) return json_load_file(path, flags, why); /* which says why */
-    byte_buffer text = {0};
-    char part[1 << 14];
-    size_t n;
-    while ((n = fread(part, 1, sizeof part, file)) > 0) buffer_add(&text, part, n);
-    const bool failed = ferror(file) || text.failed;
-    const int number = errno;
-    fclose(file);
-    json_t *json = failed ? NULL : lb_json_loadb(text.bytes ? text.bytes : "", text.size, flags, why);
-    if (failed && why) {
-        *why = (json_error_t){.line = -1, .column = -1};
-        snprintf(why->text, sizeof why->text, "%s", text.failed ? "out of memory" : strerror(number));
+    if (lb_input_lines_rest(file, path, lb_decode_limit_room(), &text, &size, &err) != LB_OK) {
+        if (why) *why = (json_error_t){.line = -1, .column = -1};
+        if (why) snprintf(why->text, sizeof why->text, "%.150s", err.message);
+        return NULL;
     }
-    buffer_release(&text);
+    json_t *json = lb_json_loadb(text, size, flags, why);
+    free(text);
     return json;
 }

@@ -1,5 +1,6 @@
-/* See msgpack_cursor.h. Every object begins with one byte that says its type; `head` reads that and the size after it. */
-#include "msgpack_cursor.h"
+/* See msgpack_cursor.h. Every object begins with one byte that says its type; `head` reads that and the size after
+ * it. */
+#include "base/msgpack_cursor.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

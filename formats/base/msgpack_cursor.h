@@ -7,7 +7,7 @@
 #ifndef LB_MSGPACK_CURSOR_H
 #define LB_MSGPACK_CURSOR_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 #include <string.h>
 

@@ -1,10 +1,11 @@
 /* Writing files: see lastbit/output.h.
  *
- * Small pieces are gathered and written in larger ones that end at multiples of their size in the file, as the page cache likes it;
- * large ones go straight from the caller's memory to writev(2). It runs inside other people's processes, too: no signal may reach
- * them, so a limit on the size of files is looked up, not hit (SIGXFSZ would end the process). */
+ * Small pieces are gathered and written in larger ones that end at multiples of their size in the file, as the page
+ * cache likes it; large ones go straight from the caller's memory to writev(2). It runs inside other people's
+ * processes, too: no signal may reach them, so a limit on the size of files is looked up, not hit (SIGXFSZ would end
+ * the process). */
 #define _GNU_SOURCE /* fopencookie */
-#include "output_place.h"
+#include "base/output_place.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +38,7 @@ struct lb_output {
     FILE *stream;
 };
 
-/* ---- failing ------------------------------------------------------------------------------------------------------ */
+/* ---- failing ----------------------------------------------------------------------------------------------------- */
 
 static bool failed(lb_output *out, int error, const char *doing)
 {
@@ -71,9 +72,10 @@ bool lb_output_sync_parse(const char *text, lb_output_sync *sync)
     return false;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------ */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* "/dev/stdout", "/dev/fd/3": a copy of that descriptor, which keeps its place in what it writes to. −1: `path` is no such name. */
+/* "/dev/stdout", "/dev/fd/3": a copy of that descriptor, which keeps its place in what it writes to. −1: `path` is no
+ * such name. */
 static int own_descriptor(const char *path)
 {
     static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
@@ -166,7 +168,7 @@ lb_status lb_output_open(const char *path, const lb_output_options *options, lb_
     return status;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------ */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static bool fits_limit(const lb_output *out, uint64_t more)
 {
@@ -241,7 +243,7 @@ bool lb_output_flush(lb_output *output)
     return !output->error && write_all(output, NULL, 0);
 }
 
-/* ---- committing --------------------------------------------------------------------------------------------------- */
+/* ---- committing -------------------------------------------------------------------------------------------------- */
 
 static bool sync_now(lb_output *out)
 {
@@ -280,7 +282,7 @@ bool lb_output_cut(lb_output *output, uint64_t offset)
         out->used = 0;
         if (out->special || fstat(out->fd, &st) != 0) return false;
         if (out->options.way == LB_OUTPUT_APPENDED && (uint64_t)st.st_size != out->start + out->written)
-            return false; /* somebody else's line would go, too */
+            return false; /* another process's line would go, too */
         if (ftruncate(out->fd, (off_t)(out->start + offset)) != 0) return false;
         out->written = offset;
         out->synced = 0;

@@ -1,6 +1,6 @@
 /* Folders that appear whole: see lastbit/output.h. */
 #define _GNU_SOURCE /* asprintf, renameat2 */
-#include "output_place.h"
+#include "base/output_place.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,8 @@ struct lb_output_folder {
     char *path; /* of the draft */
 };
 
-/* Calls `each` with every name in a folder of the place; the first that it refuses is copied to `refused`. 0 or errno. */
+/* Calls `each` with every name in a folder of the place; the first that it refuses is copied to `refused`. 0 or
+ * errno. */
 static int list(const lb_output_place *place, const char *name,
                 bool (*each)(int folder, const char *name, void *context), void *context, char refused[256])
 {
@@ -105,7 +106,8 @@ const char *lb_output_folder_path(const lb_output_folder *folder)
     return folder->path;
 }
 
-/* Where names cannot be exchanged the old folder is moved away first: for a moment nothing has the name, and both are there. */
+/* Where names cannot be exchanged the old folder is moved away first: for a moment nothing has the name, and both are
+ * there. */
 static int replace_by_two(lb_output_place *place, char old[256])
 {
     lb_output_place aside = *place;
@@ -169,7 +171,7 @@ lb_status lb_output_folder_close(lb_output_folder *folder, lb_err *err)
     lb_output_folder *f = folder;
     lb_status status = LB_OK;
     int why = sync_draft(&f->place);
-    if (why == 0 && f->replace) status = check_old(f, err); /* somebody may have put something into it */
+    if (why == 0 && f->replace) status = check_old(f, err); /* another process may have put something into it */
     if (why == 0 && status == LB_OK) why = take_name(f);
     if (why == 0 && status == LB_OK) why = lb_output_place_sync(&f->place);
     if (why == EEXIST || why == ENOTEMPTY)

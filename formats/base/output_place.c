@@ -1,6 +1,6 @@
 /* See output_place.h. */
 #define _GNU_SOURCE /* renameat2, O_PATH */
-#include "output_place.h"
+#include "base/output_place.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -53,9 +53,10 @@ lb_status lb_output_place_check(const lb_output_place *place, bool replace, bool
     return LB_OK;
 }
 
-/* ---- drafts that are there ---------------------------------------------------------------------------------------- */
+/* ---- drafts that are there --------------------------------------------------------------------------------------- */
 
-/* Places with a draft, for a signal handler: fixed room, no lock. Where there is no room a draft stays behind a signal, no more. */
+/* Places with a draft, for a signal handler: fixed room, no lock. Where there is no room a draft stays behind a signal,
+ * no more. */
 static _Atomic(lb_output_place *) drafts[32];
 
 static void remember(lb_output_place *place)
@@ -114,7 +115,7 @@ void lb_output_remove_drafts(void)
     }
 }
 
-/* ---- names -------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 /* O_EXCL makes a guess at the name harmless, so that a poor number will do where there is no good one. */
 static uint64_t unpredictable(void)
@@ -147,7 +148,8 @@ int lb_output_place_draft(lb_output_place *place, bool folder, mode_t mode)
     return -1;
 }
 
-/* Without RENAME_NOREPLACE (NFS, old systems) a second name that must be new does it; without hard links, a look beforehand. */
+/* Without RENAME_NOREPLACE (NFS, old systems) a second name that must be new does it; without hard links, a look
+ * beforehand. */
 static int rename_new(lb_output_place *place)
 {
     struct stat st;

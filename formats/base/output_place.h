@@ -1,6 +1,8 @@
-/* Where an output goes: the folder it lies in, the name of its draft, and what stands there already. Private to formats/base.
+/* Where an output goes: the folder it lies in, the name of its draft, and what stands there already. Private to
+ * formats/base.
  *
- * A place holds the folder open, so that draft, rename and fsync are of one folder even where somebody moves it meanwhile. */
+ * A place holds the folder open, so that draft, rename and fsync are of one folder even where it is moved
+ * meanwhile. */
 #ifndef LB_OUTPUT_PLACE_H
 #define LB_OUTPUT_PLACE_H
 
@@ -24,10 +26,11 @@ typedef struct lb_output_place {
 
 /* Finds folder and name; creates nothing. */
 lb_status lb_output_place_open(lb_output_place *place, const char *path, lb_err *err);
-/* LB_ERR_EXISTS when something is there that is not to be replaced; `folder`: a folder is to stand there, not a file. */
+/* LB_ERR_EXISTS when something is there that is not to be replaced; `folder`: a folder is to stand there, not a
+ * file. */
 lb_status lb_output_place_check(const lb_output_place *place, bool replace, bool folder, lb_err *err);
-/* Creates the draft: a file (its descriptor, for reading, too) or a folder (0); −1 and errno when none can be made. From then on
- * lb_output_remove_drafts knows of it, until it has its name or is removed: `place` stays where it is. */
+/* Creates the draft: a file (its descriptor, for reading, too) or a folder (0); −1 and errno when none can be made.
+ * From then on lb_output_remove_drafts knows of it, until it has its name or is removed: `place` stays where it is. */
 int lb_output_place_draft(lb_output_place *place, bool folder, mode_t mode);
 /* Gives the draft its name; 0, or errno: EEXIST when something is there and `replace` is not set. */
 int lb_output_place_rename(lb_output_place *place, bool replace);

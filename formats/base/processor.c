@@ -35,7 +35,7 @@ lb_isa lb_processor_best(void)
 #endif
 }
 
-const char *lb_isa_name(lb_isa level)
+const char *lb_processor_isa_name(lb_isa level)
 {
     switch (level) {
     case LB_ISA_SCALAR: return "scalar";
@@ -50,7 +50,7 @@ static lb_isa environment_limit(void)
 {
     const char *text = getenv("LASTBIT_ISA");
     for (int level = LB_ISA_SCALAR; text && level <= LB_ISA_AVX512; level++)
-        if (strcmp(text, lb_isa_name((lb_isa)level)) == 0) return (lb_isa)level;
+        if (strcmp(text, lb_processor_isa_name((lb_isa)level)) == 0) return (lb_isa)level;
     return LB_ISA_AVX512;
 }
 

@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Code points that are invisible or change how their neighbours are shown: Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties.txt, 15.1) with the
- * separators of lines and paragraphs, the controls of annotations and musical notation, and the blank of Braille. */
+/* Code points that are invisible or change how their neighbours are shown: Unicode's Default_Ignorable_Code_Point
+ * (DerivedCoreProperties.txt, 15.1) with the separators of lines and paragraphs, the controls of annotations and
+ * musical notation, and the blank of Braille. */
 static const struct {
     int32_t first, last;
 } HIDDEN[] = {{0x0000, 0x001f},    {0x007f, 0x009f}, {0x00ad, 0x00ad},   {0x034f, 0x034f},   {0x061c, 0x061c},

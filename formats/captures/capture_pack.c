@@ -1,7 +1,7 @@
 /* Packing: the programs that are wanted and the bytes they name, of every rank, in one compressed file. */
-#include "archive_writer.h"
-#include "capture_reader.h"
-#include "capture_strip.h"
+#include "archive/archive_writer.h"
+#include "captures/capture_reader.h"
+#include "captures/capture_strip.h"
 
 #include <lastbit/input.h>
 #include <lastbit/maintenance.h>
@@ -23,7 +23,7 @@ static bool is_wanted(const packing *p, const lb_program_row *row)
     return !p->options.want || p->options.want(p->options.context, row->rank, row->step);
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static lb_status pack_values(packing *p, const lb_program *program, lb_err *err)
 {

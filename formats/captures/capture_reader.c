@@ -2,9 +2,9 @@
  *
  * A folder has one archive per rank, told by its name; a packed file or a single archive says the rank in its programs;
  * foreign files (safetensors, .npy, .npz) give one program of sources. Rows (rank, step) point at where each one is. */
-#include "capture_reader.h"
+#include "captures/capture_reader.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/input.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -20,11 +20,11 @@ char *lb_capture_archive_path(const char *folder, int32_t rank)
     return path;
 }
 
-/* ---- members --------------------------------------------------------------------------------------------------------- */
+/* ---- members ----------------------------------------------------------------------------------------------------- */
 
 static lb_status add_member(lb_capture *c, const char *path, int32_t rank, lb_err *err)
 {
-    lb_member *grown = lb_array_grow(c->members, c->n_members, sizeof *grown);
+    lb_capture_reader_member *grown = lb_array_grow(c->members, c->n_members, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     c->members = grown;
     LB_TRY(lb_archive_open(path, &grown[c->n_members].archive, err));
@@ -32,7 +32,7 @@ static lb_status add_member(lb_capture *c, const char *path, int32_t rank, lb_er
     return LB_OK;
 }
 
-int32_t lb_rank_of_name(const char *name)
+int32_t lb_capture_reader_rank_of_name(const char *name)
 {
     char *end;
     if (strncmp(name, "rank-", 5) != 0 || name[5] < '0' || name[5] > '9') return LB_NO_RANK;
@@ -47,14 +47,14 @@ static int by_rank(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-lb_status lb_folder_ranks(const char *folder, int32_t **ranks, uint32_t *n, lb_err *err)
+lb_status lb_capture_reader_ranks_of_folder(const char *folder, int32_t **ranks, uint32_t *n, lb_err *err)
 {
     lb_input_names names;
     *ranks = NULL;
     *n = 0;
     lb_status status = lb_input_list(folder, &names, err);
     for (uint32_t i = 0; i < names.n && status == LB_OK; i++) {
-        int32_t rank = lb_rank_of_name(names.rows[i]);
+        int32_t rank = lb_capture_reader_rank_of_name(names.rows[i]);
         if (rank == LB_NO_RANK) continue;
         int32_t *grown = lb_array_grow(*ranks, *n, sizeof *grown);
         if (!grown) {
@@ -75,7 +75,7 @@ static lb_status open_folder(lb_capture *c, lb_err *err)
 {
     int32_t *ranks;
     uint32_t n;
-    lb_status status = lb_folder_ranks(c->path, &ranks, &n, err);
+    lb_status status = lb_capture_reader_ranks_of_folder(c->path, &ranks, &n, err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         char *path = lb_capture_archive_path(c->path, ranks[i]);
         status = path ? add_member(c, path, ranks[i], err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
@@ -89,13 +89,15 @@ static lb_status open_path(lb_capture *c, lb_err *err)
 {
     struct stat st;
     LB_TRY(lb_input_look(c->path, &st, err));
-    if (lb_foreign_recognises(c->path, S_ISDIR(st.st_mode))) return lb_foreign_open(c->path, &c->foreign, err);
+    bool foreign;
+    LB_TRY(lb_foreign_recognises(c->path, S_ISDIR(st.st_mode), &foreign, err));
+    if (foreign) return lb_foreign_open(c->path, &c->foreign, err);
     if (S_ISDIR(st.st_mode)) return open_folder(c, err);
     const char *slash = strrchr(c->path, '/');
-    return add_member(c, c->path, lb_rank_of_name(slash ? slash + 1 : c->path), err);
+    return add_member(c, c->path, lb_capture_reader_rank_of_name(slash ? slash + 1 : c->path), err);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static int by_rank_and_step(const void *a, const void *b)
 {
@@ -145,7 +147,7 @@ static lb_status list_rows(lb_capture *c, lb_err *err)
     return LB_OK;
 }
 
-/* ---- life-cycle ------------------------------------------------------------------------------------------------------ */
+/* ---- life-cycle -------------------------------------------------------------------------------------------------- */
 
 lb_status lb_capture_open(const char *path, lb_capture **capture, lb_err *err)
 {
@@ -222,7 +224,7 @@ lb_status lb_capture_lacks(const lb_capture *c, int64_t first, int64_t last, lb_
                    c->n_ranks, c->n_ranks == 1 ? "" : "s");
 }
 
-/* ---- contents -------------------------------------------------------------------------------------------------------- */
+/* ---- contents ---------------------------------------------------------------------------------------------------- */
 
 static const lb_program_row *find_row(const lb_capture *c, int32_t rank, int64_t step)
 {
@@ -281,7 +283,7 @@ const char *lb_capture_table(lb_capture *capture, int32_t rank, const char *name
 {
     if (capture->foreign) return strcmp(name, "metadata") == 0 ? lb_foreign_metadata(capture->foreign) : NULL;
     for (uint32_t m = 0; m < capture->n_members; m++) {
-        const lb_member *member = &capture->members[m];
+        const lb_capture_reader_member *member = &capture->members[m];
         if (member->rank != LB_NO_RANK && member->rank != rank) continue;
         const char *json = member->rank == LB_NO_RANK ? lb_archive_rank_table(member->archive, rank, name) : NULL;
         if (!json) json = lb_archive_table(member->archive, name);
@@ -290,7 +292,7 @@ const char *lb_capture_table(lb_capture *capture, int32_t rank, const char *name
     return NULL;
 }
 
-static bool has_table(const lb_member *member, int32_t rank, const lb_segment_row *row)
+static bool has_table(const lb_capture_reader_member *member, int32_t rank, const lb_segment_row *row)
 {
     return member->rank == LB_NO_RANK ? row->rank == rank || row->rank == LB_NO_RANK
                                       : member->rank == rank && row->rank == LB_NO_RANK;

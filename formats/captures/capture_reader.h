@@ -2,14 +2,14 @@
 #ifndef LB_CAPTURE_READER_H
 #define LB_CAPTURE_READER_H
 
-#include "archive_reader.h"
-#include "covering.h"
-#include "foreign.h"
+#include "archive/archive_reader.h"
+#include "captures/covering.h"
+#include "foreign/foreign.h"
 
-typedef struct lb_member {
+typedef struct lb_capture_reader_member {
     lb_archive *archive;
     int32_t rank; /* by its name; LB_NO_RANK: programs and tables say it */
-} lb_member;
+} lb_capture_reader_member;
 
 typedef struct lb_program_row {
     int32_t rank;
@@ -19,7 +19,7 @@ typedef struct lb_program_row {
 
 struct lb_capture {
     char *path;
-    lb_member *members;
+    lb_capture_reader_member *members;
     uint32_t n_members;
     lb_foreign *foreign; /* instead of members */
     lb_covering *covering;
@@ -32,8 +32,8 @@ struct lb_capture {
 };
 
 /* "rank-00003.tar" gives 3; anything else LB_NO_RANK. */
-int32_t lb_rank_of_name(const char *name);
+int32_t lb_capture_reader_rank_of_name(const char *name);
 /* Ranks of the archives in a folder, ascending; `*ranks` is malloc'ed. */
-lb_status lb_folder_ranks(const char *folder, int32_t **ranks, uint32_t *n, lb_err *err);
+lb_status lb_capture_reader_ranks_of_folder(const char *folder, int32_t **ranks, uint32_t *n, lb_err *err);
 
 #endif

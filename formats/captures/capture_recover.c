@@ -1,6 +1,6 @@
 /* Recovering: whatever is whole in an archive, in a new archive. */
-#include "archive_writer.h"
-#include "capture_reader.h"
+#include "archive/archive_writer.h"
+#include "captures/capture_reader.h"
 
 #include <lastbit/input.h>
 #include <lastbit/maintenance.h>
@@ -104,7 +104,7 @@ static lb_status recover_folder(const char *path, const char *out, lb_recovery *
 {
     int32_t *ranks;
     uint32_t n, recovered = 0;
-    LB_TRY(lb_folder_ranks(path, &ranks, &n, err));
+    LB_TRY(lb_capture_reader_ranks_of_folder(path, &ranks, &n, err));
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         char *from = lb_capture_archive_path(path, ranks[i]), *to = lb_capture_archive_path(out, ranks[i]);

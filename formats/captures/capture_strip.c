@@ -1,12 +1,12 @@
 /* See capture_strip.h. */
-#include "capture_strip.h"
+#include "captures/capture_strip.h"
 
-#include "capture_reader.h"
+#include "captures/capture_reader.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/maintenance.h>
 
-/* ---- lists of digests ------------------------------------------------------------------------------------------------- */
+/* ---- lists of digests -------------------------------------------------------------------------------------------- */
 
 static int by_digest(const void *a, const void *b)
 {
@@ -54,7 +54,7 @@ void lb_strip_list_release(lb_strip_list *list)
     memset(list, 0, sizeof *list);
 }
 
-/* ---- one program ------------------------------------------------------------------------------------------------------ */
+/* ---- one program ------------------------------------------------------------------------------------------------- */
 
 /* Storages numbered from 0, and which of them are left out. */
 typedef struct storages {

@@ -1,8 +1,9 @@
 /* Which bytes `pack --strip` leaves out. Private to formats/.
  *
- * The same bytes lie in a capture under many names: a parameter here is a carried source there, a batch is a slice of a larger
- * tensor, autocast makes a copy of every weight. So they are listed by digest, for all ranks and steps, before anything is
- * written: the chosen sources, whatever shares a storage with them, and what ops that only move or cast made of those. */
+ * The same bytes lie in a capture under many names: a parameter here is a carried source there, a batch is a slice of a
+ * larger tensor, autocast makes a copy of every weight. So they are listed by digest, for all ranks and steps, before
+ * anything is written: the chosen sources, whatever shares a storage with them, and what ops that only move or cast
+ * made of those. */
 #ifndef LB_CAPTURE_STRIP_H
 #define LB_CAPTURE_STRIP_H
 

@@ -1,8 +1,8 @@
 /* Verifying a capture: every record is read from the file itself, and only then compared with what the index says. */
-#include "capture_reader.h"
-#include "coding.h"
+#include "captures/capture_reader.h"
+#include "archive/coding.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/input.h>
 #include <lastbit/maintenance.h>
 
@@ -10,7 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-const char *lb_damage_kind_name(lb_damage_kind kind)
+const char *lb_verify_damage_kind_name(lb_damage_kind kind)
 {
     static const char *const names[] = {"bytes", "record", "index", "program", "missing"};
     return (unsigned)kind < sizeof names / sizeof names[0] ? names[kind] : "unknown";
@@ -49,7 +49,7 @@ static void report_failure(check *c, lb_damage_kind kind, uint64_t offset, const
         report(c, kind, offset, "%s", why->message);
 }
 
-/* ---- records --------------------------------------------------------------------------------------------------------- */
+/* ---- records ----------------------------------------------------------------------------------------------------- */
 
 static const lb_scan_entry *entry_at(const lb_scan *scan, uint64_t header)
 {
@@ -63,7 +63,7 @@ static void check_commit(check *c, const char *map, const lb_scan *scan, const l
     lb_entry_row *rows = NULL;
     uint64_t n;
     lb_err err = LB_ERR_INIT;
-    if (lb_commit_decode(map + commit->data, commit->size, c->file, commit->data, &rows, &n, &err) != LB_OK) {
+    if (lb_index_commit_decode(map + commit->data, commit->size, c->file, commit->data, &rows, &n, &err) != LB_OK) {
         report_failure(c, LB_DAMAGE_RECORD, commit->data, &err);
         return;
     }
@@ -110,7 +110,7 @@ static void check_records(check *c, const char *map, const lb_scan *scan)
     }
 }
 
-/* ---- contents -------------------------------------------------------------------------------------------------------- */
+/* ---- contents ---------------------------------------------------------------------------------------------------- */
 
 /* A row and the pack that it lies in. */
 typedef struct packed_row {
@@ -286,12 +286,14 @@ lb_status lb_capture_verify(const char *path, void (*found)(void *context, const
     check c = {found, context, result, NULL, path, LB_ERR_INIT};
     struct stat st;
     LB_TRY(lb_input_look(path, &st, err));
-    if (lb_foreign_recognises(path, S_ISDIR(st.st_mode)))
+    bool foreign;
+    LB_TRY(lb_foreign_recognises(path, S_ISDIR(st.st_mode), &foreign, err));
+    if (foreign)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: files of other programs carry no checksums to verify", path);
     if (!S_ISDIR(st.st_mode)) return verify_archive(&c, path, err);
     int32_t *ranks;
     uint32_t n;
-    LB_TRY(lb_folder_ranks(path, &ranks, &n, err));
+    LB_TRY(lb_capture_reader_ranks_of_folder(path, &ranks, &n, err));
     lb_err closed = LB_ERR_INIT;
     lb_status status = lb_capture_open(path, &c.whole, &closed);
     if (status != LB_OK) c.whole = NULL;

@@ -1,5 +1,5 @@
 /* See covering.h. */
-#include "covering.h"
+#include "captures/covering.h"
 
 #include <pthread.h>
 #include <stdlib.h>

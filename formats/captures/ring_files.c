@@ -1,10 +1,11 @@
-/* The flight recorder's files, which outlive a process that was killed, as archives of a capture: see lastbit/maintenance.h. */
+/* The flight recorder's files, which outlive a process that was killed, as archives of a capture: see
+ * lastbit/maintenance.h. */
 #define _GNU_SOURCE /* asprintf */
-#include "archive_reader.h"
-#include "archive_writer.h"
-#include "capture_reader.h"
+#include "archive/archive_reader.h"
+#include "archive/archive_writer.h"
+#include "captures/capture_reader.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/maintenance.h>
 
 #include <dirent.h>
@@ -82,7 +83,7 @@ void lb_ring_files_remove(const char *folder, int32_t rank)
     free(files);
 }
 
-/* ---- putting them together ---------------------------------------------------------------------------------------- */
+/* ---- putting them together --------------------------------------------------------------------------------------- */
 
 typedef struct assembly {
     lb_writer *writer;
@@ -113,8 +114,8 @@ static lb_status add_program(assembly *a, const lb_program *p, lb_err *err)
     return lb_writer_program(a->writer, p, err);
 }
 
-/* Whether reading goes on without it: bytes that are damaged do not become better, but what memory, the disk or a limit kept from being
- * read may be there the next time. */
+/* Whether reading goes on without it: bytes that are damaged do not become better, but what memory, the disk or a limit
+ * kept from being read may be there the next time. */
 static bool is_passed_over(assembly *a, lb_status status, const lb_err *why, lb_status *result, lb_err *err)
 {
     if (status == LB_OK) return false;
@@ -152,8 +153,8 @@ static lb_status add_file(assembly *a, const char *path, bool salvage, lb_err *e
     return status;
 }
 
-/* The archive that stands there may hold steps already: a rescue that was cut off after its move, and before its files were gone. Those
- * files may have lost by the power cut what the archive has. */
+/* The archive that stands there may hold steps already: a rescue that was cut off after its move, and before its files
+ * were gone. Those files may have lost by the power cut what the archive has. */
 static lb_status add_archive(assembly *a, const char *path, lb_err *err)
 {
     const bool whole = a->whole; /* of the files */

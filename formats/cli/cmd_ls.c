@@ -1,5 +1,5 @@
 /* lastbit ls: what a capture holds, and how much of it was kept. */
-#include "cmd_ls.h"
+#include "cli/cmd_ls.h"
 
 #include <lastbit/input.h>
 #include <dirent.h>
@@ -50,7 +50,7 @@ const char *const ls_levels_reached[4] = {"stats", "sources", "layers", "ops"};
 /* From this many programs on each gets a line, not a paragraph. */
 #define MANY 9
 
-/* ---- counting ------------------------------------------------------------------------------------------------------ */
+/* ---- counting ---------------------------------------------------------------------------------------------------- */
 
 static uint64_t bytes_of(const lb_value *value)
 {
@@ -117,7 +117,7 @@ ls_layer *ls_count_layers(const ls_view *view)
     return all;
 }
 
-/* ---- what the capture was ---------------------------------------------------------------------------------------------- */
+/* ---- what the capture was ---------------------------------------------------------------------------------------- */
 
 /* Of weights in a folder: every file in it. */
 static uint64_t folder_bytes(const char *folder)
@@ -211,7 +211,7 @@ static void print_capture(lb_capture *capture, const int32_t *ranks, uint32_t n_
     printf("%s: %u rank%s, %u step%s", lb_capture_path(capture), n_ranks, ls_plural(n_ranks), n_steps,
            ls_plural(n_steps));
     if (n_steps > 1) printf(" (%" PRId64 " to %" PRId64 ")", steps[0], steps[n_steps - 1]);
-    printf(", %s\n", lb_bytes_text(file_bytes(capture, ranks, n_ranks), text));
+    printf(", %s\n", lb_command_bytes_text(file_bytes(capture, ranks, n_ranks), text));
     if (n_steps == 0) printf("  no step was committed; `lastbit recover` may find some\n");
     if (n_ranks) print_receipt(capture, ranks[0]);
     print_gaps(capture, ranks, n_ranks);
@@ -224,7 +224,7 @@ static void print_capture(lb_capture *capture, const int32_t *ranks, uint32_t n_
     }
 }
 
-/* ---- the command ----------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 typedef struct listing {
     lb_capture *capture;
@@ -296,17 +296,18 @@ static void print_listing(listing *l)
         json_array_append_new(by_rank, json_pack("{s:i, s:o}", "rank", (int)l->ranks[r], "tables",
                                                  ls_tables_json(l->capture, l->ranks[r])));
     if (tables) json_object_set_new(all, "tables", by_rank);
-    lb_print_json("ls", all);
+    lb_command_print_json("ls", all);
 }
 
 int lb_cmd_ls(int argc, const char **argv)
 {
-    lb_arguments arguments;
+    lb_command_arguments arguments;
     lb_err err = LB_ERR_INIT;
     listing l = {.step = 0};
-    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
-    if ((step_text && !lb_integer_parse(step_text, &l.step)) || (rank_text && !lb_integer_parse(rank_text, &l.rank))) {
+    if ((step_text && !lb_command_parse_integer(step_text, &l.step)) ||
+        (rank_text && !lb_command_parse_integer(rank_text, &l.rank))) {
         code = lb_command_misused("ls", "--step and --rank take a number");
     } else if (arguments.n_args > 1 && !receipt) {
         code = lb_command_misused("ls", "expected CAPTURE, got 2 arguments; two are taken with --receipt");
@@ -323,6 +324,6 @@ int lb_cmd_ls(int argc, const char **argv)
         json_decref(l.programs);
         lb_capture_close(l.capture);
     }
-    lb_arguments_release(&arguments);
+    lb_command_arguments_release(&arguments);
     return code;
 }

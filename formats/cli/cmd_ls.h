@@ -2,7 +2,7 @@
 #ifndef LB_CMD_LS_H
 #define LB_CMD_LS_H
 
-#include "command_line.h"
+#include "command/command_line.h"
 
 #include <lastbit/archive.h>
 
@@ -50,6 +50,6 @@ json_t *ls_program_json(const ls_view *view, const ls_options *options);
 /* Every table of a rank by name. */
 json_t *ls_tables_json(lb_capture *capture, int32_t rank);
 /* `ls --receipt` of one capture or receipt, or of two; returns the exit code. */
-int ls_receipt(const lb_arguments *arguments);
+int ls_receipt(const lb_command_arguments *arguments);
 
 #endif

@@ -1,6 +1,6 @@
 /* lastbit ls --json. */
-#include "cmd_ls.h"
-#include "value_shards.h"
+#include "cli/cmd_ls.h"
+#include "cli/value_shards.h"
 
 #include <stdlib.h>
 
@@ -63,12 +63,12 @@ static json_t *ops_json(const lb_program *p)
         json_t *inputs = json_array();
         lb_op_each_input(p, op, add_input, inputs);
         const lb_code_line line = lb_op_line(p, op);
-        json_array_append_new(list,
-                              json_pack("{s:I, s:s, s:s, s:s, s:i, s:o, s:o, s:o, s:o}", "op", (json_int_t)i, "name",
-                                        lb_op_name(p, op), "layer", lb_op_layer(p, op), "phase",
-                                        lb_phase_name((lb_phase)op->phase), "call", (int)op->call, "inputs", inputs,
-                                        "results", ids_json(lb_op_results(p, op), op->results), "written",
-                                        ids_json(lb_op_written(p, op), op->written), "source", lb_json_line(&line)));
+        json_array_append_new(list, json_pack("{s:I, s:s, s:s, s:s, s:i, s:o, s:o, s:o, s:o}", "op", (json_int_t)i,
+                                              "name", lb_op_name(p, op), "layer", lb_op_layer(p, op), "phase",
+                                              lb_phase_name((lb_phase)op->phase), "call", (int)op->call, "inputs",
+                                              inputs, "results", ids_json(lb_op_results(p, op), op->results), "written",
+                                              ids_json(lb_op_written(p, op), op->written), "source",
+                                              lb_command_json_line(&line)));
     }
     return list;
 }
@@ -133,7 +133,7 @@ static json_t *optimizers_json(const lb_program *p)
         json_t *options = json_object(), *names = json_array();
         for (uint32_t k = 0; k < row->options; k++) {
             const lb_scalar *option = &p->scalars[row->first_option + k];
-            json_object_set_new(options, lb_program_text(p, option->name), lb_json_finite(option->number));
+            json_object_set_new(options, lb_program_text(p, option->name), lb_command_json_finite(option->number));
         }
         for (uint32_t k = 0; k < row->params; k++)
             json_array_append_new(names, json_string(lb_program_text(p, p->group_params[row->first_param + k].name)));
@@ -150,7 +150,8 @@ json_t *ls_program_json(const ls_view *view, const ls_options *options)
     json_t *by_level = json_object(), *scalars = json_object(), *notices = json_array();
     for (int k = 0; k < LS_LEVELS; k++) json_object_set_new(by_level, ls_level_names[k], kept_json(&view->levels[k]));
     for (uint32_t i = 0; i < p->n_scalars; i++)
-        json_object_set_new(scalars, lb_program_text(p, p->scalars[i].name), lb_json_finite(p->scalars[i].number));
+        json_object_set_new(scalars, lb_program_text(p, p->scalars[i].name),
+                            lb_command_json_finite(p->scalars[i].number));
     for (uint32_t i = 0; i < p->n_notices; i++)
         json_array_append_new(notices, json_pack("{s:s, s:s}", "kind", lb_program_text(p, p->notices[i].kind),
                                                  "message", lb_program_text(p, p->notices[i].message)));

@@ -1,8 +1,8 @@
 /* lastbit ls --receipt: what a run was in one small JSON object, and what two of them differ in.
  *
- * The schema is lastbit.receipt/1: lane (what ran), time, code, versions, environment, precision, window, health, checkpoint,
- * data, links. Fields may be added; those that are there keep their meaning. */
-#include "cmd_ls.h"
+ * The schema is lastbit.receipt/1: lane (what ran), time, code, versions, environment, precision, window, health,
+ * checkpoint, data, links. Fields may be added; those that are there keep their meaning. */
+#include "cli/cmd_ls.h"
 
 #include <lastbit/decode_limit.h>
 #include <lastbit/digest.h>
@@ -15,7 +15,7 @@
 #define SCHEMA "lastbit.receipt/1"
 #define SHARDS_NAMED 64
 
-/* ---- from a capture ------------------------------------------------------------------------------------------------------ */
+/* ---- from a capture ---------------------------------------------------------------------------------------------- */
 
 static json_t *table_of(lb_capture *capture, int32_t rank, const char *name)
 {
@@ -181,7 +181,7 @@ static lb_status load_receipt(const char *path, json_t **receipt, lb_err *err)
     return status;
 }
 
-/* ---- two of them --------------------------------------------------------------------------------------------------------- */
+/* ---- two of them ------------------------------------------------------------------------------------------------- */
 
 /* Which run it is, not what it was. */
 static bool is_identity(const char *field)
@@ -232,7 +232,7 @@ static void print_differences(const json_t *list)
     if (!json_array_size(list)) printf("no difference but in time and links\n");
 }
 
-int ls_receipt(const lb_arguments *arguments)
+int ls_receipt(const lb_command_arguments *arguments)
 {
     lb_err err = LB_ERR_INIT;
     json_t *receipts[2] = {NULL, NULL};
@@ -244,12 +244,13 @@ int ls_receipt(const lb_arguments *arguments)
         differ(list, "", receipts[0], receipts[1]);
         code = json_array_size(list) ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
         if (arguments->json)
-            lb_print_json("ls", json_pack("{s:[O,O],s:O}", "receipts", receipts[0], receipts[1], "differences", list));
+            lb_command_print_json(
+                "ls", json_pack("{s:[O,O],s:O}", "receipts", receipts[0], receipts[1], "differences", list));
         else
             print_differences(list);
         json_decref(list);
     } else if (code == LB_EXIT_SAME && arguments->json) {
-        lb_print_json("ls", json_pack("{s:O}", "receipt", receipts[0]));
+        lb_command_print_json("ls", json_pack("{s:O}", "receipt", receipts[0]));
     } else if (code == LB_EXIT_SAME) {
         json_dumpf(receipts[0], stdout, JSON_COMPACT);
         putchar('\n');

@@ -1,6 +1,6 @@
 /* lastbit ls as text: one program, in full or in a line. */
-#include "cmd_ls.h"
-#include "value_shards.h"
+#include "cli/cmd_ls.h"
+#include "cli/value_shards.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,7 +14,7 @@ static double shown_number(double number)
     return isnan(number) ? fabs(number) : number;
 }
 
-/* ---- words --------------------------------------------------------------------------------------------------------- */
+/* ---- words ------------------------------------------------------------------------------------------------------- */
 
 const char *ls_plural(uint64_t n)
 {
@@ -49,7 +49,7 @@ static void print_arg(const lb_program *p, const lb_arg *arg)
     }
 }
 
-/* ---- what a program was ---------------------------------------------------------------------------------------------- */
+/* ---- what a program was ------------------------------------------------------------------------------------------ */
 
 /* Measurements; a name that comes again and again (`item`: a tensor read as a number) is only counted. */
 static void print_scalars(const lb_program *p)
@@ -108,7 +108,7 @@ static void print_taps(const ls_view *view)
         const lb_value *v = &p->values[b->value];
         printf("  tap '%s': v%" PRIu32 " %s", lb_program_text(p, p->scopes[b->scope].path), b->value,
                lb_dtype_name(v->dtype));
-        lb_print_shape(&v->layout);
+        lb_command_print_shape(&v->layout);
         puts(view->kept[b->value] ? ", kept" : "");
     }
 }
@@ -142,7 +142,8 @@ static void print_layers(const ls_view *view)
         snprintf(kept, sizeof kept, "%" PRIu64 "/%" PRIu64, all[s].results.kept, all[s].results.total);
         printf("    %8" PRIu64 " %8" PRIu64 " %8" PRIu64 " %14s %10s  %s", all[s].ops,
                all[s].by_phase[LB_PHASE_FORWARD], all[s].by_phase[LB_PHASE_BACKWARD], kept,
-               lb_bytes_text(all[s].results.bytes, bytes), s ? lb_program_text(p, p->scopes[s].path) : "(outside)");
+               lb_command_bytes_text(all[s].results.bytes, bytes),
+               s ? lb_program_text(p, p->scopes[s].path) : "(outside)");
         printf(*class_name ? " (%s)\n" : "%s\n", class_name);
     }
     free(all);
@@ -153,7 +154,7 @@ static void print_rows(const lb_program *p, const uint32_t *rows, uint32_t n, co
     for (uint32_t r = 0; r < n; r++) {
         if (rows[r] == LB_NONE) continue;
         printf("%sv%" PRIu32 ":%s", r ? ", " : before, rows[r], lb_dtype_name(p->values[rows[r]].dtype));
-        lb_print_shape(&p->values[rows[r]].layout);
+        lb_command_print_shape(&p->values[rows[r]].layout);
     }
 }
 
@@ -191,7 +192,7 @@ static void print_values(const ls_view *view)
                : lb_digest_is_none(v->logical) ? "(a view)"
                                                : digest,
                view->kept[i] ? "kept" : "-", lb_source_kind_name((lb_source_kind)v->source), lb_dtype_name(v->dtype));
-        lb_print_shape(&v->layout);
+        lb_command_print_shape(&v->layout);
         if (v->name != LB_NONE) printf(" %s", lb_program_text(p, v->name));
         if (view->op_of[i] != LB_NONE && v->source == LB_SOURCE_NOT)
             printf(" from op %" PRIu32 " %s", view->op_of[i], lb_op_name(p, &p->ops[view->op_of[i]]));
@@ -216,7 +217,7 @@ void ls_print_program(const ls_view *view, const ls_options *options)
     for (int k = 0; k < LS_LEVELS; k++)
         if (view->levels[k].total)
             printf(" %" PRIu64 " of %" PRIu64 " %s (%s)%s", view->levels[k].kept, view->levels[k].total, kinds[k],
-                   lb_bytes_text(view->levels[k].bytes, text),
+                   lb_command_bytes_text(view->levels[k].bytes, text),
                    k + 1 < LS_LEVELS && view->levels[k + 1].total ? "," : "");
     putchar('\n');
     print_scalars(p);
@@ -240,7 +241,7 @@ void ls_print_line(const ls_view *view, bool heading)
     for (int k = 0; k < LS_LEVELS; k++) kept += view->levels[k].kept, bytes += view->levels[k].bytes;
     if (heading) printf("%8s %5s  %-8s %8s %8s %8s %10s\n", "step", "rank", "level", "ops", "values", "kept", "bytes");
     printf("%8" PRId64 " %5" PRId32 "  %-8s %8" PRIu32 " %8" PRIu32 " %8" PRIu64 " %10s ", p->step, p->rank,
-           ls_levels_reached[p->level], p->n_ops, p->n_values, kept, lb_bytes_text(bytes, text));
+           ls_levels_reached[p->level], p->n_ops, p->n_values, kept, lb_command_bytes_text(bytes, text));
     for (uint32_t i = 0; i < p->n_scalars; i++) {
         const char *name = lb_program_text(p, p->scalars[i].name);
         if (strcmp(name, "loss") == 0 || strcmp(name, "grad_norm") == 0)

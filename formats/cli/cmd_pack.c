@@ -1,5 +1,5 @@
 /* lastbit pack: a capture as one compressed file, with private bytes left out when asked. */
-#include "command_line.h"
+#include "command/command_line.h"
 
 #include <lastbit/maintenance.h>
 
@@ -39,7 +39,7 @@ static const lb_command command = {
     .max_args = 1,
 };
 
-/* ---- lists of numbers ---------------------------------------------------------------------------------------------- */
+/* ---- lists of numbers -------------------------------------------------------------------------------------------- */
 
 /* "3-5,8": does it hold `number`? `valid` is cleared when it is no such list. NULL holds everything. */
 static bool list_holds(const char *list, int64_t number, bool *valid)
@@ -82,7 +82,7 @@ static bool parse_strip(const char *text, uint32_t *strip)
     return true;
 }
 
-/* ---- the command ----------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 /* "runs/a.lb/" gives "runs/a.lbz"; malloc'ed. */
 static char *default_output(const char *path)
@@ -98,17 +98,17 @@ static char *default_output(const char *path)
 static void progress(void *context, uint64_t done, uint64_t total)
 {
     (void)context;
-    lb_progress("packing", done, total);
+    lb_command_progress("packing", done, total);
 }
 
 static void print_packing(const char *to, const lb_packing *r)
 {
     char in[16], out_bytes[16], left[16];
     printf("%s: %" PRIu64 " programs and %" PRIu64 " blobs of %s in %s\n", to, r->programs, r->blobs,
-           lb_bytes_text(r->blob_bytes, in), lb_bytes_text(r->file_bytes, out_bytes));
+           lb_command_bytes_text(r->blob_bytes, in), lb_command_bytes_text(r->file_bytes, out_bytes));
     if (strip_text)
         printf("left out (%s): %" PRIu64 " blobs of %s\n", strip_text, r->stripped_blobs,
-               lb_bytes_text(r->stripped_bytes, left));
+               lb_command_bytes_text(r->stripped_bytes, left));
 }
 
 static int pack(const char *path, const char *to, uint32_t strip, bool json)
@@ -124,7 +124,7 @@ static int pack(const char *path, const char *to, uint32_t strip, bool json)
     lb_status status = lb_output_inputs_refuse(to, (const char *[]){path, NULL}, &err);
     const bool is_input = status != LB_OK;
     if (!is_input) status = lb_capture_pack(path, to, &how, &r, &err);
-    lb_progress_end();
+    lb_command_progress_end();
     if (status == LB_ERR_EXISTS && !is_input && !force) { /* the library knows no options */
         lb_err_clear(&err);
         lb_fail(&err, status, "%s exists; --force replaces it, -o writes another", to);
@@ -132,7 +132,8 @@ static int pack(const char *path, const char *to, uint32_t strip, bool json)
     if (status != LB_OK) return lb_command_fail("pack", &err);
     double ratio = r.file_bytes ? (double)r.blob_bytes / (double)r.file_bytes : 0;
     if (json)
-        lb_print_json("pack", json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "capture", path, "output", to,
+        lb_command_print_json("pack",
+                              json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "capture", path, "output", to,
                                         "programs", (json_int_t)r.programs, "blobs", (json_int_t)r.blobs, "blob_bytes",
                                         (json_int_t)r.blob_bytes, "stripped_blobs", (json_int_t)r.stripped_blobs,
                                         "stripped_bytes", (json_int_t)r.stripped_bytes, "file_bytes",
@@ -144,10 +145,10 @@ static int pack(const char *path, const char *to, uint32_t strip, bool json)
 
 int lb_cmd_pack(int argc, const char **argv)
 {
-    lb_arguments arguments;
+    lb_command_arguments arguments;
     uint32_t strip = 0;
     bool valid = true;
-    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
     list_holds(steps_text, 0, &valid);
     list_holds(ranks_text, 0, &valid);
@@ -159,6 +160,6 @@ int lb_cmd_pack(int argc, const char **argv)
     else
         code = to ? pack(arguments.args[0], to, strip, arguments.json) : LB_EXIT_FAILED;
     free(to);
-    lb_arguments_release(&arguments);
+    lb_command_arguments_release(&arguments);
     return code;
 }

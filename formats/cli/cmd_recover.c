@@ -1,5 +1,5 @@
 /* lastbit recover: a new capture from what is whole in a damaged or unfinished one. */
-#include "command_line.h"
+#include "command/command_line.h"
 
 #include <lastbit/archive.h>
 #include <lastbit/maintenance.h>
@@ -60,7 +60,7 @@ static char *why_stopped(const char *path)
         const char *table = lb_capture_table(capture, ranks[r], "coverage");
         json_t *coverage = table ? json_loads(table, 0, NULL) : NULL;
         const char *stopped = json_string_value(json_object_get(coverage, "stopped"));
-        const char *full = stopped && lb_is_full_disk(stopped) ? "the disk was full: " : "";
+        const char *full = stopped && lb_error_is_full_disk(stopped) ? "the disk was full: " : "";
         if (stopped && (why = malloc(strlen(full) + strlen(stopped) + 1))) sprintf(why, "%s%s", full, stopped);
         json_decref(coverage);
     }
@@ -70,13 +70,13 @@ static char *why_stopped(const char *path)
 
 static void print_json(const char *path, const char *to, const lb_recovery *r, const char *stopped)
 {
-    lb_print_json("recover",
-                  json_pack("{s:s, s:s, s:s*, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "capture", path, "output",
-                            to, "stopped", stopped, "blobs", (json_int_t)r->blobs, "programs", (json_int_t)r->programs,
-                            "tables", (json_int_t)r->tables, "lost_blobs", (json_int_t)r->lost_blobs, "lost_programs",
-                            (json_int_t)r->lost_programs, "lost_tables", (json_int_t)r->lost_tables, "lost_packs",
-                            (json_int_t)r->lost_packs, "places", (json_int_t)r->places, "salvaged",
-                            (json_int_t)r->salvaged));
+    lb_command_print_json("recover",
+                          json_pack("{s:s, s:s, s:s*, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "capture", path,
+                                    "output", to, "stopped", stopped, "blobs", (json_int_t)r->blobs, "programs",
+                                    (json_int_t)r->programs, "tables", (json_int_t)r->tables, "lost_blobs",
+                                    (json_int_t)r->lost_blobs, "lost_programs", (json_int_t)r->lost_programs,
+                                    "lost_tables", (json_int_t)r->lost_tables, "lost_packs", (json_int_t)r->lost_packs,
+                                    "places", (json_int_t)r->places, "salvaged", (json_int_t)r->salvaged));
 }
 
 static void print_text(const char *to, const lb_recovery *r, const char *stopped)
@@ -101,10 +101,10 @@ static void print_text(const char *to, const lb_recovery *r, const char *stopped
 
 int lb_cmd_recover(int argc, const char **argv)
 {
-    lb_arguments arguments;
+    lb_command_arguments arguments;
     lb_err err = LB_ERR_INIT;
     lb_recovery r;
-    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
     char *to = out ? strdup(out) : default_output(arguments.args[0]);
     if (!to || lb_capture_recover(arguments.args[0], to, &r, &err) != LB_OK) {
@@ -119,6 +119,6 @@ int lb_cmd_recover(int argc, const char **argv)
         free(stopped);
     }
     free(to);
-    lb_arguments_release(&arguments);
+    lb_command_arguments_release(&arguments);
     return code;
 }

@@ -1,5 +1,5 @@
 /* lastbit show: one value of a capture: what it is, its statistics, a piece of its contents, its exponents. */
-#include "cmd_show.h"
+#include "cli/cmd_show.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static const lb_command command = {
     .max_args = 2,
 };
 
-/* ---- choosing ------------------------------------------------------------------------------------------------------ */
+/* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
 typedef struct selection {
     const lb_program *program;
@@ -61,7 +61,7 @@ static void selection_release(selection *s)
 static bool names_op(const char *text, const char *name)
 {
     const char *bare = strstr(name, "::") ? strstr(name, "::") + 2 : name;
-    return lb_name_extends(name, text) || lb_name_extends(bare, text);
+    return lb_program_name_extends(name, text) || lb_program_name_extends(bare, text);
 }
 
 /* Views count too: an op gives what it returns, though the bytes are older. */
@@ -69,7 +69,7 @@ static void mark_given(selection *s, const char *text)
 {
     const lb_program *p = s->program;
     int64_t number;
-    bool by_number = lb_integer_parse(text, &number);
+    bool by_number = lb_command_parse_integer(text, &number);
     memset(s->given, 0, p->n_values);
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
@@ -85,11 +85,12 @@ static void choose(selection *s, const char *op, const char *layer, const char *
 {
     const lb_program *p = s->program;
     int64_t value = -1;
-    if (value_text) lb_integer_parse(value_text[0] == 'v' ? value_text + 1 : value_text, &value);
+    if (value_text) lb_command_parse_integer(value_text[0] == 'v' ? value_text + 1 : value_text, &value);
     if (op) mark_given(s, op);
     s->n = 0;
     for (uint32_t v = 0; v < p->n_values; v++) {
-        bool in = !layer || (s->op_of[v] != LB_NONE && lb_name_extends(lb_op_layer(p, &p->ops[s->op_of[v]]), layer));
+        bool in =
+            !layer || (s->op_of[v] != LB_NONE && lb_program_name_extends(lb_op_layer(p, &p->ops[s->op_of[v]]), layer));
         bool named = !name || strcmp(lb_program_text(p, p->values[v].name), name) == 0;
         if ((!value_text || value == v) && (!op || s->given[v]) && in && named) s->values[s->n++] = v;
     }
@@ -132,7 +133,7 @@ static lb_status select_values(selection *s, const char *path, const char *selec
         path, p->rank, p->step, select ? " '" : "", select ? select : "", select ? "'" : "");
 }
 
-/* ---- the command ----------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 static lb_status export(lb_capture *capture, const selection *s, const show_options *how, lb_err *err)
 {
@@ -180,16 +181,16 @@ static lb_status show(lb_capture *capture, const char *select, bool json, lb_err
     int64_t step, rank;
     if (lb_capture_ranks(capture, &ranks) == 0 || lb_capture_steps(capture, &steps) == 0)
         return lb_capture_lacks(capture, INT64_MIN, INT64_MAX, err);
-    if (!rank_text || !lb_integer_parse(rank_text, &rank)) rank = ranks[0];
-    if (!step_text || !lb_integer_parse(step_text, &step)) step = steps[0];
+    if (!rank_text || !lb_command_parse_integer(rank_text, &rank)) rank = ranks[0];
+    if (!step_text || !lb_command_parse_integer(step_text, &step)) step = steps[0];
     selection s = {0};
     LB_TRY(lb_capture_program(capture, (int32_t)rank, step, &s.program, err));
     json_t *list = json ? json_array() : NULL;
     lb_status status = select_values(&s, lb_capture_path(capture), select, err);
     if (status == LB_OK) status = show_selection(capture, &s, list, err);
     if (json && status == LB_OK)
-        lb_print_json("show", json_pack("{s:s, s:I, s:I, s:o}", "capture", lb_capture_path(capture), "rank",
-                                        (json_int_t)rank, "step", (json_int_t)step, "values", list));
+        lb_command_print_json("show", json_pack("{s:s, s:I, s:I, s:o}", "capture", lb_capture_path(capture), "rank",
+                                                (json_int_t)rank, "step", (json_int_t)step, "values", list));
     else
         json_decref(list);
     selection_release(&s);
@@ -198,25 +199,25 @@ static lb_status show(lb_capture *capture, const char *select, bool json, lb_err
 
 int lb_cmd_show(int argc, const char **argv)
 {
-    lb_arguments arguments;
+    lb_command_arguments arguments;
     lb_err err = LB_ERR_INIT;
     lb_capture *capture;
     int64_t ignored;
-    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
-    if ((step_text && !lb_integer_parse(step_text, &ignored)) ||
-        (rank_text && !lb_integer_parse(rank_text, &ignored)) || limit < 0)
+    if ((step_text && !lb_command_parse_integer(step_text, &ignored)) ||
+        (rank_text && !lb_command_parse_integer(rank_text, &ignored)) || limit < 0)
         code = lb_command_misused("show", "--step, --rank and --limit take a number");
     else if (lb_capture_open(arguments.args[0], &capture, &err) != LB_OK)
         code = lb_command_fail("show", &err);
     else {
-        char *select = lb_name_argument(arguments.n_args > 1 ? strdup(arguments.args[1]) : NULL);
-        op_text = lb_name_argument(op_text), layer_text = lb_name_argument(layer_text);
-        name_text = lb_name_argument(name_text);
+        char *select = lb_command_name_argument(arguments.n_args > 1 ? strdup(arguments.args[1]) : NULL);
+        op_text = lb_command_name_argument(op_text), layer_text = lb_command_name_argument(layer_text);
+        name_text = lb_command_name_argument(name_text);
         code = show(capture, select, arguments.json, &err) == LB_OK ? LB_EXIT_SAME : lb_command_fail("show", &err);
         free(select);
         lb_capture_close(capture);
     }
-    lb_arguments_release(&arguments);
+    lb_command_arguments_release(&arguments);
     return code;
 }

@@ -2,7 +2,7 @@
 #ifndef LB_CMD_SHOW_H
 #define LB_CMD_SHOW_H
 
-#include "command_line.h"
+#include "command/command_line.h"
 
 #include <lastbit/archive.h>
 

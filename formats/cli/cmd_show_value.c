@@ -1,6 +1,7 @@
-/* lastbit show: one value as text, as JSON and as a .npy file. Elements are read in pieces: memory does not grow with them. */
-#include "cmd_show.h"
-#include "value_shards.h"
+/* lastbit show: one value as text, as JSON and as a .npy file. Elements are read in pieces: memory does not grow with
+ * them. */
+#include "cli/cmd_show.h"
+#include "cli/value_shards.h"
 
 #include <lastbit/output.h>
 
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- looking --------------------------------------------------------------------------------------------------------- */
+/* ---- looking ----------------------------------------------------------------------------------------------------- */
 
 /* Elements below a byte cannot be strided: they become float32, which holds each of them. */
 static lb_status widen(shown *s, lb_err *err)
@@ -61,7 +62,7 @@ void show_release(shown *s)
     free(s->widened);
 }
 
-/* ---- elements in pieces ------------------------------------------------------------------------------------------------ */
+/* ---- elements in pieces ------------------------------------------------------------------------------------------ */
 
 typedef struct pieces {
     char dense[4096];     /* elements as they are */
@@ -115,7 +116,7 @@ static bool integer_of(const pieces *piece, lb_dtype dtype, size_t i, char text[
     return true;
 }
 
-/* ---- as text ------------------------------------------------------------------------------------------------------------- */
+/* ---- as text ----------------------------------------------------------------------------------------------------- */
 
 static void print_head(const shown *s, const show_options *options)
 {
@@ -131,7 +132,7 @@ static void print_head(const shown *s, const show_options *options)
     char digest[33];
     lb_digest_format(v->logical, digest);
     printf("v%" PRIu32 " %s ", s->value, lb_dtype_name(v->dtype));
-    lb_print_shape(&v->layout);
+    lb_command_print_shape(&v->layout);
     if (v->name != LB_NONE) printf(" %s", lb_program_text(p, v->name));
     for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
         if (v->flags & roles[k].flag) printf(", %s", roles[k].word);
@@ -154,7 +155,7 @@ static void print_head(const shown *s, const show_options *options)
     puts(s->has_bytes ? "" : "\n  bytes not kept");
     if (!options->slice) return;
     printf("  slice %s: ", options->slice);
-    lb_print_shape(&s->tensor.layout);
+    lb_command_print_shape(&s->tensor.layout);
     putchar('\n');
 }
 
@@ -247,7 +248,7 @@ lb_status show_print(const shown *s, const show_options *options, lb_err *err)
     return options->histogram ? print_histogram(&s->tensor, err) : LB_OK;
 }
 
-/* ---- as JSON --------------------------------------------------------------------------------------------------------------- */
+/* ---- as JSON ----------------------------------------------------------------------------------------------------- */
 
 static json_t *number(double x)
 {
@@ -332,7 +333,7 @@ json_t *show_json(const shown *s, const show_options *options, lb_err *err)
         json_object_set_new(all, "layer", json_string(lb_op_layer(p, op)));
         json_object_set_new(all, "phase", json_string(lb_phase_name((lb_phase)op->phase)));
         const lb_code_line line = lb_op_line(p, op);
-        json_object_set_new(all, "source_line", lb_json_line(&line));
+        json_object_set_new(all, "source_line", lb_command_json_line(&line));
     }
     json_t *shards = value_shards_json(p, s->value);
     if (shards) json_object_set_new(all, "shards", shards);
@@ -347,7 +348,7 @@ json_t *show_json(const shown *s, const show_options *options, lb_err *err)
     return all;
 }
 
-/* ---- .npy -------------------------------------------------------------------------------------------------------------------- */
+/* ---- .npy -------------------------------------------------------------------------------------------------------- */
 
 typedef struct npy {
     lb_output *file;

@@ -1,5 +1,5 @@
 /* lastbit verify: reads every byte of a capture and says what is damaged. */
-#include "command_line.h"
+#include "command/command_line.h"
 
 #include <lastbit/maintenance.h>
 
@@ -42,11 +42,11 @@ static void found(void *context, const lb_damage *damage)
     findings *f = (findings *)context;
     bool many = damage->kind == LB_DAMAGE_MISSING && f->missing++ >= MISSING_SHOWN;
     if (f->list && !many)
-        json_array_append_new(f->list, json_pack("{s:s, s:s, s:I, s:s}", "kind", lb_damage_kind_name(damage->kind),
-                                                 "file", damage->file, "offset", (json_int_t)damage->offset, "message",
-                                                 damage->message));
+        json_array_append_new(f->list, json_pack("{s:s, s:s, s:I, s:s}", "kind",
+                                                 lb_verify_damage_kind_name(damage->kind), "file", damage->file,
+                                                 "offset", (json_int_t)damage->offset, "message", damage->message));
     else if (!f->list && !quiet && !many)
-        printf("%s: %s\n", lb_damage_kind_name(damage->kind), damage->message);
+        printf("%s: %s\n", lb_verify_damage_kind_name(damage->kind), damage->message);
 }
 
 /* Records, and none of them part of the capture: stopped before its first commit, or cut off before it. */
@@ -62,14 +62,14 @@ static const char *verdict_of(const lb_verification *v)
 
 static void print_json(const char *path, const lb_verification *v, findings *f)
 {
-    lb_print_json("verify",
-                  json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "capture", path,
-                            "verdict", verdict_of(v), "archives", (json_int_t)v->archives, "closed",
-                            (json_int_t)v->closed, "may_go_on", (json_int_t)(v->archives - v->closed), "records",
-                            (json_int_t)v->records, "blobs", (json_int_t)v->blobs, "programs", (json_int_t)v->programs,
-                            "tables", (json_int_t)v->tables, "bytes", (json_int_t)v->bytes, "uncommitted",
-                            (json_int_t)v->uncommitted, "damages", (json_int_t)v->damages, "missing",
-                            (json_int_t)v->missing, "findings", f->list));
+    lb_command_print_json("verify",
+                          json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "capture",
+                                    path, "verdict", verdict_of(v), "archives", (json_int_t)v->archives, "closed",
+                                    (json_int_t)v->closed, "may_go_on", (json_int_t)(v->archives - v->closed),
+                                    "records", (json_int_t)v->records, "blobs", (json_int_t)v->blobs, "programs",
+                                    (json_int_t)v->programs, "tables", (json_int_t)v->tables, "bytes",
+                                    (json_int_t)v->bytes, "uncommitted", (json_int_t)v->uncommitted, "damages",
+                                    (json_int_t)v->damages, "missing", (json_int_t)v->missing, "findings", f->list));
 }
 
 static void print_text(const char *path, const lb_verification *v)
@@ -82,8 +82,8 @@ static void print_text(const char *path, const lb_verification *v)
            " blobs of %s, %" PRIu64 " programs, %" PRIu64 " tables; %" PRIu64 " uncommitted, %" PRIu64
            " damaged, %" PRIu64 " missing\n",
            path, verdict_of(v), v->damages || is_empty(v) || v->closed == v->archives ? "" : " so far", v->archives,
-           v->archives == 1 ? "" : "s", v->closed, v->records, v->blobs, lb_bytes_text(v->bytes, bytes), v->programs,
-           v->tables, v->uncommitted, v->damages, v->missing);
+           v->archives == 1 ? "" : "s", v->closed, v->records, v->blobs, lb_command_bytes_text(v->bytes, bytes),
+           v->programs, v->tables, v->uncommitted, v->damages, v->missing);
     if (v->closed < v->archives)
         printf("%" PRIu32
                " may go on: not closed, so it records still, its process was ended, or the file was cut behind a "
@@ -100,10 +100,10 @@ static void print_text(const char *path, const lb_verification *v)
 
 int lb_cmd_verify(int argc, const char **argv)
 {
-    lb_arguments arguments;
+    lb_command_arguments arguments;
     lb_err err = LB_ERR_INIT;
     lb_verification v;
-    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
     findings f = {arguments.json ? json_array() : NULL, 0};
     if (lb_capture_verify(arguments.args[0], found, &f, &v, &err) != LB_OK) {
@@ -116,6 +116,6 @@ int lb_cmd_verify(int argc, const char **argv)
         else if (!quiet)
             print_text(arguments.args[0], &v);
     }
-    lb_arguments_release(&arguments);
+    lb_command_arguments_release(&arguments);
     return code;
 }

@@ -1,5 +1,5 @@
 /* Shards printed: see value_shards.h. */
-#include "value_shards.h"
+#include "cli/value_shards.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,9 +23,9 @@ static json_t *axes_json(const lb_program *p, const lb_shard *row)
         const lb_mesh *mesh = &p->meshes[row->mesh];
         const lb_mesh_axis *axis = &p->mesh_axes[mesh->first_axis + i];
         const lb_placement *placed = &p->placements[row->first_placement + i];
-        json_t *one =
-            json_pack("{s:s, s:I, s:I, s:s}", "name", lb_program_text(p, axis->name), "size", (json_int_t)axis->size,
-                      "at", (json_int_t)lb_mesh_coordinate(p, mesh, i, p->rank), "placement", kinds[placed->kind]);
+        json_t *one = json_pack(
+            "{s:s, s:I, s:I, s:s}", "name", lb_program_text(p, axis->name), "size", (json_int_t)axis->size, "at",
+            (json_int_t)lb_program_mesh_coordinate(p, mesh, i, p->rank), "placement", kinds[placed->kind]);
         if (placed->kind == LB_PLACEMENT_SHARD) json_object_set_new(one, "dim", json_integer(placed->dim));
         if (placed->kind == LB_PLACEMENT_PARTIAL)
             json_object_set_new(one, "reduce", json_string(lb_program_text(p, placed->reduce)));

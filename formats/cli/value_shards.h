@@ -2,7 +2,7 @@
 #ifndef LB_VALUE_SHARDS_H
 #define LB_VALUE_SHARDS_H
 
-#include "command_line.h"
+#include "command/command_line.h"
 
 #include <lastbit/program.h>
 

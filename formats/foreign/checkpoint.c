@@ -1,13 +1,13 @@
-/* See lastbit/checkpoint.h. The readers of this room gather tensors and tell faults; here the files of a folder are chosen,
- * and each tensor gets its file, its place and its rank. */
-#include <lastbit/array.h>
+/* See lastbit/checkpoint.h. The readers of this room gather tensors and tell faults; here the files of a folder are
+ * chosen, and each tensor gets its file, its place and its rank. */
+#include "base/array.h"
 #include <lastbit/checkpoint.h>
 #include <lastbit/input.h>
 
-#include "foreign_tensors.h"
-#include "foreign_torch.h"
-#include "rank_grid.h"
-#include "rank_name.h"
+#include "foreign/foreign_tensors.h"
+#include "foreign/foreign_torch.h"
+#include "foreign/rank_grid.h"
+#include "foreign/rank_name.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ typedef struct reading {
     bool indexed; /* an index says which files there are */
 } reading;
 
-const char *lb_fault_kind_name(lb_fault_kind kind)
+const char *lb_checkpoint_fault_kind_name(lb_fault_kind kind)
 {
     static const char *const words[] = {
 #define LB_FAULT_WORD(name, word, text) word,
@@ -38,7 +38,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* ---- what the readers tell ------------------------------------------------------------------------------------------- */
+/* ---- what the readers tell --------------------------------------------------------------------------------------- */
 
 static char *copy(const char *text)
 {
@@ -79,7 +79,7 @@ static void tell_entry(void *context, const char *name, const char *text)
     r->failed |= !e->name || !e->text;
 }
 
-/* ---- which files ------------------------------------------------------------------------------------------------------ */
+/* ---- which files ------------------------------------------------------------------------------------------------- */
 
 /* `path` becomes the list's. */
 static lb_status add_path(lb_input_names *list, char *path, lb_err *err)
@@ -153,7 +153,8 @@ static bool is_single_form(const char *name, const char *index, size_t stem)
     return n > stem && strncmp(index, name, n) == 0 && strcmp(index + n, ".index.json") == 0;
 }
 
-/* A file beside an index that it does not name: a shard of another save. An index that is damaged itself names nothing. */
+/* A file beside an index that it does not name: a shard of another save. An index that is damaged itself names
+ * nothing. */
 static bool is_left_over(const lb_checkpoint *c, const char *path, const lb_input_names *indexes)
 {
     const char *name = base_name(path);
@@ -169,7 +170,8 @@ static bool is_left_over(const lb_checkpoint *c, const char *path, const lb_inpu
     return false;
 }
 
-/* "model.fp16.safetensors", "model-00001-of-00002.fp16.safetensors": the bytes behind the stem that name a variant; 0: none do. */
+/* "model.fp16.safetensors", "model-00001-of-00002.fp16.safetensors": the bytes behind the stem that name a variant; 0:
+ * none do. */
 static size_t variant_in(const char *name)
 {
     static const char *const stems[] = {"diffusion_pytorch_model", "pytorch_model", "adapter_model", "model"};
@@ -211,8 +213,8 @@ static bool is_other_format(const char *path, const lb_input_names *files, const
     return false;
 }
 
-/* A failure to read `path`, mapped as memory row `row` if it was mapped at all, is told. What is valid but not read is not, and a refusal
- * of the system is passed on. */
+/* A failure to read `path`, mapped as memory row `row` if it was mapped at all, is told. What is valid but not read is
+ * not, and a refusal of the system is passed on. */
 static lb_status tell_failure(const reading *r, const char *path, uint32_t row, const lb_err *why, lb_err *err)
 {
     if (lb_is_refusal(why->status)) return lb_fail(err, why->status, "%s", why->message);
@@ -232,8 +234,8 @@ static bool is_known_kind(const char *path)
     return false;
 }
 
-/* A file by itself; what is wrong with it is told. Pickles without tensors (options, schedules) have told their entries; what is
- * no format that is read is passed over in a folder. */
+/* A file by itself; what is wrong with it is told. Pickles without tensors (options, schedules) have told their
+ * entries; what is no format that is read is passed over in a folder. */
 static lb_status read_one(reading *r, const char *path, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
@@ -293,7 +295,7 @@ static lb_status read_folder(reading *r, const char *folder, lb_err *err)
     return status;
 }
 
-/* ---- pieces ----------------------------------------------------------------------------------------------------------- */
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
 static int by_name_and_place(const void *a, const void *b)
 {

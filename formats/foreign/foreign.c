@@ -1,11 +1,12 @@
-/* See foreign.h. The readers gather named tensors; here they become a program, and its digests find their bytes again. */
-#include "foreign.h"
+/* See foreign.h. The readers gather named tensors; here they become a program, and its digests find their bytes
+ * again. */
+#include "foreign/foreign.h"
 
-#include "foreign_tensors.h"
-#include "foreign_torch.h"
-#include "pickle_tree.h"
+#include "foreign/foreign_tensors.h"
+#include "foreign/foreign_torch.h"
+#include "foreign/pickle_tree.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/input.h>
 #include <lastbit/json_text.h>
 #include <lastbit/text.h>
@@ -28,7 +29,7 @@ struct lb_foreign {
     blob_row *blobs;     /* by digest */
 };
 
-/* ---- gathering -------------------------------------------------------------------------------------------------------- */
+/* ---- gathering --------------------------------------------------------------------------------------------------- */
 
 static lb_status add_memory(lb_foreign_tensors *t, void *bytes, size_t size, const char *mapped, lb_err *err)
 {
@@ -138,7 +139,7 @@ void lb_foreign_tensors_release(lb_foreign_tensors *t)
     lb_decode_limit_close(&t->limit);
 }
 
-/* ---- opening ---------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 bool lb_foreign_ends_with(const char *text, const char *end)
 {
@@ -146,7 +147,8 @@ bool lb_foreign_ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* Names in a folder: its safetensors index if there is one, otherwise every *.safetensors. No names when it holds archives. */
+/* Names in a folder: its safetensors index if there is one, otherwise every *.safetensors. No names when it holds
+ * archives. */
 static lb_status list_folder(const char *folder, lb_input_names *names, lb_err *err)
 {
     LB_TRY(lb_input_list(folder, names, err));
@@ -166,32 +168,34 @@ static lb_status list_folder(const char *folder, lb_input_names *names, lb_err *
     return LB_OK;
 }
 
-/* "FOLDER/.metadata", malloc'ed, when that is there: a distributed checkpoint. */
-static char *metadata_in(const char *folder)
+/* `*path`: "FOLDER/.metadata", malloc'ed, when that is there: a distributed checkpoint; NULL else. */
+static lb_status find_metadata(const char *folder, char **path, lb_err *err)
 {
-    char *path = (char *)malloc(strlen(folder) + sizeof "/.metadata");
-    if (!path) return NULL;
-    sprintf(path, "%s/.metadata", folder);
-    if (lb_input_is_file(path)) return path;
-    free(path);
-    return NULL;
+    *path = (char *)malloc(strlen(folder) + sizeof "/.metadata");
+    if (!*path) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
+    sprintf(*path, "%s/.metadata", folder);
+    if (!lb_input_is_file(*path)) free(*path), *path = NULL;
+    return LB_OK;
 }
 
-bool lb_foreign_recognises(const char *path, bool folder)
+lb_status lb_foreign_recognises(const char *path, bool folder, bool *foreign, lb_err *err)
 {
-    if (folder) {
-        char *metadata = metadata_in(path);
-        free(metadata);
-        if (metadata) return true;
-        lb_input_names names;
-        const bool some = list_folder(path, &names, NULL) == LB_OK && names.n > 0;
-        lb_input_names_release(&names);
-        return some;
-    }
     static const char *const ends[] = {".safetensors", ".safetensors.index.json", ".npy", ".npz", ".pt", ".pth"};
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (lb_foreign_ends_with(path, ends[i])) return true;
-    return false;
+    *foreign = false;
+    if (folder) {
+        char *metadata;
+        LB_TRY(find_metadata(path, &metadata, err));
+        *foreign = metadata != NULL;
+        free(metadata);
+        if (*foreign) return LB_OK;
+        lb_input_names names;
+        const lb_status status = list_folder(path, &names, err);
+        *foreign = status == LB_OK && names.n > 0;
+        lb_input_names_release(&names);
+        return status;
+    }
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) *foreign |= lb_foreign_ends_with(path, ends[i]);
+    return LB_OK;
 }
 
 lb_status lb_foreign_read_file(lb_foreign_tensors *t, const char *path, lb_err *err)
@@ -211,7 +215,7 @@ lb_status lb_foreign_read_file(lb_foreign_tensors *t, const char *path, lb_err *
                                                                   : "is of no format that is read");
     char stem[256];
     snprintf(stem, sizeof stem, "%.*s", (int)(strlen(name) - 4), name);
-    return lb_npy_read(t, path, stem, bytes, size, err);
+    return lb_foreign_npy_read(t, path, stem, bytes, size, err);
 }
 
 lb_fault_kind lb_foreign_damage(lb_status status, const char *path, const char *bytes, size_t size)
@@ -240,7 +244,8 @@ lb_fault_kind lb_foreign_damage(lb_status status, const char *path, const char *
 
 static lb_status read_folder(lb_foreign_tensors *t, const char *folder, lb_err *err)
 {
-    char *metadata = metadata_in(folder);
+    char *metadata;
+    LB_TRY(find_metadata(folder, &metadata, err));
     if (metadata) {
         lb_status read = lb_distributed_read(t, folder, metadata, err);
         free(metadata);
@@ -298,7 +303,7 @@ void lb_foreign_close(lb_foreign *foreign)
     free(foreign);
 }
 
-/* ---- as a program ----------------------------------------------------------------------------------------------------- */
+/* ---- as a program ------------------------------------------------------------------------------------------------ */
 
 /* "model.layers.3.mlp.weight" belongs to the layer "model.layers.3.mlp". */
 static uint32_t scope_of(lb_program *p, const char *name)
@@ -399,7 +404,7 @@ lb_status lb_foreign_program(lb_foreign *foreign, const lb_program **program, lb
 
 static lb_foreign_tensor *find(lb_foreign *f, lb_digest digest)
 {
-    const lb_program *p; /* whoever knows a digest has asked for the program before; if not, it is made now */
+    const lb_program *p; /* a caller that knows a digest has asked for the program before; if not, it is made now */
     if (lb_foreign_program(f, &p, NULL) != LB_OK) return NULL;
     blob_row wanted = {digest, 0};
     const blob_row *row = (const blob_row *)bsearch(&wanted, f->blobs, f->tensors.n, sizeof *f->blobs, by_digest);

@@ -10,9 +10,9 @@
 
 typedef struct lb_foreign lb_foreign;
 
-/* By name alone: *.safetensors, *.safetensors.index.json, *.npy, *.npz, *.pt, *.pth, a folder with a .metadata, or one that holds
- * safetensors and no archive. */
-bool lb_foreign_recognises(const char *path, bool folder);
+/* By name alone: *.safetensors, *.safetensors.index.json, *.npy, *.npz, *.pt, *.pth, a folder with a .metadata, or one
+ * that holds safetensors and no archive. LB_ERR_IO, LB_ERR_NOMEM: a folder that could not be read is neither. */
+lb_status lb_foreign_recognises(const char *path, bool folder, bool *foreign, lb_err *err);
 lb_status lb_foreign_open(const char *path, lb_foreign **foreign, lb_err *err);
 void lb_foreign_close(lb_foreign *foreign);
 /* JSON text, or NULL. */

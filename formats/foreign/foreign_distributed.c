@@ -1,11 +1,11 @@
-/* torch's distributed checkpoints: a folder whose .metadata, one pickle, says which slice of which file holds which part of
- * which tensor. Each slice is a torch.save file of its own. Nothing in the pickle is executed, and no name in it leaves the
- * folder. What is no tensor is passed over. */
-#include "foreign_torch.h"
+/* torch's distributed checkpoints: a folder whose .metadata, one pickle, says which slice of which file holds which
+ * part of which tensor. Each slice is a torch.save file of its own. Nothing in the pickle is executed, and no name in
+ * it leaves the folder. What is no tensor is passed over. */
+#include "foreign/foreign_torch.h"
 
-#include "pickle_tree.h"
+#include "foreign/pickle_tree.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* .npz: a zip of .npy files. An array stays packed until its bytes are asked for: names, shapes and digests need it in memory at no time,
- * so that `ls` of a small file that unpacks to gigabytes takes no more than of any other. */
-#include "npy_header.h"
-#include "zip_member.h"
+/* .npz: a zip of .npy files. An array stays packed until its bytes are asked for: names, shapes and digests need it in
+ * memory at no time, so that `ls` of a small file that unpacks to gigabytes takes no more than of any other. */
+#include "foreign/npy_header.h"
+#include "foreign/zip_member.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -165,7 +165,7 @@ static lb_status read_array(npz *z, const lb_zip_member *member, const char *nam
     LB_TRY(read_head(member, z->source, offset, z->head, &there, err));
     const lb_npy_source from = {z->source, name, z->head, there, member->unpacked};
     lb_err why = LB_ERR_INIT;
-    const lb_status status = lb_npy_header_read(&from, &array, &why);
+    const lb_status status = lb_foreign_npy_header_read(&from, &array, &why);
     if (array.no_number) {
         z->passed_over = true;
         return LB_OK;

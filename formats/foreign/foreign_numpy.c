@@ -1,12 +1,12 @@
 /* .npy: see npy_header.h. */
-#include "npy_header.h"
+#include "foreign/npy_header.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- .npy ------------------------------------------------------------------------------------------------------------- */
+/* ---- .npy -------------------------------------------------------------------------------------------------------- */
 
 typedef struct literal {
     const char *at, *end;
@@ -91,7 +91,7 @@ static bool take_header(literal *l, header *h)
     return h->descr[0] && h->has_shape;
 }
 
-lb_status lb_npy_header_read(const lb_npy_source *from, lb_npy_header *array, lb_err *err)
+lb_status lb_foreign_npy_header_read(const lb_npy_source *from, lb_npy_header *array, lb_err *err)
 {
     const char *source = from->source, *name = from->name, *bytes = from->bytes;
     uint32_t length = 0;
@@ -136,11 +136,11 @@ lb_status lb_npy_header_read(const lb_npy_source *from, lb_npy_header *array, lb
     return LB_OK;
 }
 
-lb_status lb_npy_read(lb_foreign_tensors *tensors, const char *source, const char *name, const char *bytes, size_t size,
-                      lb_err *err)
+lb_status lb_foreign_npy_read(lb_foreign_tensors *tensors, const char *source, const char *name, const char *bytes,
+                              size_t size, lb_err *err)
 {
     lb_npy_header array;
-    LB_TRY(lb_npy_header_read(&(lb_npy_source){source, name, bytes, size, size}, &array, err));
+    LB_TRY(lb_foreign_npy_header_read(&(lb_npy_source){source, name, bytes, size, size}, &array, err));
     return lb_foreign_add(tensors, name, strlen(name), array.dtype, &array.layout, bytes + array.begin, array.size,
                           err);
 }

@@ -1,8 +1,8 @@
 /* safetensors: u64 length of a JSON header, the header, the bytes. Sharded: a JSON index that names the files.
  * https://github.com/huggingface/safetensors (README, "Format"). Every size is checked against the file. */
 #define _GNU_SOURCE 1 /* memmem */
-#include "foreign_tensors.h"
-#include "foreign_torch.h"
+#include "foreign/foreign_tensors.h"
+#include "foreign/foreign_torch.h"
 
 #include <inttypes.h>
 #include <lastbit/json_text.h>
@@ -134,7 +134,7 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
     return status;
 }
 
-/* ---- shards ----------------------------------------------------------------------------------------------------------- */
+/* ---- shards ------------------------------------------------------------------------------------------------------ */
 
 /* Shard names come from a file: they must stay in its folder. */
 static bool is_plain_name(const char *name)

@@ -13,7 +13,7 @@ typedef struct lb_foreign_part {
     int64_t start[LB_MAX_DIMS];
 } lb_foreign_part;
 
-/* Where a tensor's bytes lie as long as nobody asked for them: foreign_npz.c knows what is in it. */
+/* Where a tensor's bytes lie as long as they were not asked for: foreign_npz.c knows what is in it. */
 typedef struct lb_foreign_packed lb_foreign_packed;
 
 typedef struct lb_foreign_tensor {
@@ -43,8 +43,9 @@ typedef struct lb_foreign_tensors {
     uint32_t n;
     lb_foreign_memory *memory;
     uint32_t n_memory;
-    lb_text_kind
-        names; /* LB_TEXT_CARRIED while a file is read whose names JSON carries, LB_TEXT_ARGUMENT where they have passed the gate */
+    /* LB_TEXT_CARRIED while a file is read whose names JSON carries, LB_TEXT_ARGUMENT where they have passed the
+     * gate */
+    lb_text_kind names;
     char *metadata; /* JSON text of safetensors' __metadata__, or NULL */
     /* NULL: the first fault ends the reading, and parts of a tensor are put together. Otherwise parts stay apart. */
     const lb_foreign_listener *listener;
@@ -57,8 +58,8 @@ bool lb_foreign_ends_with(const char *text, const char *end);
 lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const char **bytes, size_t *size, lb_err *err);
 /* Takes malloc'ed memory over; frees it at once when that fails. */
 lb_status lb_foreign_own(lb_foreign_tensors *tensors, void *bytes, size_t size, lb_err *err);
-/* Keeps the name, of n bytes as the file has them, by its gate. The layout's dense range must be `size` bytes from `data` on. An expanded
- * tensor, of which a few bytes can be any number of elements, counts against the limit. */
+/* Keeps the name, of n bytes as the file has them, by its gate. The layout's dense range must be `size` bytes from
+ * `data` on. An expanded tensor, of which a few bytes can be any number of elements, counts against the limit. */
 lb_status lb_foreign_add(lb_foreign_tensors *tensors, const char *name, size_t n, lb_dtype dtype,
                          const lb_layout *layout, const void *data, size_t size, lb_err *err);
 /* The tensor added last is a part; only where there is a listener. */
@@ -78,11 +79,12 @@ void lb_foreign_tensors_release(lb_foreign_tensors *tensors);
 lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size,
                               lb_err *err);
 lb_status lb_safetensors_read_index(lb_foreign_tensors *tensors, const char *path, lb_err *err);
-lb_status lb_npy_read(lb_foreign_tensors *tensors, const char *source, const char *name, const char *bytes, size_t size,
-                      lb_err *err);
+lb_status lb_foreign_npy_read(lb_foreign_tensors *tensors, const char *source, const char *name, const char *bytes,
+                              size_t size, lb_err *err);
 /* Arrays stay packed where there is no listener. */
 lb_status lb_npz_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size, lb_err *err);
-/* Of a packed tensor: both digests, its bytes held at no time; its bytes into memory, after which it is packed no more. */
+/* Of a packed tensor: both digests, its bytes held at no time; its bytes into memory, after which it is packed no
+ * more. */
 lb_status lb_npz_digests(lb_foreign_tensors *tensors, lb_foreign_tensor *row, lb_digest *logical, lb_digest *blob,
                          lb_err *err);
 lb_status lb_npz_unpack(lb_foreign_tensors *tensors, lb_foreign_tensor *row, lb_err *err);

@@ -1,12 +1,13 @@
 /* What torch.save writes: a zip whose data.pkl holds the objects, and data/N the bytes of storage N as they are.
  *
- * The pickle is read as a tree (pickle_tree.h): nothing is executed. A tensor is what `torch._utils._rebuild_tensor_v2(storage,
- * offset, size, stride, …)` says; dicts give names, joined by dots. What is no tensor (step counts, options) is passed over. */
-#include "foreign_torch.h"
+ * The pickle is read as a tree (pickle_tree.h): nothing is executed. A tensor is what
+ * `torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)` says; dicts give names, joined by dots. What is
+ * no tensor (step counts, options) is passed over. */
+#include "foreign/foreign_torch.h"
 
-#include "byte_buffer.h"
-#include "pickle_tree.h"
-#include "zip_directory.h"
+#include "base/byte_buffer.h"
+#include "foreign/pickle_tree.h"
+#include "foreign/zip_directory.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 
 #define MAX_DEPTH 32 /* of dicts in dicts; an object may hold itself */
 
-/* ---- one torch.save file ------------------------------------------------------------------------------------------------ */
+/* ---- one torch.save file ----------------------------------------------------------------------------------------- */
 
 typedef struct saved {
     const char *source;
@@ -166,7 +167,7 @@ static const lb_pickle *tensor_args(const lb_pickle *node)
     return tensor ? node->u.items[1] : NULL;
 }
 
-/* ---- a whole .pt --------------------------------------------------------------------------------------------------------- */
+/* ---- a whole .pt ------------------------------------------------------------------------------------------------- */
 
 /* What is no tensor, as text: a number, a word. */
 static lb_status tell_entry(const lb_foreign_listener *listener, const lb_pickle *node, const byte_buffer *name,

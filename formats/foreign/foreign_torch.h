@@ -2,7 +2,7 @@
 #ifndef LB_FOREIGN_TORCH_H
 #define LB_FOREIGN_TORCH_H
 
-#include "foreign_tensors.h"
+#include "foreign/foreign_tensors.h"
 
 /* Every tensor of a .pt file. */
 lb_status lb_torch_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size, lb_err *err);

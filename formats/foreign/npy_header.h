@@ -1,9 +1,9 @@
-/* The header of a .npy file: a Python literal of three keys. Only what numpy.save writes is taken, and nothing is ever unpickled.
- * https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html. Private to formats/foreign. */
+/* The header of a .npy file: a Python literal of three keys. Only what numpy.save writes is taken, and nothing is ever
+ * unpickled. https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html. Private to formats/foreign. */
 #ifndef LB_NPY_HEADER_H
 #define LB_NPY_HEADER_H
 
-#include "foreign_tensors.h"
+#include "foreign/foreign_tensors.h"
 
 typedef struct lb_npy_source {
     const char *source, *name; /* begin messages */
@@ -21,6 +21,6 @@ typedef struct lb_npy_header {
     bool no_number;     /* after LB_ERR_UNSUPPORTED: texts, dates, raw bytes or Python's objects */
 } lb_npy_header;
 
-lb_status lb_npy_header_read(const lb_npy_source *from, lb_npy_header *array, lb_err *err);
+lb_status lb_foreign_npy_header_read(const lb_npy_source *from, lb_npy_header *array, lb_err *err);
 
 #endif

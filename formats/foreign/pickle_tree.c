@@ -1,13 +1,13 @@
 /* See pickle_tree.h. A pickle is a program for a stack machine; here every opcode only builds. */
-#include "pickle_tree.h"
+#include "foreign/pickle_tree.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/decode_limit.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- memory --------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 #define CHUNK 16384
 
@@ -111,7 +111,7 @@ static lb_pickle *make(machine *m, lb_pickle_type type)
     return node;
 }
 
-/* ---- operands -------------------------------------------------------------------------------------------------------- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 /* Nothing is popped below the last mark. */
 static lb_status pop(machine *m, lb_pickle **node)
@@ -194,7 +194,7 @@ static lb_status push_line(machine *m)
     return push(m, node);
 }
 
-/* ---- building -------------------------------------------------------------------------------------------------------- */
+/* ---- building ---------------------------------------------------------------------------------------------------- */
 
 /* A new node with the top `n` of the stack as items. */
 static lb_status gather(machine *m, lb_pickle_type type, size_t n)
@@ -315,7 +315,7 @@ static lb_status pass_frame(machine *m)
     return LB_OK;
 }
 
-/* ---- opcodes --------------------------------------------------------------------------------------------------------- */
+/* ---- opcodes ----------------------------------------------------------------------------------------------------- */
 
 static lb_status step(machine *m, uint8_t code)
 {
@@ -438,7 +438,7 @@ void lb_pickle_release(lb_pickle_tree *tree)
     *tree = (lb_pickle_tree){NULL, NULL};
 }
 
-/* ---- looking ---------------------------------------------------------------------------------------------------------- */
+/* ---- looking ----------------------------------------------------------------------------------------------------- */
 
 bool lb_pickle_is_text(const lb_pickle *node, const char *text)
 {

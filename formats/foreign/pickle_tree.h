@@ -1,12 +1,13 @@
 /* A pickle as a tree, and nothing more: names of classes stay names, nothing is imported, called or executed.
  *
- * https://github.com/python/cpython/blob/main/Lib/pickletools.py describes the opcodes; those that torch.save and torch's
- * distributed checkpoints write are taken, any other is refused by its offset. Objects may be shared and may hold themselves:
- * who walks a tree counts its depth. Memory is bounded by the input, some fifty bytes a byte. Private to formats/. */
+ * https://github.com/python/cpython/blob/main/Lib/pickletools.py describes the opcodes; those that torch.save and
+ * torch's distributed checkpoints write are taken, any other is refused by its offset. Objects may be shared and may
+ * hold themselves: who walks a tree counts its depth. Memory is bounded by the input, some fifty bytes a byte. Private
+ * to formats/. */
 #ifndef LB_PICKLE_TREE_H
 #define LB_PICKLE_TREE_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 typedef enum lb_pickle_type {
     LB_PICKLE_NONE,
@@ -41,8 +42,9 @@ typedef struct lb_pickle_tree {
 lb_status lb_pickle_read(const void *bytes, size_t size, const char *source, uint64_t offset, lb_pickle_tree *tree,
                          lb_err *err);
 void lb_pickle_release(lb_pickle_tree *tree);
-/* Do the bytes end before the pickle does? False of a whole one, and of one that is damaged otherwise. Frames tell, where there are
- * some (protocol 4): a file that was cut lacks the rest of its last one. Its last byte tells nothing: the STOP is also a full stop. */
+/* Do the bytes end before the pickle does? False of a whole one, and of one that is damaged otherwise. Frames tell,
+ * where there are some (protocol 4): a file that was cut lacks the rest of its last one. Its last byte tells nothing:
+ * the STOP is also a full stop. */
 bool lb_pickle_is_cut(const void *bytes, size_t size);
 
 bool lb_pickle_is_text(const lb_pickle *node, const char *text);

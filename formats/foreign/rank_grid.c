@@ -1,12 +1,13 @@
 /* See rank_grid.h. Names are those that these programs give:
  *
- *   DeepSpeed    mp_rank_MM_model_states.pt, [bf16_]zero_pp_rank_D_mp_rank_MM_optim_states.pt (D: the data-parallel place, whatever it is
- *                called), layer_LL-model_MM-model_states.pt           (deepspeed/runtime/engine.py and pipe/module.py)
+ *   DeepSpeed    mp_rank_MM_model_states.pt, [bf16_]zero_pp_rank_D_mp_rank_MM_optim_states.pt (D: the data-parallel
+ *                place, whatever it is called), layer_LL-model_MM-model_states.pt
+ *                (deepspeed/runtime/engine.py and pipe/module.py)
  *   Megatron     mp_rank_TT/… and mp_rank_TT_PPP/…: tensor, then pipeline      (megatron/training/checkpointing.py)
  *   others       tp_rank_T_pp_rank_P, rank-R, X-NNNNN-of-MMMMM
  *
  * Layers and experts are no axes: a stage holds those that it holds. */
-#include "rank_grid.h"
+#include "foreign/rank_grid.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -37,7 +38,7 @@ typedef struct sizes {
     int n;
 } sizes;
 
-/* ---- one path ------------------------------------------------------------------------------------------------------------ */
+/* ---- one path ---------------------------------------------------------------------------------------------------- */
 
 static bool is_name(char c)
 {
@@ -108,7 +109,7 @@ static place place_of(const char *path)
     return p;
 }
 
-/* ---- all axes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- all axes ---------------------------------------------------------------------------------------------------- */
 
 static void note_size(sizes *s, const char *name, int32_t size)
 {
@@ -198,7 +199,7 @@ bool lb_rank_grid_place(lb_checkpoint *c)
     return made;
 }
 
-/* ---- what is absent ------------------------------------------------------------------------------------------------------------ */
+/* ---- what is absent ---------------------------------------------------------------------------------------------- */
 
 /* The path with other numbers on its axes, as wide as they were. */
 static void path_at(const place *p, const char *path, char *to, size_t room)

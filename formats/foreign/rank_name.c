@@ -1,5 +1,5 @@
 /* See rank_name.h. */
-#include "rank_name.h"
+#include "foreign/rank_name.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* See zip_directory.h. */
-#include "zip_directory.h"
+#include "foreign/zip_directory.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 /* The members of a zip, found where they lie: what torch.save and numpy.savez write is such a zip.
  *
- * Only the central directory and the members' own headers are read, so opening costs nothing per byte of a checkpoint (and
- * CRCs are not checked). Zip64 is read; zip_member.h unpacks compressed members. Private to formats/.
+ * Only the central directory and the members' own headers are read, so opening costs nothing per byte of a checkpoint
+ * (and CRCs are not checked). Zip64 is read; zip_member.h unpacks compressed members. Private to formats/.
  * https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT */
 #ifndef LB_ZIP_DIRECTORY_H
 #define LB_ZIP_DIRECTORY_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 typedef struct lb_zip_member {
     const char *name; /* in the input, not NUL-terminated */

@@ -1,5 +1,5 @@
 /* See zip_member.h. */
-#include "zip_member.h"
+#include "foreign/zip_member.h"
 
 #include <inttypes.h>
 #include <limits.h>

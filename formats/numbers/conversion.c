@@ -3,8 +3,8 @@
  * Dense loops do the work, compiled once per instruction set; a strided side is gathered or scattered in chunks around
  * them. Element pointers may be unaligned (tensors inside a safetensors file are), hence the any_* types.
  */
-#include "philox.h"
-#include "rounding.h"
+#include "numbers/philox.h"
+#include "numbers/rounding.h"
 
 #include <math.h>
 #if LB_HAVE_X86
@@ -329,7 +329,7 @@ void lb_store_f32(lb_dtype dst_dtype, void *dst, const float *src, size_t n, con
     }
     random_source source = {.cast = cast};
     const bool drawing = cast->rounding == LB_STOCHASTIC;
-    const size_t step = drawing ? PHILOX_DRAWN : n;
+    const size_t step = drawing ? LB_PHILOX_DRAWN : n;
     for (size_t at = 0; at < n; at += step) {
         const size_t count = n - at < step ? n - at : step;
         const uint32_t *random = random_draw(&source, at, count);
@@ -397,9 +397,9 @@ void lb_store_f64(lb_dtype dst_dtype, void *dst, const double *src, size_t n, co
     }
     if (dst_dtype == LB_F32 || cast->exact) {
         random_source source = {.cast = cast};
-        for (size_t at = 0; at < n; at += PHILOX_DRAWN) {
-            const uint32_t *random = random_draw(&source, at, n - at < PHILOX_DRAWN ? n - at : PHILOX_DRAWN);
-            for (size_t i = at; i < n && i < at + PHILOX_DRAWN; i++)
+        for (size_t at = 0; at < n; at += LB_PHILOX_DRAWN) {
+            const uint32_t *random = random_draw(&source, at, n - at < LB_PHILOX_DRAWN ? n - at : LB_PHILOX_DRAWN);
+            for (size_t i = at; i < n && i < at + LB_PHILOX_DRAWN; i++)
                 exact_store(dst_dtype, dst, i, src[i], cast, random ? random[i - at] : 0);
         }
         return;

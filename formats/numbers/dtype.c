@@ -1,7 +1,7 @@
 /* Names and properties of the element types, and the bit layouts: see lastbit/dtype.h and float_format.h. */
 #include <lastbit/dtype.h>
 
-#include "float_format.h"
+#include "numbers/float_format.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -144,7 +144,7 @@ lb_dtype lb_dtype_parse(const char *text)
     return LB_NO_DTYPE;
 }
 
-lb_dtype lb_grid_parse(const char *text)
+lb_dtype lb_dtype_grid_parse(const char *text)
 {
     if (text && same_word(text, "tf32")) return LB_TF32;
     const lb_dtype dtype = lb_dtype_parse(text);
@@ -253,7 +253,7 @@ double lb_dtype_min_subnormal(lb_dtype dtype)
     return lb_dtype_part(dtype) == LB_F64 ? 0x1p-1074 : dtype == LB_E8M0 ? 0x1p-127 : 0.0;
 }
 
-bool lb_cast_parse(const char *text, lb_cast *cast)
+bool lb_dtype_cast_parse(const char *text, lb_cast *cast)
 {
     if (strcmp(text, "rne") == 0) {
         cast->rounding = LB_RNE;

@@ -62,7 +62,8 @@ LB_INLINE uint64_t bits_of_f64(double x)
     return u;
 }
 
-/* condition (0 or 1) ? yes : no, as arithmetic: compilers turn chains of ?: into branches and then vectorise nothing. */
+/* condition (0 or 1) ? yes : no, as arithmetic: compilers turn chains of ?: into branches and then vectorise
+ * nothing. */
 LB_INLINE uint32_t pick(uint32_t condition, uint32_t yes, uint32_t no)
 {
     const uint32_t mask = 0u - condition;
@@ -151,7 +152,8 @@ LB_INLINE float float_decode(uint32_t code, const float_format *f)
     return f32_of_bits(u | (sign << 31));
 }
 
-/* e8m0 holds an exponent and nothing else. Nearest as c10 does it (ties up); toward zero takes the exponent as it is. */
+/* e8m0 holds an exponent and nothing else. Nearest as c10 does it (ties up); toward zero takes the exponent as it
+ * is. */
 LB_INLINE uint32_t scale_encode(float x, lb_rounding rounding, lb_overflow overflow, uint32_t random)
 {
     const uint32_t a = bits_of_f32(x) & 0x7fffffffu, exponent = a >> 23, fraction = a & 0x7fffffu;

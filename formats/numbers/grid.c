@@ -1,11 +1,11 @@
 /* Rounding to the values of a type while keeping f32 or f64 storage: see lastbit/dtype.h.
  *
- * Emulating arithmetic in a narrow type spends its time here. f16 has instructions of its own; the other types with short
- * exponents add a magic number (rounding.h); bf16 and tf32, which are f32 with a shorter fraction, add an integer. Every
- * loop gives what a store and a load would.
+ * Emulating arithmetic in a narrow type spends its time here. f16 has instructions of its own; the other types with
+ * short exponents add a magic number (rounding.h); bf16 and tf32, which are f32 with a shorter fraction, add an
+ * integer. Every loop gives what a store and a load would.
  */
-#include "philox.h"
-#include "rounding.h"
+#include "numbers/philox.h"
+#include "numbers/rounding.h"
 
 #if LB_HAVE_X86
 #include <immintrin.h>
@@ -15,7 +15,8 @@
 
 static const lb_cast torch_cast = LB_CAST_INIT;
 
-/* Bits with which a value that does not fit, an infinity and a NaN come out; each takes the sign of x where `_sign` says. */
+/* Bits with which a value that does not fit, an infinity and a NaN come out; each takes the sign of x where `_sign`
+ * says. */
 typedef struct grid {
     rounder rounder;
     int32_t most;     /* bits of the largest value */
@@ -45,8 +46,8 @@ static grid grid_of(const float_format *f, const lb_cast *cast)
     return g;
 }
 
-/* A magnitude on the grid, of x = `u`, with sign and specials put back. `simple`: no subnormals to flush, no unsigned zero,
- * no NaN payload; fewer instructions per cache line keep more lines under way. */
+/* A magnitude on the grid, of x = `u`, with sign and specials put back. `simple`: no subnormals to flush, no unsigned
+ * zero, no NaN payload; fewer instructions per cache line keep more lines under way. */
 LB_INLINE float settle(int32_t magnitude, uint32_t u, const grid *g, lb_rounding rounding, bool simple)
 {
     const int32_t a = (int32_t)(u & 0x7fffffffu);
@@ -236,8 +237,8 @@ void lb_round_to_grid_f32(float *x, size_t n, lb_dtype dtype, const lb_cast *cas
         return;
     }
     random_source source = {.cast = cast};
-    for (size_t at = 0; at < n; at += PHILOX_DRAWN) {
-        const size_t count = n - at < PHILOX_DRAWN ? n - at : PHILOX_DRAWN;
+    for (size_t at = 0; at < n; at += LB_PHILOX_DRAWN) {
+        const size_t count = n - at < LB_PHILOX_DRAWN ? n - at : LB_PHILOX_DRAWN;
         grid_run(x + at, count, dtype, &g, cast->rounding, random_draw(&source, at, count));
     }
 }
@@ -248,8 +249,8 @@ static void tf32_from_f64(double *x, size_t n, const lb_cast *cast)
     const float_format *format = float_format_of(LB_TF32);
     const float_target target = float_target_of(format, cast);
     random_source source = {.cast = cast};
-    for (size_t at = 0; at < n; at += PHILOX_DRAWN) {
-        const size_t count = n - at < PHILOX_DRAWN ? n - at : PHILOX_DRAWN;
+    for (size_t at = 0; at < n; at += LB_PHILOX_DRAWN) {
+        const size_t count = n - at < LB_PHILOX_DRAWN ? n - at : LB_PHILOX_DRAWN;
         const uint32_t *random = random_draw(&source, at, count);
         for (size_t i = 0; i < count; i++) {
             const double from = cast->exact ? x[at + i] : (double)(float)x[at + i];
@@ -278,7 +279,7 @@ void lb_round_to_grid_f64(double *x, size_t n, lb_dtype dtype, const lb_cast *ca
     }
 }
 
-void lb_round_to_tf32(float *x, size_t n, lb_rounding rounding)
+void lb_round_to_grid_tf32(float *x, size_t n, lb_rounding rounding)
 {
     LB_CHECK(rounding != LB_STOCHASTIC);
     lb_round_to_grid_f32(x, n, LB_TF32, &(lb_cast){.rounding = rounding});

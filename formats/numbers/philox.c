@@ -1,9 +1,10 @@
 /* Philox4x32-10, one block and many: see philox.h.
  *
- * A round multiplies two of the four words, 32 by 32 bits to 64. The vector code keeps each word in the low half of a 64-bit
- * lane: the multiplication looks at nothing else, so what the high halves hold need not be cleared until the end.
+ * A round multiplies two of the four words, 32 by 32 bits to 64. The vector code keeps each word in the low half of a
+ * 64-bit lane: the multiplication looks at nothing else, so what the high halves hold need not be cleared until the
+ * end.
  */
-#include "philox.h"
+#include "numbers/philox.h"
 
 #include <lastbit/processor.h>
 

@@ -1,17 +1,18 @@
 /* Rounding an f32 to a narrower float by adding a power of two.
  *
- * For 0 <= m < 2^23 s the sum m + 2^23 s lies where f32 itself has steps of s: the addition rounds m to a multiple of s, ties
- * to even, and the low bits of the sum count the steps. s is the target's step at m's exponent, or below its least normal
- * value the subnormal step, so subnormals need no branch. The other roundings correct the result by one step, exactly.
+ * For 0 <= m < 2^23 s the sum m + 2^23 s lies where f32 itself has steps of s: the addition rounds m to a multiple of
+ * s, ties to even, and the low bits of the sum count the steps. s is the target's step at m's exponent, or below its
+ * least normal value the subnormal step, so subnormals need no branch. The other roundings correct the result by one
+ * step, exactly.
  *
- * For targets whose 2^23 steps an f32 can hold: f16 and all 8- and 4-bit floats. bf16 and tf32 have f32's own exponents and
- * round by integer addition, see grid.c. float_encode_f32 defines the same roundings without a float operation; tests
- * compare the two. The processor must round to nearest and keep subnormals, as C and torch leave it.
+ * For targets whose 2^23 steps an f32 can hold: f16 and all 8- and 4-bit floats. bf16 and tf32 have f32's own exponents
+ * and round by integer addition, see grid.c. float_encode_f32 defines the same roundings without a float operation;
+ * tests compare the two. The processor must round to nearest and keep subnormals, as C and torch leave it.
  */
 #ifndef LB_ROUNDING_H
 #define LB_ROUNDING_H
 
-#include "float_format.h"
+#include "numbers/float_format.h"
 
 /* Fields are exponents in place, bits 23 to 30 of an f32. */
 typedef struct rounder {

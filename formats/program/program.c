@@ -1,13 +1,13 @@
-/* Building, copying and reading programs: see lastbit/program.h. The rules a program keeps stand in program_rules.c, its
- * bytes in program_codec.c.
+/* Building, copying and reading programs: see lastbit/program.h. The rules a program keeps stand in program_rules.c,
+ * its bytes in program_codec.c.
  *
  * Every table is an array that doubles; strings lie in chunks that never move, so a pointer given out stays valid. */
-#include "program_store.h"
+#include "program/program_store.h"
 
 #include <lastbit/text.h>
 
-#include <lastbit/array.h>
-#include <lastbit/hash.h>
+#include "base/array.h"
+#include "base/hash.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,8 +106,8 @@ static uint32_t entered_row(const lb_program *program, const row_set *set,
     return LB_NONE;
 }
 
-/* The row of `text`, LB_NONE when there is none. Rows that are not in the set yet (decoding adds them by itself) are entered first;
- * of equal texts the first wins. False when out of memory. */
+/* The row of `text`, LB_NONE when there is none. Rows that are not in the set yet (decoding adds them by itself) are
+ * entered first; of equal texts the first wins. False when out of memory. */
 static bool find_row(const lb_program *program, row_set *set, uint32_t rows,
                      const char *(*text_of)(const lb_program *, uint32_t), const char *text, uint64_t hash,
                      uint32_t *row)
@@ -309,7 +309,9 @@ const char *lb_op_layer(const lb_program *program, const lb_op *op)
 
 bool lb_op_is_source(const lb_program *program, const lb_op *op)
 {
-    return op->results && strcmp(lb_op_name(program, op), "lb::source") == 0;
+    if (!op->results) return false;
+    const char *name = lb_op_name(program, op);
+    return *name == 'l' && strcmp(name, "lb::source") == 0;
 }
 
 const char *lb_op_class(const lb_program *program, const lb_op *op)
@@ -362,7 +364,7 @@ uint32_t lb_op_writes(const lb_program *program, const lb_op *op, int64_t storag
     return LB_NONE;
 }
 
-bool lb_name_extends(const char *name, const char *base)
+bool lb_program_name_extends(const char *name, const char *base)
 {
     const size_t n = strlen(base);
     return !strncmp(name, base, n) && (!name[n] || name[n] == '.');

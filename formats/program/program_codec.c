@@ -2,11 +2,12 @@
  *
  *   {"step": …, "rank": …, …, "strings": ["", …], "ops": {"rows": N, "name": BIN, "scope": BIN, …}, "args": {…}, …}
  *
- * One BIN per column. Integers are stored as narrow as the column allows: w = length / rows is 1, 2, 4 or 8, little-endian
- * two's complement, sign-extended to the field (so LB_NONE is -1 and costs one byte). f64 and digests are not narrowed.
- * Decoding allocates rows only after their columns were found to be there, so memory is bounded by the input's size. */
-#include "msgpack_cursor.h"
-#include "program_store.h"
+ * One BIN per column. Integers are stored as narrow as the column allows: w = length / rows is 1, 2, 4 or 8,
+ * little-endian two's complement, sign-extended to the field (so LB_NONE is -1 and costs one byte). f64 and digests are
+ * not narrowed. Decoding allocates rows only after their columns were found to be there, so memory is bounded by the
+ * input's size. */
+#include "base/msgpack_cursor.h"
+#include "program/program_store.h"
 
 #include <lastbit/text.h>
 
@@ -22,8 +23,8 @@ typedef struct column {
     uint16_t offset; /* in the row */
     uint8_t width;   /* of the field in memory */
     uint8_t kind;
-    bool
-        optional; /* added by a minor version: 0 in every row where it is not there, and left out where it is 0 in every row */
+    /* added by a minor version: 0 in every row where it is not there, and left out where it is 0 in every row */
+    bool optional;
 } column;
 
 #define COLUMN(kind, type, field) {#field, offsetof(type, field), sizeof(((type *)0)->field), kind, false}
@@ -121,7 +122,7 @@ static const struct {
 /* Tables whose columns lie outside their rows. */
 static const char shape_column[] = "shape", stride_column[] = "stride";
 
-/* ---- one integer, of any width ------------------------------------------------------------------------------------ */
+/* ---- one integer, of any width ----------------------------------------------------------------------------------- */
 
 static inline int64_t load_signed(const char *p, unsigned width)
 {
@@ -165,7 +166,7 @@ static void swap_digest(const char *from, char *to)
     memcpy(to, words, 16);
 }
 
-/* ---- encoding ------------------------------------------------------------------------------------------------------ */
+/* ---- encoding ---------------------------------------------------------------------------------------------------- */
 
 typedef struct encoder {
     msgpack_packer packer;
@@ -332,7 +333,7 @@ lb_status lb_program_encode(const lb_program *program, void **bytes, size_t *siz
     return LB_OK;
 }
 
-/* ---- decoding ------------------------------------------------------------------------------------------------------ */
+/* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 typedef struct stored_column {
     const char *bytes;
@@ -410,7 +411,8 @@ static void spread(const char *from, unsigned width, char *to, size_t stride, co
     }
 }
 
-/* Some rows at a time, all columns of them: a row of values is five lines of the cache, and there are fourteen columns. */
+/* Some rows at a time, all columns of them: a row of values is five lines of the cache, and there are fourteen
+ * columns. */
 static void fill_rows(lb_program_table_id id, const stored_column *found, const unsigned *width, uint32_t rows,
                       char *array)
 {
@@ -518,8 +520,8 @@ static bool are_different(char **texts, uint32_t n)
     return different;
 }
 
-/* The strings of a writer that let them through as they were: they pass the gate now. Where that would make two of them one, all of the program
- * are taken for names as somebody gave them, of which no two have one form. */
+/* The strings of a writer that let them through as they were: they pass the gate now. Where that would make two of them
+ * one, all of the program are taken for names as they were given, of which no two have one form. */
 static lb_status pass_gate(decoder *d, const char **texts, const uint32_t *sizes)
 {
     lb_program *p = d->program;

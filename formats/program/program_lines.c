@@ -1,5 +1,6 @@
-/* Lines of the recorded program's code: see lb_line in lastbit/program.h. A step of ten thousand ops has some hundred of them. */
-#include "program_store.h"
+/* Lines of the recorded program's code: see lb_line in lastbit/program.h. A step of ten thousand ops has some hundred
+ * of them. */
+#include "program/program_store.h"
 
 #include <inttypes.h>
 #include <stdio.h>

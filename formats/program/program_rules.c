@@ -1,8 +1,8 @@
 /* What makes a program valid. Decoding ends here, so everything behind it may index without looking.
  *
- * Lists: the children of a list stand in front of it. That rules cycles out; the expanded size of an op's args is bounded
- * besides, so that a few rows cannot name each other into billions of visits. */
-#include "program_store.h"
+ * Lists: the children of a list stand in front of it. That rules cycles out; the expanded size of an op's args is
+ * bounded besides, so that a few rows cannot name each other into billions of visits. */
+#include "program/program_store.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -285,8 +285,8 @@ static lb_status check_shards(const lb_program *p, lb_err *err)
             return bad(&at, "placements", "one for each axis", row->placements, p->meshes[row->mesh].axes);
         LB_TRY(must_range(&at, "extents", row->first_extent, row->extents, p->n_extents));
         lb_err why = LB_ERR_INIT;
-        if (lb_extents_check(row->extents ? p->extents + row->first_extent : NULL, row->extents, &elements, &why) !=
-            LB_OK)
+        if (lb_shard_extents_check(row->extents ? p->extents + row->first_extent : NULL, row->extents, &elements,
+                                   &why) != LB_OK)
             return lb_fail(err, LB_ERR_CORRUPT, "program: shards[%" PRIu32 "].extents: %s", i, why.message);
         const int64_t numel = lb_layout_numel(&p->values[row->value].layout);
         if (row->at < 0 || elements > numel || row->at > numel - elements)

@@ -1,7 +1,8 @@
-/* Shards of a program: see lastbit/shard.h. Rows that many values share (extents, placements, meshes) are found again. */
-#include "program_store.h"
+/* Shards of a program: see lastbit/shard.h. Rows that many values share (extents, placements, meshes) are found
+ * again. */
+#include "program/program_store.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -28,7 +29,8 @@ void lb_program_sort_shards(lb_program *program)
     if (program->n_shards) qsort(program->shards, program->n_shards, sizeof *program->shards, by_value);
 }
 
-/* Programs have many values and few ways to share them out: a run of rows like this one lies near the end, if anywhere. */
+/* Programs have many values and few ways to share them out: a run of rows like this one lies near the end, if
+ * anywhere. */
 #define LOOKED_AT 512
 
 static bool same_extent(const lb_extent *a, const lb_extent *b)
@@ -161,7 +163,7 @@ static lb_status add_range(measure *m, const lb_extent *e, uint32_t row, lb_err 
     return LB_OK;
 }
 
-lb_status lb_extents_check(const lb_extent *extents, uint32_t n, int64_t *elements, lb_err *err)
+lb_status lb_shard_extents_check(const lb_extent *extents, uint32_t n, int64_t *elements, lb_err *err)
 {
     measure m = {1, 1, 0, -1};
     *elements = 1;
@@ -194,14 +196,14 @@ const lb_shard *lb_program_shards_of(const lb_program *program, uint32_t value, 
     return *n ? &program->shards[low] : NULL;
 }
 
-bool lb_extents_are_flat(const lb_extent *extents, uint32_t n)
+bool lb_shard_extents_are_flat(const lb_extent *extents, uint32_t n)
 {
     return n && extents[n - 1].dim == LB_EXTENT_FLAT;
 }
 
 bool lb_shard_is_flat(const lb_program *program, const lb_shard *shard)
 {
-    return shard->extents && lb_extents_are_flat(program->extents + shard->first_extent, shard->extents);
+    return shard->extents && lb_shard_extents_are_flat(program->extents + shard->first_extent, shard->extents);
 }
 
 lb_layout lb_shard_whole(const lb_program *program, const lb_shard *shard)
@@ -229,7 +231,7 @@ lb_layout lb_shard_part(const lb_program *program, const lb_shard *shard)
     return lb_layout_contiguous(ndim, shape);
 }
 
-int64_t lb_mesh_coordinate(const lb_program *program, const lb_mesh *mesh, uint32_t axis, int32_t rank)
+int64_t lb_program_mesh_coordinate(const lb_program *program, const lb_mesh *mesh, uint32_t axis, int32_t rank)
 {
     int64_t below = 1;
     for (uint32_t a = axis + 1; a < mesh->axes; a++) below *= program->mesh_axes[mesh->first_axis + a].size;
@@ -267,7 +269,7 @@ static void put_placement(writer *w, const lb_program *p, const lb_shard *shard,
     const lb_placement *placed = &p->placements[shard->first_placement + axis];
     const char *name = lb_program_text(p, a->name);
     if (*name) put(w, "%s ", name);
-    const int64_t at = lb_mesh_coordinate(p, mesh, axis, p->rank);
+    const int64_t at = lb_program_mesh_coordinate(p, mesh, axis, p->rank);
     if (at >= 0) put(w, "%" PRId64 " of ", at);
     put(w, "%" PRIu32 " ", a->size);
     if (placed->kind == LB_PLACEMENT_REPLICATE)

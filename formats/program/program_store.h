@@ -3,7 +3,7 @@
 #ifndef LB_PROGRAM_STORE_H
 #define LB_PROGRAM_STORE_H
 
-#include <lastbit/hash.h>
+#include "base/hash.h"
 #include <lastbit/program.h>
 
 /* X(ID, field of lb_program, row type) */
@@ -58,8 +58,8 @@ struct lb_program_store {
     uint32_t capacity[LB_TABLE_COUNT];
     text_chunk *chunks;
     row_set strings, scopes, lines;
-    bool
-        lacking; /* a row or a text found no memory: whoever asked for it may have gone on without, and so it is never written */
+    /* a row or a text found no memory: the caller may have gone on without it, and so it is never written */
+    bool lacking;
 };
 
 lb_program *lb_program_alloc(void); /* no string 0, no scope 0 yet */

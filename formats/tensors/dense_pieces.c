@@ -1,5 +1,5 @@
 /* See dense_pieces.h. */
-#include "dense_pieces.h"
+#include "tensors/dense_pieces.h"
 
 #include <string.h>
 

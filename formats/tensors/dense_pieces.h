@@ -1,7 +1,8 @@
 /* The elements of any view, in row-major order, as dense pieces of at most one digest leaf. Private to formats/.
  *
- * A contiguous view is cut where it lies. Another one is gathered into a buffer, many rows at a time, so that a transposed
- * matrix is read line by line of the cache and not element by element. Every piece but the last holds exactly a leaf. */
+ * A contiguous view is cut where it lies. Another one is gathered into a buffer, many rows at a time, so that a
+ * transposed matrix is read line by line of the cache and not element by element. Every piece but the last holds
+ * exactly a leaf. */
 #ifndef LB_DENSE_PIECES_H
 #define LB_DENSE_PIECES_H
 
@@ -21,7 +22,8 @@ typedef struct lb_dense_pieces {
     char buffer[LB_DIGEST_LEAF];
 } lb_dense_pieces;
 
-/* The tensor must have a dtype and a number of elements; elements smaller than a byte must be contiguous (else: no piece). */
+/* The tensor must have a dtype and a number of elements; elements smaller than a byte must be contiguous (else: no
+ * piece). */
 void lb_dense_begin(lb_dense_pieces *pieces, const lb_tensor *tensor);
 bool lb_dense_next(lb_dense_pieces *pieces);
 

@@ -1,10 +1,11 @@
 /* Digest trees: see lastbit/digest.h. Hashing itself is libxxhash's; what is ours is the order of leaves and words. */
-#include "dense_pieces.h"
+#include "tensors/dense_pieces.h"
 
 #define XXH_STATIC_LINKING_ONLY /* for a state on the stack: no allocation inside the host's process */
 #include <xxhash.h>
 
-/* The words that are hashed last. Short ones, nearly all, are hashed at once; a state costs ten times a small tensor. */
+/* The words that are hashed last. Short ones, nearly all, are hashed at once; a state costs ten times a small
+ * tensor. */
 typedef struct sequence {
     uint64_t words[64];
     size_t n;

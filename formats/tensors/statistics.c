@@ -11,7 +11,7 @@
 
 #include <lastbit/processor.h>
 
-#include "dense_pieces.h"
+#include "tensors/dense_pieces.h"
 
 #include <math.h>
 #include <string.h>
@@ -39,7 +39,8 @@ static void add_masked(lanes *l, double v, size_t lane)
     }
 }
 
-/* The plain kernels: finite elements only, n a multiple of LANES; false, with `l` in an undefined state, when one was not. */
+/* The plain kernels: finite elements only, n a multiple of LANES; false, with `l` in an undefined state, when one was
+ * not. */
 #define PLAIN_KERNEL(name, type)                                                                                       \
     static bool name(lanes *l, const type *x, size_t n)                                                                \
     {                                                                                                                  \
@@ -311,8 +312,8 @@ lb_statistics lb_statistics_end(const lb_statistics_state *l)
                            l->whole_squares + sum_of(l->squares)};
 }
 
-/* A complex view as a view of its parts: one more dimension, of size 2. Dimensions of size 1 make room for it; a view of
- * 16 real dimensions has none and shows its real parts alone. */
+/* A complex view as a view of its parts: one more dimension, of size 2. Dimensions of size 1 make room for it; a view
+ * of 16 real dimensions has none and shows its real parts alone. */
 static lb_tensor parts_of(const lb_tensor *tensor)
 {
     lb_tensor parts = *tensor;

@@ -77,7 +77,7 @@ lb_status lb_layout_dense_range(const lb_layout *layout, int64_t *first, int64_t
     return LB_OK;
 }
 
-/* ---- parts of a view -------------------------------------------------------------------------------------------------- */
+/* ---- parts of a view --------------------------------------------------------------------------------------------- */
 
 /* One item of a slice: an index, or a range whose missing parts are INT64_MIN. */
 typedef struct slice_item {
@@ -174,7 +174,7 @@ lb_status lb_layout_slice(const lb_layout *layout, const char *text, lb_layout *
     return LB_OK;
 }
 
-/* ---- runs ---------------------------------------------------------------------------------------------------------------- */
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 lb_rows lb_rows_of(const lb_layout *layout)
 {
@@ -254,8 +254,8 @@ static void copy_run(char *dst, int64_t dst_stride, const char *src, int64_t src
 }
 
 /* A view whose columns lie closer than its rows' elements do (a transposed matrix), gathered in tiles: each line of the
- * cache is fetched once for TILE rows, and not once for every element. A tile is turned in a buffer of its own, for rows that
- * are a power of two apart would push each other out of the cache. */
+ * cache is fetched once for TILE rows, and not once for every element. A tile is turned in a buffer of its own, for
+ * rows that are a power of two apart would push each other out of the cache. */
 #define TILE 16
 
 #define GATHER_TILED(type)                                                                                             \

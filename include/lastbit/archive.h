@@ -1,8 +1,18 @@
 /* The archive of one process, and the capture: a folder of archives, or the same packed in one file.
  *
- * An archive is an append-only tar that plain `tar` lists (formats/FORMAT.md has the bytes). Records are immutable and of
- * four kinds: blob, program segment, table, commit. Killing the writer at any moment loses at most what came after the
- * last commit. Readers map the file; blobs are used in place.
+ * Simplest use:
+ *
+ *     lb_capture *run;
+ *     const lb_program *step;
+ *     const int64_t *steps;
+ *     LB_TRY(lb_capture_open("run.lb", &run, err));
+ *     uint32_t n = lb_capture_steps(run, &steps);
+ *     if (n && lb_capture_program(run, 0, steps[0], &step, err) == LB_OK) printf("%u ops\n", step->n_ops);
+ *     lb_capture_close(run);                  // step, its values and their bytes go with it
+ *
+ * An archive is an append-only tar that plain `tar` lists (formats/FORMAT.md has the bytes). Records are immutable and
+ * of four kinds: blob, program segment, table, commit. Killing the writer at any moment loses at most what came after
+ * the last commit. Readers map the file; blobs are used in place.
  */
 #ifndef LASTBIT_ARCHIVE_H
 #define LASTBIT_ARCHIVE_H
@@ -25,8 +35,8 @@ typedef struct lb_writer_options {
     size_t size;    /* sizeof(lb_writer_options) */
     bool overwrite; /* replace an existing file; otherwise LB_ERR_EXISTS */
     uint8_t sync;   /* lb_output_sync: what a power cut may take */
-    bool
-        whole; /* there is no file before the archive is closed, and the old one stays; otherwise it grows by commits */
+    /* there is no file before the archive is closed, and the old one stays; otherwise it grows by commits */
+    bool whole;
     uint64_t budget_bytes;     /* LB_ERR_LIMIT for a record that would pass it; 0: none */
     const char *const *inputs; /* what is read meanwhile and may not be written over, the last NULL; NULL: nothing */
 } lb_writer_options;
@@ -39,23 +49,24 @@ LB_API lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dt
                                 lb_err *err);
 LB_API bool lb_writer_has_blob(const lb_writer *writer, lb_digest digest);
 LB_API lb_status lb_writer_program(lb_writer *writer, const lb_program *program, lb_err *err);
-/* A named table as JSON text (stored as MessagePack): "receipt", "coverage", "findings", … A later one of the same name wins. */
+/* A named table as JSON text (stored as MessagePack): "receipt", "coverage", "findings", … A later one of the same name
+ * wins. */
 LB_API lb_status lb_writer_table(lb_writer *writer, const char *name, const char *json, lb_err *err);
 /* Everything so far becomes permanent. */
 LB_API lb_status lb_writer_commit(lb_writer *writer, lb_err *err);
-/* After a failure to write (a full disk): the archive has been cut back to its last commit, and where that made room this table goes
- * behind it, with a commit. The writer stays as dead as it was. */
+/* After a failure to write (a full disk): the archive has been cut back to its last commit, and where that made room
+ * this table goes behind it, with a commit. The writer stays as dead as it was. */
 LB_API lb_status lb_writer_last_table(lb_writer *writer, const char *name, const char *json, lb_err *err);
 /* At most what the archive will have if it is closed now. */
 LB_API uint64_t lb_writer_bytes(const lb_writer *writer);
-/* Commit, index, closing record; flushed to the disk as `sync` says, and closed, each checked. The writer is gone whatever the status.
- * NULL is fine. */
+/* Commit, index, closing record; flushed to the disk as `sync` says, and closed, each checked. The writer is gone
+ * whatever the status. NULL is fine. */
 LB_API lb_status lb_writer_close(lb_writer *writer, lb_err *err);
-/* Gives up, also in a forked child: frees memory and closes the descriptor, writes nothing. What was committed stays, but for a `whole`
- * archive, which then is not there. */
+/* Gives up, also in a forked child: frees memory and closes the descriptor, writes nothing. What was committed stays,
+ * but for a `whole` archive, which then is not there. */
 LB_API void lb_writer_abandon(lb_writer *writer);
 
-/* ---- reading one archive ------------------------------------------------------------------------------------------ */
+/* ---- reading one archive ----------------------------------------------------------------------------------------- */
 
 typedef struct lb_archive lb_archive; /* reading is thread-safe */
 
@@ -67,17 +78,18 @@ LB_API uint32_t lb_archive_programs(const lb_archive *archive);
 LB_API int64_t lb_archive_step(const lb_archive *archive, uint32_t index);
 /* Decoded on first use, owned by the archive. */
 LB_API lb_status lb_archive_program(lb_archive *archive, uint32_t index, const lb_program **program, lb_err *err);
-/* A table as JSON text, NULL when there is none; owned by the archive. */
+/* A table as JSON text, NULL when there is none, or a damaged one; owned by the archive, which reads them all when it
+ * is opened. */
 LB_API const char *lb_archive_table(lb_archive *archive, const char *name);
 LB_API bool lb_archive_complete(const lb_archive *archive); /* closed in order, or every step complete */
 
-/* ---- reading a capture -------------------------------------------------------------------------------------------- */
+/* ---- reading a capture ------------------------------------------------------------------------------------------- */
 
 typedef struct lb_capture lb_capture; /* reading is thread-safe */
 
 /* `path`: a folder NAME.lb/, a packed file, a single archive, or (weights only, one step 0 of sources) safetensors
- * files and their index, .npy, .npz, torch.save's .pt and .pth, or the folder of a torch distributed checkpoint. Pickles are
- * only looked at: nothing in them is executed. */
+ * files and their index, .npy, .npz, torch.save's .pt and .pth, or the folder of a torch distributed checkpoint.
+ * Pickles are only looked at: nothing in them is executed. */
 LB_API lb_status lb_capture_open(const char *path, lb_capture **capture, lb_err *err);
 LB_API void lb_capture_close(lb_capture *capture);
 LB_API const char *lb_capture_path(const lb_capture *capture);
@@ -85,8 +97,8 @@ LB_API const char *lb_capture_path(const lb_capture *capture);
 LB_API uint32_t lb_capture_ranks(const lb_capture *capture, const int32_t **ranks);
 /* Steps recorded by at least one rank, ascending. */
 LB_API uint32_t lb_capture_steps(const lb_capture *capture, const int64_t **steps);
-/* Reports LB_ERR_NOT_FOUND, as nothing was recorded of the steps `first` to `last` (INT64_MIN, INT64_MAX: no border), and says what there is
- * instead; LB_ERR_NOT_CAPTURED where no step was recorded at all. */
+/* Reports LB_ERR_NOT_FOUND, as nothing was recorded of the steps `first` to `last` (INT64_MIN, INT64_MAX: no border),
+ * and says what there is instead; LB_ERR_NOT_CAPTURED where no step was recorded at all. */
 LB_API lb_status lb_capture_lacks(const lb_capture *capture, int64_t first, int64_t last, lb_err *err);
 /* LB_ERR_NOT_FOUND when that rank did not record that step. */
 LB_API lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program,
@@ -96,8 +108,8 @@ LB_API lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest di
 LB_API const char *lb_capture_table(lb_capture *capture, int32_t rank, const char *name);
 /* Names of a rank's tables, each once; NULL when there are no more than `index`. Foreign files: "metadata". */
 LB_API const char *lb_capture_table_name(const lb_capture *capture, int32_t rank, uint32_t index);
-/* The recorded bytes of a value as a strided view (read-only), found in a kept value of the same version that contains them
- * where it was not kept itself (slices). LB_ERR_NOT_CAPTURED when they were not kept. */
+/* The recorded bytes of a value as a strided view (read-only), found in a kept value of the same version that contains
+ * them where it was not kept itself (slices). LB_ERR_NOT_CAPTURED when they were not kept. */
 LB_API lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor,
                                   lb_err *err);
 LB_API bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32_t value);

@@ -1,10 +1,18 @@
 /* Audit: whether a checkpoint or an adapter holds what was trained.
  *
- * Alone, a checkpoint is judged by itself: every shard there once, none dropped, no two alike, parts that tile their tensor,
- * finite numbers, tensors that look like their siblings in other layers. Siblings are what keeps false alarms out: a tensor
- * is called fresh, dead or of a wrong dtype only where the same tensor of other layers is not. Against another checkpoint it is
- * compared element by element, whatever names, fusions and shards lie between. Of an adapter, what it adds is computed online
- * and merged, in each precision, and a merged checkpoint is asked how it was merged.
+ * Simplest use:
+ *
+ *     lb_audit_options options = LB_AUDIT_OPTIONS_INIT;
+ *     lb_audit_report *report;
+ *     LB_TRY(lb_audit("checkpoint-500", &options, &report, err));
+ *     printf("%u findings\n", report->n_findings - report->n_notes);
+ *     lb_audit_report_free(report);
+ *
+ * Alone, a checkpoint is judged by itself: every shard there once, none dropped, no two alike, parts that tile their
+ * tensor, finite numbers, tensors that look like their siblings in other layers. Siblings are what keeps false alarms
+ * out: a tensor is called fresh, dead or of a wrong dtype only where the same tensor of other layers is not. Against
+ * another checkpoint it is compared element by element, whatever names, fusions and shards lie between. Of an adapter,
+ * what it adds is computed online and merged, in each precision, and a merged checkpoint is asked how it was merged.
  *
  * Findings make the verdict; notes do not. Nothing in a checkpoint is executed. Tensors are read where they lie.
  */
@@ -67,7 +75,8 @@ typedef enum lb_audit_kind {
 #undef LB_AUDIT_ENUM
 } lb_audit_kind;
 LB_API const char *lb_audit_kind_name(lb_audit_kind kind);
-/* 0 is the gravest: what makes a checkpoint useless comes before what makes it suspect. Groups of findings are told in this order. */
+/* 0 is the gravest: what makes a checkpoint useless comes before what makes it suspect. Groups of findings are told in
+ * this order. */
 enum { LB_AUDIT_GRAVITIES = LB_AUDIT_DIFFERS + 1 };
 LB_API uint32_t lb_audit_kind_gravity(lb_audit_kind kind);
 

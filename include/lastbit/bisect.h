@@ -1,11 +1,19 @@
 /* Bisect: why a recorded window fails, by replaying it with one thing changed at a time.
  *
+ * Simplest use:
+ *
+ *     lb_bisect_options options = LB_BISECT_OPTIONS_INIT;
+ *     lb_bisection *found;
+ *     LB_TRY(lb_bisect(capture, &options, &found, err));
+ *     if (found->n_culprits) printf("%s %s\n", found->culprits[0].layer, found->culprits[0].op);
+ *     lb_bisection_free(found);
+ *
  *      failure ──▶ sanity ──▶ muon ──▶ precision ──▶ rank ──▶ block ──▶ culprit, cure, reproducer
  *
- * A stage changes one thing everywhere (Muon to f32, every float below f32 to f32, leave ranks out, skip a class of blocks)
- * and replays the window to its end. The first stage whose change cures is the axis; inside it the search narrows to the
- * smallest set of sites whose change still cures, and then to layer and op. What is named is what the cure needs, not what
- * went non-finite first.
+ * A stage changes one thing everywhere (Muon to f32, every float below f32 to f32, leave ranks out, skip a class of
+ * blocks) and replays the window to its end. The first stage whose change cures is the axis; inside it the search
+ * narrows to the smallest set of sites whose change still cures, and then to layer and op. What is named is what the
+ * cure needs, not what went non-finite first.
  */
 #ifndef LASTBIT_BISECT_H
 #define LASTBIT_BISECT_H
@@ -52,16 +60,16 @@ typedef struct lb_origin {
     int64_t storage; /* which */
     bool updates;    /* that op is an optimizer's: it does what a gradient, a rate and a state ask for */
     bool by_zero;    /* it divides by 0, or takes the logarithm of it */
-    uint32_t
-        broken; /* row of the op of that step that made the first number that is not finite; LB_NONE: there is none */
+    /* row of the op of that step that made the first number that is not finite; LB_NONE: there is none */
+    uint32_t broken;
     lb_code_line line; /* its own: the code that called it; number 0: not known */
     char layer[160];
     char name[80]; /* of the op; "lb::source": the data held it already */
-    char text
-        [320]; /* "its inputs are finite, the largest 96.4; of its result 12 of 4096 elements (f32) are infinite: …" */
+    /* "its inputs are finite, the largest 96.4; of its result 12 of 4096 elements (f32) are infinite: …" */
+    char text[320];
 } lb_origin;
 
-typedef enum lb_axis {
+typedef enum lb_bisect_axis {
     LB_AXIS_NONE,
     LB_AXIS_MUON,
     LB_AXIS_PRECISION,
@@ -70,11 +78,11 @@ typedef enum lb_axis {
     LB_AXIS_SOURCE, /* what comes from outside: bytes that no recorded op changed, data, a mask, a learning rate */
     LB_AXIS_KERNEL, /* an op's recorded result is not what its inputs give */
     LB_AXIS_ORDER
-} lb_axis;
-LB_API const char *lb_axis_name(lb_axis axis);
+} lb_bisect_axis;
+LB_API const char *lb_bisect_axis_name(lb_bisect_axis axis);
 
 typedef struct lb_culprit {
-    lb_axis axis;
+    lb_bisect_axis axis;
     int32_t *ranks;
     uint32_t n_ranks;
     char block;          /* 'A' 'D' 'E' 'M' 'R', 0: in no block */
@@ -86,8 +94,8 @@ typedef struct lb_culprit {
     int64_t step; /* that recorded it; the failure may show later */
     bool between; /* it stands behind that step's optimizer, */
     int64_t acts; /* and so acts in this one */
-    lb_code_line lines
-        [2]; /* its own: the code that called the op, and of a reference the op that stands for it; number 0: not known */
+    /* its own: the code that called the op, and of a reference the op that stands for it; number 0: not known */
+    lb_code_line lines[2];
     char why[480]; /* one sentence */
 } lb_culprit;
 
@@ -101,20 +109,22 @@ typedef struct lb_trial {
     double seconds;
 } lb_trial;
 
-typedef struct lb_stage {
+typedef struct lb_bisect_stage {
     const char *name; /* "sanity", "muon", … */
-    char outcome
-        [16]; /* "clean", "cleared", "cured", "found", "undecided", "none" (nothing of the kind here), "skipped" */
+    /* "clean", "cleared", "cured", "found", "undecided", "none" (nothing of the kind here), "skipped" */
+    char outcome[16];
     char note[240];
     uint32_t trials;
-} lb_stage;
+} lb_bisect_stage;
 
-/* When is a window clean? Nothing that is watched fails in the recording, whose statistics cover every result, nor in the replay; and no
- * op that could be judged gave anything but what its inputs give. Ops that could not be judged by themselves (their bytes were not kept,
- * or replay does not know them) are counted, and the verdict begins with the count: they may hide a wrong kernel, but no failure, for
- * the recording's statistics show that. They hide what was asked, and the window is undecided,
+/* When is a window clean? Nothing that is watched fails in the recording, whose statistics cover every result, nor in
+ * the replay; and no op that could be judged gave anything but what its inputs give. Ops that could not be judged by
+ * themselves (their bytes were not kept, or replay does not know them) are counted, and the verdict begins with the
+ * count: they may hide a wrong kernel, but no failure, for the recording's statistics show that. They hide what was
+ * asked, and the window is undecided,
  *   - where a watched result has neither statistics nor bytes;
- *   - where the window is looked at under changes (`check`) and an opaque op reads what they make different: its recorded result
+ *   - where the window is looked at under changes (`check`) and an opaque op reads what they make different: its
+ *   recorded result
  *     stands in, so that what follows is not what the changed program gives. */
 typedef enum lb_bisect_outcome {
     LB_BISECT_FOUND,
@@ -131,7 +141,7 @@ typedef struct lb_bisection {
     lb_origin origin;
     lb_culprit *culprits; /* independent ones; the first by stage and step first */
     uint32_t n_culprits;
-    lb_stage *stages;
+    lb_bisect_stage *stages;
     uint32_t n_stages;
     lb_trial *trials;
     uint32_t n_trials;
@@ -146,22 +156,22 @@ typedef struct lb_bisection {
     char *again;     /* command that records what the window lacks, or NULL */
     char *note;      /* what the reader should know besides: warnings, limits; or NULL */
     char *reason;    /* undecided: why nothing can be said, a sentence without its stop; or NULL */
-    uint64_t compared, unjudged,
-        opaque; /* clean: ops held against their recorded results; of them not judged, for bytes
-                                            were not kept; ops beside them that replay does not know */
+    /* clean: ops held against their recorded results; of them not judged, for bytes were not kept; ops beside them that
+     * replay does not know */
+    uint64_t compared, unjudged, opaque;
     double seconds;
 } lb_bisection;
 
 typedef struct lb_bisect_options {
     size_t size;                   /* sizeof(lb_bisect_options) */
     int64_t first_step, last_step; /* the window; INT64_MIN / INT64_MAX: all recorded */
-    const char *predicate;         /* NULL: the failures above; see bisect/failure/failure.h for the language */
-    lb_capture *against;           /* NULL, or the reference of a difference */
-    const char *journal;           /* path, NULL: none is written */
-    bool resume;                   /* take the answers that the journal has */
-    const char *reproducer;        /* folder to write, NULL: none */
-    bool overwrite;                /* the reproducer may replace one */
-    const lb_swap *changes;        /* with `check`: made before it is judged */
+    const char *predicate;  /* NULL: the failures above; see bisect/failures/failure/failure.h for the language */
+    lb_capture *against;    /* NULL, or the reference of a difference */
+    const char *journal;    /* path, NULL: none is written */
+    bool resume;            /* take the answers that the journal has */
+    const char *reproducer; /* folder to write, NULL: none */
+    bool overwrite;         /* the reproducer may replace one */
+    const lb_swap *changes; /* with `check`: made before it is judged */
     uint32_t n_changes;
     bool check;                                   /* replay once and say whether it fails; nothing is searched */
     int threads;                                  /* 0: as many as OpenMP gives */
@@ -191,24 +201,25 @@ typedef struct lb_bisect_options {
      NULL,                                                                                                             \
      false}
 
-/* Fails for trouble with the capture or the environment; that nothing was found, or that the failure does not reproduce,
- * is an outcome. */
+/* Fails for trouble with the capture or the environment; that nothing was found, or that the failure does not
+ * reproduce, is an outcome. */
 LB_API lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *options, lb_bisection **bisection,
                            lb_err *err);
 LB_API void lb_bisection_free(lb_bisection *bisection);
 
-/* The same on a live job that no replay can stand for: short runs of a command, with what is suspected taken out by flags of
- * its own. */
+/* The same on a live job that no replay can stand for: short runs of a command, with what is suspected taken out by
+ * flags of its own. */
 typedef struct lb_live_options {
     size_t size;         /* sizeof(lb_live_options) */
     const char *command; /* run by /bin/sh; "{}" is where flags go, otherwise they are appended */
     const char *const
         *flags; /* "STAGE[:LABEL]=FLAGS", e.g. "muon=--optimizer adamw", "block:E=--no-experts", "rank:2=…" */
     uint32_t n_flags;
-    const char *log;    /* PCRE2: a run fails when a line that it prints matches. NULL: exit code 0 good, 125 cannot be
-                               tested, others below 126 bad; from 126 on the search stops */
-    double miss, alarm; /* probability that a failing run looks good, that a good one looks failing */
-    double risk;        /* accepted probability of a wrong verdict; 0: 0.01 */
+    /* PCRE2: a run fails when a line that it prints matches. NULL: exit code 0 good, 125 cannot be tested, others below
+     * 126 bad; from 126 on the search stops */
+    const char *log;
+    double miss, alarm;     /* probability that a failing run looks good, that a good one looks failing */
+    double risk;            /* accepted probability of a wrong verdict; 0: 0.01 */
     double timeout_seconds; /* of one run, which then cannot be tested; 0: none */
     const char *journal;
     bool resume;
@@ -219,16 +230,16 @@ typedef struct lb_live_options {
 #define LB_LIVE_OPTIONS_INIT {sizeof(lb_live_options), NULL, NULL, 0, NULL, 0, 0, 0, 0, NULL, false, 0, NULL, NULL}
 LB_API lb_status lb_bisect_live(const lb_live_options *options, lb_bisection **bisection, lb_err *err);
 
-/* Commands to be pasted into a shell: one that shows the failure, one that shows its cure; malloc'ed, NULL when there is none.
- * `capture_path`: as to be typed again. */
-LB_API char *lb_bisection_show(const lb_bisection *bisection, const char *capture_path);
-LB_API char *lb_bisection_cure(const lb_bisection *bisection, const char *capture_path);
+/* Commands to be pasted into a shell: one that shows the failure, one that shows its cure; malloc'ed, NULL when there
+ * is none. `capture_path`: as to be typed again. */
+LB_API char *lb_bisect_show_text(const lb_bisection *bisection, const char *capture_path);
+LB_API char *lb_bisect_cure_text(const lb_bisection *bisection, const char *capture_path);
 
 /* The verdict for a person, several lines; malloc'ed. `capture_path`: as to be typed again. */
 LB_API char *lb_bisection_text(const lb_bisection *bisection, const char *capture_path);
 
-/* The program that `rank` recorded, as one would type it: "torchrun --nproc-per-node 4 train.py --lr 1", as far as its receipt
- * tells; malloc'ed. */
+/* The program that `rank` recorded, as one would type it: "torchrun --nproc-per-node 4 train.py --lr 1", as far as its
+ * receipt tells; malloc'ed. */
 LB_API char *lb_recorded_program(lb_capture *capture, int32_t rank, uint32_t world);
 
 #ifdef __cplusplus

@@ -1,12 +1,21 @@
 /* Checkpoint: every tensor that the files of a checkpoint hold, where it lies, and what is wrong with the files.
  *
- * A capture (archive.h) answers what a checkpoint means: one value per name. This answers what is in its files: parts of a
- * sharded tensor stay apart, each with its place in the whole, its file, its offset and its rank; what contradicts itself is
- * gathered as faults, and reading goes on. Nothing is executed and nothing copied: tensors lie in mapped files.
+ * Simplest use:
+ *
+ *     lb_checkpoint *checkpoint;
+ *     LB_TRY(lb_checkpoint_open("checkpoint-500", &checkpoint, err));
+ *     printf("%u pieces, %u faults\n", checkpoint->n_pieces, checkpoint->n_faults);
+ *     lb_checkpoint_close(checkpoint);
+ *
+ * A capture (archive.h) answers what a checkpoint means: one value per name. This answers what is in its files: parts
+ * of a sharded tensor stay apart, each with its place in the whole, its file, its offset and its rank; what contradicts
+ * itself is gathered as faults, and reading goes on. Nothing is executed and nothing copied: tensors lie in mapped
+ * files.
  *
  *   one file           .safetensors, .safetensors.index.json, .pt, .pth, .bin, .npy, .npz
  *   a folder           with an index; with a .metadata (torch.distributed.checkpoint); else every such file in it
- *   ranks' files       mp_rank_00…, tp_rank_01…, rank-0…, zero_pp_rank_1_mp_rank_00…, layer_03-model_01…, X-00000-of-00002 whose files share names, or folders of such names
+ *   ranks' files       mp_rank_00…, tp_rank_01…, rank-0…, zero_pp_rank_1_mp_rank_00…, layer_03-model_01…,
+ *                      X-00000-of-00002 whose files share names, or folders of such names
  */
 #ifndef LASTBIT_CHECKPOINT_H
 #define LASTBIT_CHECKPOINT_H
@@ -32,7 +41,7 @@ typedef enum lb_fault_kind {
     LB_FAULTS(LB_FAULT_ENUM)
 #undef LB_FAULT_ENUM
 } lb_fault_kind;
-LB_API const char *lb_fault_kind_name(lb_fault_kind kind);
+LB_API const char *lb_checkpoint_fault_kind_name(lb_fault_kind kind);
 
 typedef struct lb_checkpoint_fault {
     lb_fault_kind kind;

@@ -1,8 +1,14 @@
-/* How long something takes. */
+/* How long something takes.
+ *
+ * Simplest use:
+ *
+ *     double begun = lb_clock_seconds();
+ *     printf("%.3f s\n", lb_clock_seconds() - begun);
+ */
 #ifndef LASTBIT_CLOCK_H
 #define LASTBIT_CLOCK_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,13 @@
 /* Compare: what one pass over two values says, and what the differing elements have in common.
  *
- * Metrics are those engineers quote: max abs, max rel, relative L2, cosine, distance in ulps. None of them decides anything
- * here: verdicts come from diff.h, which asks whether both sides compute the same real function.
+ * Simplest use:
+ *
+ *     lb_difference difference;
+ *     LB_TRY(lb_compare(x, y, &difference, err));
+ *     printf("%lld of %lld differ\n", (long long)difference.differing, (long long)difference.elements);
+ *
+ * Metrics are those engineers quote: max abs, max rel, relative L2, cosine, distance in ulps. None of them decides
+ * anything here: verdicts come from diff.h, which asks whether both sides compute the same real function.
  */
 #ifndef LASTBIT_COMPARE_H
 #define LASTBIT_COMPARE_H
@@ -37,12 +43,11 @@ typedef enum lb_pattern {
     LB_PATTERNS(LB_PATTERN_ENUM)
 #undef LB_PATTERN_ENUM
 } lb_pattern;
-LB_API const char *lb_pattern_text(lb_pattern pattern);
+LB_API const char *lb_compare_pattern_text(lb_pattern pattern);
 
 /* a is the reference. NaNs compare equal to NaNs (payloads differ between processors), +0 and -0 differ. Metrics over
- * elements that are finite on both sides; `nonfinite` counts the others that differ in class. A complex number is two elements, along a dimension of its
- * own at the end. Empty tensors: all zero,
- * cosine 1. */
+ * elements that are finite on both sides; `nonfinite` counts the others that differ in class. A complex number is two
+ * elements, along a dimension of its own at the end. Empty tensors: all zero, cosine 1. */
 typedef struct lb_difference {
     int64_t elements, differing, nonfinite;
     int64_t first;  /* row-major index of the first differing element, -1: none */
@@ -56,11 +61,12 @@ typedef struct lb_difference {
     char detail[192]; /* what the pattern is about: "dimension 1, slices 3 and 7" */
 } lb_difference;
 
-/* One pass over both values. Shapes must agree (LB_ERR_INVALID); dtypes may differ, then both are compared as f64 values and
- * ulps are those of the narrower dtype. Any strides. Bits of the outcome do not depend on the instruction set. */
+/* One pass over both values. Shapes must agree (LB_ERR_INVALID); dtypes may differ, then both are compared as f64
+ * values and ulps are those of the narrower dtype. Any strides. Bits of the outcome do not depend on the instruction
+ * set. */
 LB_API lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_difference *difference, lb_err *err);
-/* The same, and adds to `counts` how many elements are equal ([0]), lie [2^(i-1), 2^i) ulp apart ([i]), and farther or not finite on one
- * side (the last). */
+/* The same, and adds to `counts` how many elements are equal ([0]), lie [2^(i-1), 2^i) ulp apart ([i]), and farther or
+ * not finite on one side (the last). */
 #define LB_ULP_BUCKETS 66
 LB_API lb_status lb_compare_counted(const lb_tensor *a, const lb_tensor *b, lb_difference *difference,
                                     int64_t counts[LB_ULP_BUCKETS], lb_err *err);

@@ -1,15 +1,23 @@
 /* Composites: ops of a recorded program that together are one thing, and the kernels that can take their place.
  *
+ * Simplest use:
+ *
+ *     lb_composites found;
+ *     LB_TRY(lb_composites_find(program, &found, err));
+ *     for (uint32_t i = 0; i < found.n; i++) puts(lb_composite_kind_name(found.rows[i].kind));
+ *     lb_composites_release(&found);
+ *
  *      pow ─ mean ─ add ─ rsqrt ─ mul ─ to(bf16) ─ mul     is one RMSNorm, whatever it is called and wherever it is written:
  *       x ─────────────────────────┘               └ weight   x, weight in; y out; the rest is its own business
  *
  * They are found by how data flows, not by name; a single op that is the whole thing (`aten::_fused_rms_norm`,
- * `aten::_scaled_dot_product_flash_attention_for_cpu`, `_C::rms_norm`, …) is a composite of one op. Composites of different kinds may
- * share ops: a residual addition with the norm behind it is also just a norm.
+ * `aten::_scaled_dot_product_flash_attention_for_cpu`, `_C::rms_norm`, …) is a composite of one op. Composites of
+ * different kinds may share ops: a residual addition with the norm behind it is also just a norm.
  *
- * A kernel is a name with parameters and options, as text: "butterfly:128x8,round:twice". It says the order of additions, the type of
- * the accumulator and where is rounded. "eager" is what the recorded program does, op by op. Kernels compute in f32, or in f64
- * without any rounding as soon as an input or output is f64: that is their exact shadow.
+ * A kernel is a name with parameters and options, as text: "butterfly:128x8,round:twice". It says the order of
+ * additions, the type of the accumulator and where is rounded. "eager" is what the recorded program does, op by op.
+ * Kernels compute in f32, or in f64 without any rounding as soon as an input or output is f64: that is their exact
+ * shadow.
  */
 #ifndef LASTBIT_COMPOSITE_H
 #define LASTBIT_COMPOSITE_H
@@ -53,9 +61,9 @@ enum {
     LB_NORM_X = 0,
     LB_NORM_WEIGHT = 1,   /* may be absent; one number per element of a row */
     LB_NORM_RESIDUAL = 2, /* add_rms_norm, allreduce_norm: the other term */
-    LB_NORM_OWN =
-        3, /* allreduce_norm: what this rank gave; x is what the collective made of all. A program knows its own rank: who
-                           has the others' contributions puts all of them into `list`, in group order, and x is not looked at */
+    /* allreduce_norm: what this rank gave; x is what the collective made of all. A program knows its own rank: who has
+     * the others' contributions puts all of them into `list`, in group order, and x is not looked at */
+    LB_NORM_OWN = 3,
     LB_NORM_Y = 0,
     LB_NORM_SUM = 1, /* add_rms_norm: h */
     LB_NORM_EPS = 0,
@@ -63,12 +71,12 @@ enum {
     LB_NORM_PLACE = 2,  /* lb_eps_place */
 
     LB_ATTENTION_Q = 0, /* (heads of all batches, queries, size), leading dimensions in any number */
-    LB_ATTENTION_K =
-        1, /* (…, keys, size), or (…, size, keys): LB_ATTENTION_TURNED; with fewer heads each serves a group */
+    /* (…, keys, size), or (…, size, keys): LB_ATTENTION_TURNED; with fewer heads each serves a group */
+    LB_ATTENTION_K = 1,
     LB_ATTENTION_V = 2,    /* (…, keys, values) */
     LB_ATTENTION_MASK = 3, /* added, or bool: false hides; broadcast to (batches, heads, queries, keys) */
-    LB_ATTENTION_SINKS =
-        4, /* a score per head that takes part in the softmax and has no value; broadcast to (batches, heads, queries, 1) */
+    /* a score per head that takes part in the softmax and has no value; broadcast to (batches, heads, queries, 1) */
+    LB_ATTENTION_SINKS = 4,
     LB_ATTENTION_Y = 0,   /* (…, queries, values) */
     LB_ATTENTION_LSE = 1, /* log of the sum of exponentials per query, f32 */
     LB_ATTENTION_SCALE = 0,
@@ -93,11 +101,11 @@ enum {
     LB_LAYER_RSTD = 2,
     LB_LAYER_EPS = 0,
     LB_LAYER_PLACE = 1, /* lb_eps_place */
-    LB_LAYER_LESS =
-        2, /* the variance is that of so many elements less than there are: 0, or 1 (torch's std by itself) */
+    /* the variance is that of so many elements less than there are: 0, or 1 (torch's std by itself) */
+    LB_LAYER_LESS = 2,
 
-    LB_GATE_X =
-        0, /* swiglu: gate, or gate and up side by side in each row where `up` is absent; gate_up: x (rows, k) */
+    /* swiglu: gate, or gate and up side by side in each row where `up` is absent; gate_up: x (rows, k) */
+    LB_GATE_X = 0,
     LB_GATE_U = 1, /* swiglu: up; gate_up: G (k, n) */
     LB_GATE_W = 2, /* gate_up: U (k, n) */
     LB_GATE_Y = 0,
@@ -113,8 +121,8 @@ enum {
     LB_ROUTER_IDS = 1,     /* (tokens, k), i64 */
     LB_ROUTER_K = 0,
 
-    LB_SCAN_EXPONENT =
-        0, /* e, logarithm of the decay: (batch, heads, time), or (batch, heads, time, states); where there is A, e / A */
+    /* e, logarithm of the decay: (batch, heads, time), or (batch, heads, time, states); where there is A, e / A */
+    LB_SCAN_EXPONENT = 0,
     LB_SCAN_U = 1, /* (batch, heads, time, size); LB_SCAN_DRIVEN: dt B u, (batch, heads, time, states) */
     LB_SCAN_B = 2, /* (batch, groups, time, states), groups of heads in any number; absent: LB_SCAN_DRIVEN */
     LB_SCAN_C = 3,
@@ -180,7 +188,8 @@ typedef struct lb_composites {
     uint32_t n;
 } lb_composites;
 
-/* All composites of the forward ops of a program (also those run again in backward) and of its optimizers. The program must outlive them. */
+/* All composites of the forward ops of a program (also those run again in backward) and of its optimizers. The program
+ * must outlive them. */
 LB_API lb_status lb_composites_find(const lb_program *program, lb_composites *composites, lb_err *err);
 LB_API void lb_composites_release(lb_composites *composites);
 
@@ -198,18 +207,19 @@ LB_API const char *lb_composite_options(lb_composite_kind kind);
 LB_API lb_status lb_composite_check(lb_composite_kind kind, const char *kernel, lb_err *err);
 
 #define LB_COMPOSITE_TEXT 96
-/* Kernels that may have made such a composite's outputs, with parameters filled in for its shape, cheap and likely ones first; no two
- * are the same text. At most `room` are written, how many there are is returned. */
+/* Kernels that may have made such a composite's outputs, with parameters filled in for its shape, cheap and likely ones
+ * first; no two are the same text. At most `room` are written, how many there are is returned. */
 LB_API uint32_t lb_composite_candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room);
 
-/* How many trailing dimensions make one row of input 0 (and of output 0): rows are independent, so that a part of them may be computed
- * alone. 0: there are no rows to choose from. */
+/* How many trailing dimensions make one row of input 0 (and of output 0): rows are independent, so that a part of them
+ * may be computed alone. 0: there are no rows to choose from. */
 LB_API int lb_composite_row_axis(lb_composite_kind kind);
 
-/* Runs a kernel. `inputs` (LB_COMPOSITE_INPUTS, then those of `list`) and `outputs` (LB_COMPOSITE_OUTPUTS) stand by role; data NULL: absent, not wanted. Dtypes
- * and leading dimensions may be other than the recorded ones; "eager" takes recorded dtypes and at most the recorded number of rows.
- * A kernel computes the same from the same bytes whatever runs beside it, in any thread.
- * LB_ERR_INVALID: the text, or shapes that do not fit; LB_ERR_UNSUPPORTED: this kernel cannot compute that. */
+/* Runs a kernel. `inputs` (LB_COMPOSITE_INPUTS, then those of `list`) and `outputs` (LB_COMPOSITE_OUTPUTS) stand by
+ * role; data NULL: absent, not wanted. Dtypes and leading dimensions may be other than the recorded ones; "eager" takes
+ * recorded dtypes and at most the recorded number of rows. A kernel computes the same from the same bytes whatever runs
+ * beside it, in any thread. LB_ERR_INVALID: the text, or shapes that do not fit; LB_ERR_UNSUPPORTED: this kernel cannot
+ * compute that. */
 LB_API lb_status lb_composite_run(const lb_composite *composite, const char *kernel, const lb_tensor *inputs,
                                   lb_tensor *outputs, lb_err *err);
 

@@ -1,21 +1,25 @@
 /* Decode limit: how much memory and time the decoding of one file may take, for every reader.
  *
- * A few kilobytes can hold gigabytes: zstd gives up to 32,768 bytes for one, deflate 1,032, JSON 75. Such files are honest, too (a tensor of
- * zeros), so that no ratio alone is a reason to refuse one. What is refused is memory beyond
+ * A few kilobytes can hold gigabytes: zstd gives up to 32,768 bytes for one, deflate 1,032, JSON 75. Such files are
+ * honest, too (a tensor of zeros), so that no ratio alone is a reason to refuse one. What is refused is memory beyond
  *
- *     room + ratio * bytes of the file          that decoded bytes hold at the same time, of one file, and of all open files together
- *     room                                      that one parsed document holds (JSON, a pickle); a line of a file: half of it
+ *     room + ratio * bytes of the file          that decoded bytes hold at the same time, of one file, and of all open
+ *                                               files together
+ *     room                                      that one parsed document holds (JSON, a pickle); a line of a file: half
+ *                                               of it
  *     LB_DECODE_LIMIT_PASSES times the first    that are decoded in all, held or not: this bounds the time
  *
- * Readers that need not hold what they decode (`ls`, `verify`) stream it, and meet the last limit alone. A refusal is LB_ERR_LIMIT; it
- * names the file, the part of it, the limit, and the option that raises it. It is never a finding about the file.
+ * Readers that need not hold what they decode (`ls`, `verify`) stream it, and meet the last limit alone. A refusal is
+ * LB_ERR_LIMIT; it names the file, the part of it, the limit, and the option that raises it. It is never a finding
+ * about the file.
  *
- * The limits are the process's; a library that was never told has the defaults. All functions may be called from several threads.
+ * The limits are the process's; a library that was never told has the defaults. All functions may be called from
+ * several threads.
  */
 #ifndef LASTBIT_DECODE_LIMIT_H
 #define LASTBIT_DECODE_LIMIT_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -40,7 +44,8 @@ typedef struct lb_decode_limit_account {
 LB_API void lb_decode_limit_open(lb_decode_limit_account *account, uint64_t stored);
 /* Its files are closed and nothing of them is held. */
 LB_API void lb_decode_limit_close(lb_decode_limit_account *account);
-/* Before `bytes` are decoded into memory; `what` ("run.lbz: offset 512: blob …") begins the message. After a failure nothing is held. */
+/* Before `bytes` are decoded into memory; `what` ("run.lbz: offset 512: blob …") begins the message. After a failure
+ * nothing is held. */
 LB_API lb_status lb_decode_limit_hold(lb_decode_limit_account *account, uint64_t bytes, const char *what, lb_err *err);
 /* They were freed. */
 LB_API void lb_decode_limit_drop(lb_decode_limit_account *account, uint64_t bytes);
@@ -52,8 +57,8 @@ LB_API lb_status lb_decode_limit_pass(lb_decode_limit_account *account, uint64_t
 struct json_t;
 struct json_error_t;
 
-/* Lets jansson's memory be counted, from now on and for the whole process: called first, by a program whose jansson is its own. Without it
- * the next function limits nothing. */
+/* Lets jansson's memory be counted, from now on and for the whole process: called first, by a program whose jansson is
+ * its own. Without it the next function limits nothing. */
 LB_API void lb_decode_limit_count_json(void);
 /* json_loadb, which refuses to hold more than `most` bytes and then says so in `why` (not NULL). */
 LB_API struct json_t *lb_decode_limit_json(const char *bytes, size_t size, size_t flags, uint64_t most,

@@ -1,23 +1,39 @@
 /* Diff: two captures of what should be the same computation, layer by layer, with verdicts that need no tolerance.
  *
- * Digests decide first: what is equal is never read. Where something differs, both sides are one program in which ops that are the same
- * quantity are one node, and everything is asked once, of all of it:
+ * Simplest use:
+ *
+ *     lb_diff_options options = LB_DIFF_OPTIONS_INIT;
+ *     lb_diff_report *report;
+ *     LB_TRY(lb_diff_run(a, b, &options, &report, err));
+ *     printf("%s\n", lb_verdict_name(report->verdict));
+ *     lb_diff_report_free(report);
+ *
+ * Digests decide first: what is equal is never read. Where something differs, both sides are one program in which ops
+ * that are the same quantity are one node, and everything is asked once, of all of it:
  *
  *   1. Do the recorded bits lie inside the op's own error bound, on each side, from that side's recorded inputs? (A/A)
- *   2. Do both sides compute the same real function of the same inputs? Both programs run in f64 with every float cast the
- *      identity (the exact shadow), B from A's sources, with A's draws and A's decisions. They agree when they differ by no more
- *      than f64 rounding explains, which is measured: a third run disturbs every number by 2^-44 (bisect/shadow/shadow_numbers.h).
- *   3. Does what leaves the step (parameters, states, results of outermost calls, what decisions and collectives read, results that
- *      no op reads) agree? From what does not, the search goes back through both programs to where everything agrees: there the
- *      difference was made (bisect/merged/divergence.h), at ops that one side alone runs, or at an op that gives something else.
+ *   2. Do both sides compute the same real function of the same inputs? Both programs run in f64 with every float cast
+ *   the
+ *      identity (the exact shadow), B from A's sources, with A's draws and A's decisions. They agree when they differ
+ *      by no more
+ *      than f64 rounding explains, which is measured: a third run disturbs every number by 2^-44
+ *      (bisect/pairs/shadow/shadow_numbers.h).
+ *   3. Does what leaves the step (parameters, states, results of outermost calls, what decisions and collectives read,
+ *   results that
+ *      no op reads) agree? From what does not, the search goes back through both programs to where everything agrees:
+ *      there the
+ *      difference was made (bisect/pairs/merged/divergence.h), at ops that one side alone runs, or at an op that gives
+ *      something else.
  *
- * Two implementations of one model have neither names nor ops in common, or spell a layer differently. They meet by numbers instead: tensors by
- * the rows and columns that they hold, values by what exact arithmetic gives, whatever their shape (bisect/implementations). `differences` lists
- * every place that differs by itself, with its effect; `map` says which tensor is which.
+ * Two implementations of one model have neither names nor ops in common, or spell a layer differently. They meet by
+ * numbers instead: tensors by the rows and columns that they hold, values by what exact arithmetic gives, whatever
+ * their shape (bisect/pairs/implementations). `differences` lists every place that differs by itself, with its effect;
+ * `map` says which tensor is which.
  *
  * An inherited difference carries the worst verdict among its origins. Of what ops of the same step made, no more than
- * rounding is left where exact values meet again; of sources that differ (another batch, a parameter that the step before
- * left different), of other draws and of flipped decisions the whole, since both shadows go on from one side's and cannot speak for them.
+ * rounding is left where exact values meet again; of sources that differ (another batch, a parameter that the step
+ * before left different), of other draws and of flipped decisions the whole, since both shadows go on from one side's
+ * and cannot speak for them.
  *
  * The verdict and the places do not depend on which side is named first.
  */
@@ -72,29 +88,32 @@ typedef struct lb_diff_row {
     lb_phase phase;
     const char *layer; /* module path in A, or the name of a parameter or state */
     bool value;        /* the row of a named value, not of a layer */
-    const char
-        *parameter; /* in the optimizer: the one that the op serves, its layer is that one's module; NULL: not known */
+    /* in the optimizer: the one that the op serves, its layer is that one's module; NULL: not known */
+    const char *parameter;
     const char *before,
         *after;     /* modules between which the op's code stands, where it is no module's own; NULL: none */
     const char *op; /* NULL in layer rows */
     uint32_t index; /* op in A's program; of an op that B alone runs, the next that both share; LB_NONE in layer rows */
     uint32_t other; /* its partner in B's program, of that rank, or in the same way the next; or LB_NONE */
-    int64_t
-        other_step; /* of `other`, where `implementations` is said: the sides may cut their input into other steps */
+    /* of `other`, where `implementations` is said: the sides may cut their input into other steps */
+    int64_t other_step;
     int32_t other_rank;
     uint32_t order; /* where it stands in its step, whichever side is named first; LB_NONE: not known */
     uint32_t lone;  /* how many ops of one side alone it speaks for */
     lb_verdict verdict, local, inherited;
     bool lossy;      /* a cast of one side alone that loses more than all that differs before it */
     const char *why; /* one sentence, "" when identical */
-    bool measured;   /* `difference` was computed from recorded bytes */
+    /* of a collective whose result no order of its inputs gives: ranks between which the bits changed; alike: not
+     * known */
+    int32_t hop_from, hop_to;
+    bool measured; /* `difference` was computed from recorded bytes */
     lb_difference difference;
     double bound_ratio;                            /* worst |error|/bound of either side's A/A; NaN: not computed */
     lb_diff_argument arguments[LB_DIFF_ARGUMENTS]; /* that the sides gave differently; not in layer rows */
     uint32_t n_arguments;
     const char *means; /* what ops of one side alone are for ("weight decay: …"); NULL: not known */
-    lb_code_line
-        lines[2]; /* of code that called `index` and `other`, in a layer's row its worst op; number 0: not known */
+    /* of code that called `index` and `other`, in a layer's row its worst op; number 0: not known */
+    lb_code_line lines[2];
 } lb_diff_row;
 
 /* Ops that exist on one side only, gathered per layer and phase. */
@@ -106,16 +125,16 @@ typedef struct lb_diff_structure {
     const char *ops_a, *ops_b; /* comma-separated names with counts: "aten::bmm x2, aten::_softmax" */
 } lb_diff_structure;
 
-/* What both sides say of the tokens of one kind: definitions in bisect/diff/diff_tokens.h. */
+/* What both sides say of the tokens of one kind: definitions in bisect/pairs/diff/diff_tokens.h. */
 typedef struct lb_diff_tokens {
-    const char
-        *kind; /* "text", "ignored" (the target is the loss's ignore_index), "greedy" (no targets), or a name given */
+    /* "text", "ignored" (the target is the loss's ignore_index), "greedy" (no targets), or a name given */
+    const char *kind;
     int64_t count;
     bool has_targets; /* otherwise k3, max_abs and mean_abs mean nothing */
     double k3, kl, top1, max_abs, mean_abs;
 } lb_diff_tokens;
 
-/* Choices of experts that differ in one layer: definitions in bisect/diff/routing_diff.h. */
+/* Choices of experts that differ in one layer: definitions in bisect/pairs/diff/routing_diff.h. */
 typedef struct lb_diff_routing {
     int64_t step;
     int32_t rank;
@@ -130,15 +149,18 @@ typedef struct lb_diff_routing {
 typedef struct lb_diff_difference {
     lb_diff_row row;
     const char *layer_b, *op_b; /* of the second side; NULL: it has no op there */
-    /* Relative L2 of what leaves the first step that shows it, when this part alone is the second side's; NaN: not measured. */
+    /* Relative L2 of what leaves the first step that shows it, when this part alone is the second side's; NaN: not
+     * measured. */
     double effect;
-    uint32_t times; /* places that it stands for: one rotary table that all layers read */
-    uint32_t steps; /* that show it */
-    uint64_t ranks
-        [2]; /* of either side, a bit each, that run the op of the place (63: and those behind it); 0: the side has no op there */
+    uint32_t times;    /* places that it stands for: one rotary table that all layers read */
+    uint32_t steps;    /* that show it */
+    int64_t last_step; /* of these */
+    /* of either side, a bit each, that run the op of the place (63: and those behind it); 0: the side has no op
+     * there */
+    uint64_t ranks[2];
 } lb_diff_difference;
 
-/* A tensor of the second side, and where the first has its numbers (bisect/contents/contents.h). */
+/* A tensor of the second side, and where the first has its numbers (bisect/pairs/contents/contents.h). */
 typedef struct lb_diff_map {
     const char *first, *second; /* several names of the first side are joined by " + "; "": none has them */
     const char *relation; /* "renamed", "fused", …; "merged": a weight, and the weight and adapter that make it */
@@ -162,16 +184,19 @@ typedef struct lb_diff_report {
     uint32_t n_findings; /* sentences that change no verdict */
     lb_diff_tokens *tokens;
     uint32_t n_tokens; /* one per kind */
-    bool
-        tokens_looked_up; /* a side takes ids to vectors (an embedding): what is scored may be tokens, not only classes */
+    /* a side takes ids to vectors (an embedding): what is scored may be tokens, not only classes */
+    bool tokens_looked_up;
     bool tokens_approximate; /* some log-probabilities were not kept, and replay could not give their very bits */
     lb_diff_routing *routings;
-    uint32_t n_routings;  /* one per (step, rank, layer) */
-    uint32_t n_cuts;      /* sentences of missing[] that say that ranks of the two sides cut a batch otherwise */
-    bool untold;          /* of several ranks it is not known which token of one side is which of the other */
-    bool implementations; /* judged as two implementations of one model (bisect/implementations) */
+    uint32_t n_routings; /* one per (step, rank, layer) */
+    uint32_t n_cuts;     /* sentences of missing[] that say that ranks of the two sides cut a batch otherwise */
+    bool lone_writes[2]; /* an op that one side alone runs writes memory that later steps have; sides of the question */
+    bool untold;         /* of several ranks it is not known which token of one side is which of the other */
+    bool implementations; /* judged as two implementations of one model (bisect/pairs/implementations) */
     lb_diff_difference *differences;
-    uint32_t n_differences; /* largest effect first */
+    uint32_t n_differences;     /* largest effect first; of a pair that diverged there is one at least */
+    lb_diff_difference *places; /* that ops which line up have shown: the differences where values alone name none */
+    uint32_t n_places;
     lb_diff_map *map;
     uint32_t n_map; /* of the first step that was compared; tensors of one name and shape are left out */
     /* Elements of values that were compared, whose digests differ, by their distance: see lb_compare_counted. */
@@ -180,6 +205,7 @@ typedef struct lb_diff_report {
     uint64_t unseen;         /* of them with a result that has no digest on a side, and nothing else that differs */
     uint64_t rewritten;    /* layers that the sides compute in other ops, and that leave the same in exact arithmetic */
     lb_run_cost cost;      /* of replays and of the search for orders */
+    uint64_t exact_runs;   /* among them: of one side, where two implementations are judged by values alone */
     uint64_t recorded_ops; /* computing ops of both sides' steps: one chained replay of each */
     uint64_t sources, sources_identical; /* parameters, states and inputs that both sides have */
     void *store;

@@ -1,5 +1,10 @@
 /* Digests: a tree of XXH3 leaves, the same on every machine and computable in parallel or on a GPU.
  *
+ * Simplest use:
+ *
+ *     char text[33];
+ *     lb_digest_format(lb_digest_tensor(x), text);
+ *
  * Bytes are cut into leaves of LB_DIGEST_LEAF bytes; leaf i gives XXH3-64 with seed i (so that moved content is
  * seen); the digest is XXH3-128 over the little-endian sequence (total bytes, leaf 0, leaf 1, …).
  *
@@ -36,7 +41,8 @@ static inline bool lb_digest_is_none(lb_digest a)
 LB_API lb_digest lb_digest_bytes(const void *bytes, size_t n);
 /* Any strides; at most one leaf is buffered. */
 LB_API lb_digest lb_digest_tensor(const lb_tensor *tensor);
-/* The same of a contiguous tensor in parts: the hash of leaf `number`, of at most LB_DIGEST_LEAF bytes, then all leaves in order. */
+/* The same of a contiguous tensor in parts: the hash of leaf `number`, of at most LB_DIGEST_LEAF bytes, then all leaves
+ * in order. */
 LB_API uint64_t lb_digest_leaf(const void *bytes, size_t n, uint64_t number);
 LB_API lb_digest lb_digest_of_leaves(const uint64_t *leaves, size_t n, const lb_tensor *tensor);
 /* lb_digest_bytes of `size` bytes whose leaves these are. */

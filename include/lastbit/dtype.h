@@ -1,8 +1,13 @@
 /* Element types: names, properties, and every conversion between them.
  *
- * A conversion is what torch 2.13 does in an eager `.to()` unless an `lb_cast` says otherwise; where torch itself differs
- * between its scalar and vector code (the bits of a NaN, integers out of range) the choice made here is stated below.
- * Bits never depend on the instruction set. No function here allocates; all are safe from any thread.
+ * Simplest use:
+ *
+ *     lb_dtype dtype = lb_dtype_parse("torch.bfloat16");
+ *     printf("%s: %zu bits\n", lb_dtype_name(dtype), lb_dtype_bits(dtype));
+ *
+ * A conversion is what torch 2.13 does in an eager `.to()` unless an `lb_cast` says otherwise; where torch itself
+ * differs between its scalar and vector code (the bits of a NaN, integers out of range) the choice made here is stated
+ * below. Bits never depend on the instruction set. No function here allocates; all are safe from any thread.
  *
  *   f32 -> bf16      nearest even; NaN gives 0x7FC0 (c10's; torch's AVX-512 path gives 0xFFFF: compare NaN as a class)
  *   f32 -> f16       IEEE nearest even with subnormals; a NaN keeps its sign and upper payload bits, made quiet
@@ -17,13 +22,13 @@
  *   int -> float     through f32 (f64 for f64), each one rounding;  int -> int: low bits
  *   complex -> real  the real part;  real -> complex: imaginary part 0;  complex -> complex: by parts
  *
- * Elements of e2m1 lie two per byte, low nibble first; a pointer to such elements means one that starts at a low nibble.
- * Strides are in elements and may be negative or 0 (not for e2m1, which takes strides >= 0).
+ * Elements of e2m1 lie two per byte, low nibble first; a pointer to such elements means one that starts at a low
+ * nibble. Strides are in elements and may be negative or 0 (not for e2m1, which takes strides >= 0).
  */
 #ifndef LASTBIT_DTYPE_H
 #define LASTBIT_DTYPE_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -72,8 +77,8 @@ enum {
     LB_DTYPES(LB_DTYPE_ENUM)
 #undef LB_DTYPE_ENUM
         LB_DTYPE_COUNT = 23, /* one past the last code */
-    /* A grid to round to (8 exponent bits, 10 fraction bits) whose values are held as f32: no element has this type. It has
-     * a name and the numbers below, is not valid, and stands only where lb_round_to_grid_* rounds. */
+    /* A grid to round to (8 exponent bits, 10 fraction bits) whose values are held as f32: no element has this type. It
+     * has a name and the numbers below, is not valid, and stands only where lb_round_to_grid_* rounds. */
     LB_TF32 = 64
 };
 
@@ -82,10 +87,11 @@ LB_API const char *lb_dtype_name(lb_dtype dtype);        /* "bf16" */
 LB_API const char *lb_dtype_torch(lb_dtype dtype);       /* "bfloat16" */
 LB_API const char *lb_dtype_safetensors(lb_dtype dtype); /* "BF16"; "" when it has none */
 LB_API const char *lb_dtype_numpy(lb_dtype dtype);       /* "<f4"; "" when NumPy itself has none */
-/* Any of those spellings, "torch.bfloat16", NumPy's long names, torch's aliases ("half", "long"); LB_NO_DTYPE if none. */
+/* Any of those spellings, "torch.bfloat16", NumPy's long names, torch's aliases ("half", "long"); LB_NO_DTYPE if
+ * none. */
 LB_API lb_dtype lb_dtype_parse(const char *text);
 /* What can be rounded to: a float type, e8m0 or tf32; LB_NO_DTYPE for anything else. */
-LB_API lb_dtype lb_grid_parse(const char *text);
+LB_API lb_dtype lb_dtype_grid_parse(const char *text);
 
 /* --- properties ------------------------------------------------------------------------------------------------ */
 LB_API bool lb_dtype_valid(lb_dtype dtype);
@@ -129,7 +135,7 @@ typedef struct lb_cast {
 #define LB_CAST_INIT {LB_RNE, LB_OVERFLOW_TORCH, false, false, 0, 0}
 
 /* "rne", "rz", "rna", "stochastic:SEED"; false when `text` is none of them. */
-LB_API bool lb_cast_parse(const char *text, lb_cast *cast);
+LB_API bool lb_dtype_cast_parse(const char *text, lb_cast *cast);
 
 /* Philox4x32-10 (Salmon et al., SC'11): four words for one 128-bit counter {counter, stream} and 64-bit key. */
 LB_API void lb_philox(uint64_t key, uint64_t counter, uint64_t stream, uint32_t words[4]);
@@ -158,11 +164,12 @@ LB_API void lb_convert(lb_dtype dst_dtype, void *dst, lb_dtype src_dtype, const 
 LB_API void lb_convert_strided(lb_dtype dst_dtype, void *dst, ptrdiff_t dst_stride, lb_dtype src_dtype, const void *src,
                                ptrdiff_t src_stride, size_t n, const lb_cast *cast);
 
-/* Round in place to the values of `dtype` (LB_TF32 too), keeping f32 (f64) storage: the same values as a store and a load. */
+/* Round in place to the values of `dtype` (LB_TF32 too), keeping f32 (f64) storage: the same values as a store and a
+ * load. */
 LB_API void lb_round_to_grid_f32(float *x, size_t n, lb_dtype dtype, const lb_cast *cast);
 LB_API void lb_round_to_grid_f64(double *x, size_t n, lb_dtype dtype, const lb_cast *cast);
 /* To TF32 (8 exponent bits, 10 fraction bits); tensor cores truncate, cvt.rna.tf32 rounds ties away. Not stochastic. */
-LB_API void lb_round_to_tf32(float *x, size_t n, lb_rounding rounding);
+LB_API void lb_round_to_grid_tf32(float *x, size_t n, lb_rounding rounding);
 
 #ifdef __cplusplus
 }

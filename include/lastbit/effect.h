@@ -2,9 +2,9 @@
  *
  *     lb_effects_new ─▶ lb_replay_run(… lb_effects_op for every event …) ─▶ lb_effects_rows ─▶ lb_effects_free
  *
- * A swap is not judged: its effect is measured. What it is measured against is the recording; where bytes of that were not kept, the
- * same replay without swaps, which lb_effects_new then runs. Chained and by layer; op by op every op reads what was recorded, and
- * there is no effect on anything but the op itself.
+ * A swap is not judged: its effect is measured. What it is measured against is the recording; where bytes of that were
+ * not kept, the same replay without swaps, which lb_effects_new then runs. Chained and by layer; op by op every op
+ * reads what was recorded, and there is no effect on anything but the op itself.
  */
 #ifndef LASTBIT_EFFECT_H
 #define LASTBIT_EFFECT_H

@@ -1,44 +1,62 @@
 /* Explain: two recordings differ; which kernel, precision or order turns one into the other?
  *
- * Explanations are local. For each pair of aligned ops, and for each matched region of ops that do not align one by one but begin and
- * end at values that both sides have, A's program of that matched region is run on B's recorded input bits under one candidate
- * after the other, and B's recorded output bits are asked for, all of them:
+ * Simplest use:
+ *
+ *     lb_explain_options options = LB_EXPLAIN_OPTIONS_INIT;
+ *     lb_explain_report *report;
+ *     LB_TRY(lb_explain_run(a, b, &options, &report, err));
+ *     for (uint32_t i = 0; i < report->n_findings; i++) puts(lb_explain_cause_name(report->findings[i].cause));
+ *     lb_explain_report_free(report);
+ *
+ * Explanations are local. For each pair of aligned ops, and for each matched region of ops that do not align one by one
+ * but begin and end at values that both sides have, A's program of that matched region is run on B's recorded input
+ * bits under one candidate after the other, and B's recorded output bits are asked for, all of them:
  *
  *   input        A's program as it is gives B's bits on B's inputs: the difference came in from upstream
  *   order        under another order of its sums it does
  *   kernel       under another kernel it does, or both sides' own programs give their own bits and are other programs
  *   precision    under another precision it does
- *   routing      other experts were chosen: from near ties, from what upstream moved the logits by, or by another router
+ *   routing      other experts were chosen: from near ties, from what upstream moved the logits by, or by another
+ *                router
  *   unexplained  under no candidate it does; the best one is named with the number of elements it has right
  *
- * A parameter, a state or a batch that enters with other numbers is `input` too, with LB_EXPLAIN_SOURCE for its ops and what it is in
- * `schedule` ("state up.amax_history"): where no op makes a difference, that is where it comes from.
+ * A parameter, a state or a batch that enters with other numbers is `input` too, with LB_EXPLAIN_SOURCE for its ops and
+ * what it is in `schedule` ("state up.amax_history"): where no op makes a difference, that is where it comes from.
  *
- * Where only other ops can be named, but what they give is the output of a composite (composite.h) on one side, the whole of it is
- * tried under its kernels: an MoE finalise written out by hand becomes `kernel`, "finalise:slots", and `first` says the same of the
- * other side where that is written out, too. One finding then stands for all that differs inside.
+ * Where only other ops can be named, but what they give is the output of a composite (composite.h) on one side, the
+ * whole of it is tried under its kernels: an MoE finalise written out by hand becomes `kernel`, "finalise:slots", and
+ * `first` says the same of the other side where that is written out, too. One finding then stands for all that differs
+ * inside.
  *
- * What a collective gave follows from what all its members brought, so that the recorded programs of all ranks of a step are run
- * together: `input`, a rank brought other numbers (`why` says which); `order` and `precision`, of the same contributions in another
- * legal order ("rank", "ring:2"), or sent in another type ("bf16, ring"); `unexplained`, no legal order gives these bits, and `why`
- * says what they are where that can be seen: a contribution that is missing, was added twice or came in a narrower type, a division
- * too many. One finding stands for all members that were given the same.
+ * What a collective gave follows from what all its members brought, so that the recorded programs of all ranks of a
+ * step are run together: `input`, a rank brought other numbers (`why` says which); `order` and `precision`, of the same
+ * contributions in another legal order ("rank", "ring:2"), or sent in another type ("bf16, ring"); `unexplained`, no
+ * legal order gives these bits, and `why` says what they are where that can be seen: a contribution that is missing,
+ * was added twice or came in a narrower type, a division too many. One finding stands for all members that were given
+ * the same.
  *
- * Sums that both sides write by ops of their own (a ring of sends and receives, a loop over experts) are `order` where these ops add up the same
- * terms and each side's bits come out in the order in which it adds them: "mpi_ring", "reversed", "[0 2 1 3] of ranks", "sequential in f64".
+ * Sums that both sides write by ops of their own (a ring of sends and receives, a loop over experts) are `order` where
+ * these ops add up the same terms and each side's bits come out in the order in which it adds them: "mpi_ring",
+ * "reversed", "[0 2 1 3] of ranks", "sequential in f64".
  *
- * Two implementations of one model, whose parameters have hardly a name in common, meet by values: both run exactly from the same numbers, and ops
- * that give one quantity are partners. Where the sides do not compute the same function, the finding is `unexplained` (`input` where an op
- * reads what the other side does not hold), and `why` says so in the words of diff.
+ * Two implementations of one model, whose parameters have hardly a name in common, meet by values: both run exactly
+ * from the same numbers, and ops that give one quantity are partners. Where the sides do not compute the same function,
+ * the finding is `unexplained` (`input` where an op reads what the other side does not hold), and `why` says so in the
+ * words of diff.
  *
- * Where the sides' batches have other sizes, the rows of the smaller are looked for among those of the larger (by what enters as the
- * batch, bit by bit), and the smaller side's ops are run on what the larger side's have in those rows: `kernel` and `order` then say that
- * rows get other bits in another company. What an op makes of all rows, a loss or a weight's gradient, is over other rows and no finding;
- * what follows from it (the gradients of a mean over more rows) is `input`. No row of the smaller there, or inputs of other lengths: it
- * is said in `missing`.
+ * Forward passes of a step meet by the data that they are given. An evaluation of one side, and micro-batches in
+ * another order, are in `notes`, and no places; a pass of one side alone that gradients follow from is `unexplained`,
+ * once, with `why` in the words of diff.
  *
- * A candidate that misses one element of all is excluded. Others that match just as well are named: the data cannot tell them
- * apart. Where replay has not the kernel that ran (a library's own order), `proof` says what is known instead.
+ * Where the sides' batches have other sizes, the rows of the smaller are looked for among those of the larger (by what
+ * enters as the batch, bit by bit), and the smaller side's ops are run on what the larger side's have in those rows:
+ * `kernel` and `order` then say that rows get other bits in another company. What an op makes of all rows, a loss or a
+ * weight's gradient, is over other rows and no finding; what follows from it (the gradients of a mean over more rows)
+ * is `input`. No row of the smaller there, or inputs of other lengths: it is said in `missing`.
+ *
+ * A candidate that misses one element of all is excluded. Others that match just as well are named: the data cannot
+ * tell them apart. Where replay has not the kernel that ran (a library's own order), `proof` says what is known
+ * instead.
  */
 #ifndef LASTBIT_EXPLAIN_H
 #define LASTBIT_EXPLAIN_H
@@ -62,16 +80,17 @@ typedef enum lb_cause {
     LB_CAUSES(LB_CAUSE_ENUM)
 #undef LB_CAUSE_ENUM
 } lb_cause;
-LB_API const char *lb_cause_name(lb_cause cause); /* "order", … */
+LB_API const char *lb_explain_cause_name(lb_cause cause); /* "order", … */
 
 typedef enum lb_proof {
     LB_PROOF_NONE,
     LB_PROOF_BITS, /* every element */
-    LB_PROOF_BOUND, /* the kernel that ran is not one of ours: every element lies inside its error bound, on each side's own
-                       inputs. So it is of LB_CAUSE_UNEXPLAINED where an order or a kernel of the library's own is what is unknown */
+    /* the kernel that ran is not one of ours: every element lies inside its error bound, on each side's own inputs. So
+     * it is of LB_CAUSE_UNEXPLAINED where an order or a kernel of the library's own is what is unknown */
+    LB_PROOF_BOUND,
     LB_PROOF_EXACT /* both sides' programs are the same real function of B's inputs; bits of one are not ours */
 } lb_proof;
-LB_API const char *lb_proof_name(lb_proof proof); /* "none", "bits", "bound", "exact" */
+LB_API const char *lb_explain_proof_name(lb_proof proof); /* "none", "bits", "bound", "exact" */
 
 #define LB_EXPLAIN_SOURCE "lb::source"
 
@@ -92,12 +111,12 @@ typedef struct lb_explain_finding {
     const char *also;          /* candidates that match just as well, joined by "; "; "" */
     lb_proof proof;
     const char *why; /* one sentence */
-    /* Relative L2 distances: `local`: A's ops as they are, on B's inputs, from B's bits; `total`: A's bits from B's. NaN: not
-     * known. */
+    /* Relative L2 distances: `local`: A's ops as they are, on B's inputs, from B's bits; `total`: A's bits from B's.
+     * NaN: not known. */
     double local, total;
-    lb_swap swaps
-        [3]; /* for a chained replay of A to have this change, none where replay has no swap that makes it; of `input`: for
-                         it to give A's own bits */
+    /* for a chained replay of A to have this change, none where replay has no swap that makes it; of `input`: for it to
+     * give A's own bits */
+    lb_swap swaps[3];
     uint32_t n_swaps;
     lb_code_line lines[2]; /* the code that called `index` and `other`; number 0: not known */
     lb_swap own[2];        /* of other causes: for it to give A's own bits, where A's ops as replay runs them do not */
@@ -114,8 +133,8 @@ typedef struct lb_explain_layer {
     double local, total;     /* the largest of its places; of its last one. NaN: not known */
 } lb_explain_layer;
 
-/* What chained replays of A, of all its ranks together, that change one thing at a time make of the final gap. Shares are of B's distance from A in its
- * own direction, d.(B - A) / |B - A|^2, so that all together would be 1. */
+/* What chained replays of A, of all its ranks together, that change one thing at a time make of the final gap. Shares
+ * are of B's distance from A in its own direction, d.(B - A) / |B - A|^2, so that all together would be 1. */
 typedef struct lb_explain_share {
     lb_cause cause;
     const char *schedule, *layer; /* of the layers that the outermost module calls: "model.layers.3" */
@@ -154,21 +173,21 @@ typedef struct lb_explain_options {
     int64_t first_step, last_step;
     const char *select; /* selector of A's ops as in swaps ("layer=model.layers.3&phase=forward"), NULL: all */
     bool budget;        /* split the final gap by cause and layer: a chained replay for each */
-    bool
-        routing; /* how much of the final gap is experts chosen otherwise: replays with the second side's ids, weights and slots in
-                     force */
+    /* how much of the final gap is experts chosen otherwise: replays with the second side's ids, weights and slots in
+     * force */
+    bool routing;
     const char *const *trees; /* files of trees (order.h) that are tried as orders of sums of as many terms */
     uint32_t n_trees;
     double seconds; /* for ruling out alternatives at places of one kind, once something matched; 0: 2 */
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
     uint64_t memory_bytes; /* of tensors of one rank in the replays of `budget` and `routing`; 0: no limit */
-    bool
-        only_orders; /* is all that differs a named order? Nothing else is tried, and nothing behind the first place that is none */
-    double
-        stop_after; /* seconds after which no place is begun: what was found by then is the answer, and `missing` says so. 0: never */
-    double
-        most_replays; /* run to try candidates, in chained replays of a step on both sides: what is not found by then is unexplained;
-                            counted in operations, so that the answer is the same on every machine. 0: no limit */
+    /* is all that differs a named order? Nothing else is tried, and nothing behind the first place that is none */
+    bool only_orders;
+    /* seconds after which no place is begun: what was found by then is the answer, and `missing` says so. 0: never */
+    double stop_after;
+    /* run to try candidates, in chained replays of a step on both sides: what is not found by then is unexplained;
+     * counted in operations, so that the answer is the same on every machine. 0: no limit */
+    double most_replays;
 } lb_explain_options;
 #define LB_EXPLAIN_OPTIONS_INIT                                                                                        \
     {sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, false, false, NULL, 0, 0, NULL, 0, false, 0, 0}
@@ -184,18 +203,21 @@ typedef struct lb_explain_report {
     uint32_t n_routings;
     lb_explain_rows *rows; /* steps whose batches have other sizes */
     uint32_t n_rows;
-    bool
-        turned; /* `op` and `index` of findings are of the second capture: its batch is the smaller, or it calls layers less often */
+    /* `op` and `index` of findings are of the second capture: its batch is the smaller, or it calls layers less
+     * often */
+    bool turned;
     char **missing; /* what could not be looked at, one sentence each */
     uint32_t n_missing;
-    lb_run_cost
-        cost; /* of regenerated bytes and of trying candidates; replays of `budget` and `routing` are not counted */
+    char **notes; /* forward passes of one side alone, or in another order, one sentence each */
+    uint32_t n_notes;
+    /* of regenerated bytes and of trying candidates; replays of `budget` and `routing` are not counted */
+    lb_run_cost cost;
     uint64_t ops, differing; /* aligned computing ops; of them with other bits */
     void *store;
 } lb_explain_report;
 
-/* LB_ERR_NOT_FOUND when the captures share no step or rank. `b` NULL: A against its own replay, that is, under what its ops
- * give the bits that were recorded, where replay's own kernels do not. */
+/* LB_ERR_NOT_FOUND when the captures share no step or rank. `b` NULL: A against its own replay, that is, under what its
+ * ops give the bits that were recorded, where replay's own kernels do not. */
 LB_API lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options *options,
                                 lb_explain_report **report, lb_err *err);
 LB_API void lb_explain_report_free(lb_explain_report *report);

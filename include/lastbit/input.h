@@ -1,15 +1,23 @@
 /* Reading files and folders: whatever lastbit reads is opened, listed and looked at through here.
  *
- * "It is not there" and "the system refused" are two answers. The first is often a finding (a shard is missing), or decides what
- * is read instead. The second (an I/O error, no descriptor left, no permission) says nothing about the file: who takes it for "not there",
- * "damaged" or "the end" gives a verdict about the disk. So each function here tells them apart, and the first refusal of the process
- * is remembered whatever its caller makes of it: no command delivers an answer after one (lb_input_refusal).
+ * Simplest use:
+ *
+ *     const char *bytes;
+ *     size_t size;
+ *     LB_TRY(lb_input_map(path, &bytes, &size, err));     // LB_ERR_NOT_FOUND: not there; LB_ERR_IO: refused
+ *     printf("%zu bytes, the first %d\n", size, size ? bytes[0] : 0);
+ *
+ * "It is not there" and "the system refused" are two answers. The first is often a finding (a shard is missing), or
+ * decides what is read instead. The second (an I/O error, no descriptor left, no permission) says nothing about the
+ * file: who takes it for "not there", "damaged" or "the end" gives a verdict about the disk. So each function here
+ * tells them apart, and the first refusal of the process is remembered whatever its caller makes of it: no command
+ * delivers an answer after one (lb_input_refusal).
  *
  * Any thread may call. Errors are left in errno, too. */
 #ifndef LASTBIT_INPUT_H
 #define LASTBIT_INPUT_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 #include <dirent.h>
 #include <stdio.h>
@@ -35,8 +43,8 @@ LB_API lb_status lb_input_stream(const char *path, FILE **stream, lb_err *err);
 /* Closes it. LB_ERR_IO when what was read did not end but could not be read on. NULL is fine. */
 LB_API lb_status lb_input_stream_end(FILE *stream, const char *path, lb_err *err);
 
-/* The names in a folder, sorted, without "." and ".."; lb_input_names_release frees them, also after a failure. LB_ERR_NOT_FOUND: there is no
- * such folder. */
+/* The names in a folder, sorted, without "." and ".."; lb_input_names_release frees them, also after a failure.
+ * LB_ERR_NOT_FOUND: there is no such folder. */
 typedef struct lb_input_names {
     char **rows;
     uint32_t n;

@@ -1,9 +1,18 @@
 /* Batch invariance: does a row keep its bits when other rows stand beside it?
  *
- * Recorded rows of an op's input are embedded in batches of other sizes, made of the recorded rows in turn, and the op is run under
- * each kernel that it has, and under launch rules of GPU libraries: how many slices a split-K product takes by its tiles and the
- * multiprocessors, how many slices of keys a decoding attention takes, how many threads a sum or a fused norm has. What is compared are
- * those rows of the result, with what they are in the recorded batch. Of attention a row is a sequence, with its keys and values.
+ * Simplest use:
+ *
+ *     lb_invariance_options options = LB_INVARIANCE_OPTIONS_INIT;
+ *     lb_invariance found;
+ *     LB_TRY(lb_invariance_run(capture, &options, &found, err));
+ *     printf("%u ops under a launch rule\n", found.n_rows);
+ *     lb_invariance_release(&found);
+ *
+ * Recorded rows of an op's input are embedded in batches of other sizes, made of the recorded rows in turn, and the op
+ * is run under each kernel that it has, and under launch rules of GPU libraries: how many slices a split-K product
+ * takes by its tiles and the multiprocessors, how many slices of keys a decoding attention takes, how many threads a
+ * sum or a fused norm has. What is compared are those rows of the result, with what they are in the recorded batch. Of
+ * attention a row is a sequence, with its keys and values.
  */
 #ifndef LASTBIT_INVARIANCE_H
 #define LASTBIT_INVARIANCE_H
@@ -23,8 +32,9 @@ typedef struct lb_invariance_options {
     int multiprocessors; /* of the GPU whose launch rules are asked; 0: 132 (H100) */
     int64_t first_step, last_step;
     const char *const *
-        launches; /* only these: "own", "openblas", a rule ("splitk", …); or the text of an order or a composite's kernel
-                                    ("splitk:4"), which every batch is then given */
+        /* only these: "own", "openblas", a rule ("splitk", …); or the text of an order or a composite's kernel
+         * ("splitk:4"), which every batch is then given */
+        launches;
     uint32_t n_launches; /* 0: each kernel and rule that there is */
 } lb_invariance_options;
 #define LB_INVARIANCE_OPTIONS_INIT {sizeof(lb_invariance_options), NULL, -1, 0, INT64_MIN, INT64_MAX, NULL, 0}
@@ -55,7 +65,8 @@ typedef struct lb_invariance {
     uint32_t n_rows;
 } lb_invariance;
 
-/* LB_ERR_NOT_FOUND: no op that was selected has rows whose bytes were kept and is launched so. LB_ERR_INVALID: a launch that is none. */
+/* LB_ERR_NOT_FOUND: no op that was selected has rows whose bytes were kept and is launched so. LB_ERR_INVALID: a launch
+ * that is none. */
 LB_API lb_status lb_invariance_run(lb_capture *capture, const lb_invariance_options *options, lb_invariance *out,
                                    lb_err *err);
 LB_API void lb_invariance_release(lb_invariance *invariance);

@@ -1,12 +1,14 @@
-/* JSON in and out: Jansson behind the gate for text (lastbit/text.h). Whoever reads or writes JSON includes this in the place of jansson.h; a test sees to it.
+/* JSON in and out: Jansson behind the gate for text (lastbit/text.h). A file that reads or writes JSON includes this in
+ * the place of jansson.h; a test sees to it.
  *
- * Jansson refuses a text that is no UTF-8: a whole object comes out as NULL for one path with a bad byte, a file is not read for one. Here such a byte is spelt
- * (\xff) where a value is made, and read as a private character. What is written is valid JSON in which no character is a control, turns the direction of a
- * text or is invisible: it stands as \u202e, which every reader of JSON takes for the character. Nothing is dropped. NULL means out of memory. */
+ * Jansson refuses a text that is no UTF-8: a whole object comes out as NULL for one path with a bad byte, a file is not
+ * read for one. Here such a byte is spelt (\xff) where a value is made, and read as a private character. What is
+ * written is valid JSON in which no character is a control, turns the direction of a text or is invisible: it stands as
+ * \u202e, which every reader of JSON takes for the character. Nothing is dropped. NULL means out of memory. */
 #ifndef LASTBIT_JSON_TEXT_H
 #define LASTBIT_JSON_TEXT_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 #include <jansson.h>
 #include <stdarg.h>
@@ -21,7 +23,8 @@ LB_API json_t *lb_json_string(const char *text);
 LB_API json_t *lb_json_stringn(const char *text, size_t n);
 LB_API json_t *lb_json_sprintf(const char *format, ...) LB_PRINTF(1, 2);
 LB_API json_t *lb_json_vsprintf(const char *format, va_list arguments) LB_PRINTF(1, 0);
-/* Formats s s? s* s# n b i I f o o? o* O O? O* and { } [ ], with keys `s:`. Takes over what `o` gives also when it fails. */
+/* Formats s s? s* s# n b i I f o o? o* O O? O* and { } [ ], with keys `s:`. Takes over what `o` gives also when it
+ * fails. */
 LB_API json_t *lb_json_pack(const char *format, ...);
 LB_API int lb_json_object_set_new(json_t *object, const char *key, json_t *value);
 LB_API int lb_json_object_set(json_t *object, const char *key, json_t *value);

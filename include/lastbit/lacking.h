@@ -7,7 +7,8 @@
  * gives, in two lines,
  *
  *     the second side lacks bytes of 12 ops of steps 3-4 (it reached level layers)
- *       to record them: lastbit record -o again.lb --level ops --steps 3-4 --layers '^(layers\.1\.mlp)$' -- python train.py
+ *       to record them: lastbit record -o again.lb --level ops --steps 3-4 --layers '^(layers\.1\.mlp)$' -- python
+ *       train.py
  */
 #ifndef LASTBIT_LACKING_H
 #define LASTBIT_LACKING_H
@@ -33,8 +34,8 @@ typedef struct lb_lack {
 
 /* `op`: a row of the program; LB_NONE: the step as a whole. */
 LB_API void lb_lack_add(lb_lack *lack, const lb_program *program, uint32_t op);
-/* The command, ready to be pasted; malloc'ed, NULL when nothing is lacking. `capture` NULL: the program is not known. `like`: the path of a capture that is to be kept alike (the
- * other side of a comparison), or NULL. */
+/* The command, ready to be pasted; malloc'ed, NULL when nothing is lacking. `capture` NULL: the program is not known.
+ * `like`: the path of a capture that is to be kept alike (the other side of a comparison), or NULL. */
 LB_API char *lb_lack_command(const lb_lack *lack, lb_capture *capture, const char *like);
 /* The lines above; malloc'ed, NULL when nothing is lacking. `who`: "the second side"; NULL: there is one only. */
 LB_API char *lb_lack_sentence(const lb_lack *lack, lb_capture *capture, const char *who, const char *like);

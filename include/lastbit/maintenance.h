@@ -1,5 +1,11 @@
 /* Keeping captures: verify every byte, recover what a killed writer or a damaged disk left, pack into one file.
  *
+ * Simplest use:
+ *
+ *     lb_pack_options options = LB_PACK_OPTIONS_INIT;
+ *     lb_packing result;
+ *     LB_TRY(lb_capture_pack("run.lb", "run.lbz", &options, &result, err));
+ *
  * None of these changes its input.
  */
 #ifndef LASTBIT_MAINTENANCE_H
@@ -11,7 +17,7 @@
 extern "C" {
 #endif
 
-/* ---- verify --------------------------------------------------------------------------------------------------------- */
+/* ---- verify ------------------------------------------------------------------------------------------------------ */
 
 typedef enum lb_damage_kind {
     LB_DAMAGE_BYTES,   /* bytes contradict their digest, or cannot be decoded */
@@ -20,7 +26,7 @@ typedef enum lb_damage_kind {
     LB_DAMAGE_PROGRAM, /* a program that breaks a rule, or names bytes of the wrong size */
     LB_DAMAGE_MISSING  /* a program says that bytes were kept, and they are not there (also after `pack --strip`) */
 } lb_damage_kind;
-LB_API const char *lb_damage_kind_name(lb_damage_kind kind);
+LB_API const char *lb_verify_damage_kind_name(lb_damage_kind kind);
 
 typedef struct lb_damage {
     lb_damage_kind kind;
@@ -44,7 +50,7 @@ typedef struct lb_verification {
 LB_API lb_status lb_capture_verify(const char *path, void (*found)(void *context, const lb_damage *damage),
                                    void *context, lb_verification *result, lb_err *err);
 
-/* ---- recover -------------------------------------------------------------------------------------------------------- */
+/* ---- recover ----------------------------------------------------------------------------------------------------- */
 
 typedef struct lb_recovery {
     uint64_t blobs, programs, tables;                /* written to the new archives */
@@ -54,28 +60,31 @@ typedef struct lb_recovery {
     uint64_t salvaged;   /* whole records after the last commit that were kept */
 } lb_recovery;
 
-/* Writes a new capture with everything in the old one that is whole: a folder for a folder, one archive for one archive.
- * Ring files that were not assembled are, too. LB_ERR_EXISTS when `out` is there; it appears complete or not at all. */
+/* Writes a new capture with everything in the old one that is whole: a folder for a folder, one archive for one
+ * archive. Ring files that were not assembled are, too. LB_ERR_EXISTS when `out` is there; it appears complete or not
+ * at all. */
 LB_API lb_status lb_capture_recover(const char *path, const char *out, lb_recovery *result, lb_err *err);
 
-/* ---- the flight recorder's files ---------------------------------------------------------------------------------------- */
+/* ---- the flight recorder's files --------------------------------------------------------------------------------- */
 
-/* A flight recorder may keep its window in files besides memory, so that it outlives a process that is killed (SIGKILL, the
- * out-of-memory killer): one archive per generation of K steps, "ring-RRRRR-GGGGGGGGGG.tar", the last two of each rank, each step
- * committed as it ends. They are no part of the capture until they are assembled; a run that ends well removes them. */
+/* A flight recorder may keep its window in files besides memory, so that it outlives a process that is killed (SIGKILL,
+ * the out-of-memory killer): one archive per generation of K steps, "ring-RRRRR-GGGGGGGGGG.tar", the last two of each
+ * rank, each step committed as it ends. They are no part of the capture until they are assembled; a run that ends well
+ * removes them. */
 LB_API char *lb_ring_file_path(const char *folder, int32_t rank,
                                uint32_t generation); /* malloc'ed, NULL when out of memory */
 LB_API bool lb_ring_file_parse(const char *name, int32_t *rank, uint32_t *generation);
 /* `rank`: -1 removes those of all ranks. */
 LB_API void lb_ring_files_remove(const char *folder, int32_t rank);
-/* Writes the window of each rank as its archive rank-RRRRR.tar in `out` (which may be `folder`, and is there), `why` as the trigger in
- * its coverage, and complete or not at all. *steps: written, over all ranks. The files stay: they may be removed where *whole (may be
- * NULL) says that every byte that was committed in them was read. LB_OK also where there are none, or where damage is passed over; a file
- * that cannot be opened or read for lack of memory, descriptors or a working disk is a failure. */
+/* Writes the window of each rank as its archive rank-RRRRR.tar in `out` (which may be `folder`, and is there), `why` as
+ * the trigger in its coverage, and complete or not at all. *steps: written, over all ranks. The files stay: they may be
+ * removed where *whole (may be NULL) says that every byte that was committed in them was read. LB_OK also where there
+ * are none, or where damage is passed over; a file that cannot be opened or read for lack of memory, descriptors or a
+ * working disk is a failure. */
 LB_API lb_status lb_ring_files_assemble(const char *folder, const char *out, const char *why, uint32_t *steps,
                                         bool *whole, lb_err *err);
 
-/* ---- pack ----------------------------------------------------------------------------------------------------------- */
+/* ---- pack -------------------------------------------------------------------------------------------------------- */
 
 /* Bytes are left out of all steps and ranks, also where the same bytes lie under another name, and with them whatever
  * shares their storage. Copies that ops made of them (a cast, an embedding) are results. */
@@ -103,8 +112,9 @@ typedef struct lb_packing {
     uint64_t programs, blobs, blob_bytes, stripped_blobs, stripped_bytes, file_bytes;
 } lb_packing;
 
-/* One compressed file with every rank, equal bytes stored once. Only bytes that a packed program names go in. The file appears complete
- * or not at all: what stood there before stays until then. LB_ERR_EXISTS, too, where `out` is the capture or a file in it. */
+/* One compressed file with every rank, equal bytes stored once. Only bytes that a packed program names go in. The file
+ * appears complete or not at all: what stood there before stays until then. LB_ERR_EXISTS, too, where `out` is the
+ * capture or a file in it. */
 LB_API lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_options *options, lb_packing *result,
                                  lb_err *err);
 

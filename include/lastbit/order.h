@@ -1,5 +1,13 @@
 /* The order in which a kernel adds up, as a tree: written down, named, and found in a live kernel from outside.
  *
+ * Simplest use:
+ *
+ *     lb_sum_tree *tree;
+ *     LB_TRY(lb_sum_tree_parse("((0 1) (2 3))", &tree, err));
+ *     char *text = lb_sum_tree_print(tree);
+ *     free(text);
+ *     lb_sum_tree_free(tree);
+ *
  * A tree has n terms as its leaves; every node is one addition of two operands, or one fused addition of more (tensor
  * cores). Additions commute, so operands have no order. As text
  *
@@ -7,12 +15,12 @@
  *      [0 1 2]        a chain, added one after the other: ((0 1) 2)
  *      [0..31]        terms in a row, also 0..28/4 for every fourth
  *
- * and as JSON {"leaves": 4, "nodes": [[0, 1], [2, 3], [4, 5]]}: node i is operand leaves + i of a later one; the last is the sum. With
- * "products": "rounded" it adds up products that were rounded, which the text does not tell.
+ * and as JSON {"leaves": 4, "nodes": [[0, 1], [2, 3], [4, 5]]}: node i is operand leaves + i of a later one; the last
+ * is the sum. With "products": "rounded" it adds up products that were rounded, which the text does not tell.
  *
- * Finding a tree needs nothing but calls (FPRev, Xie et al., arXiv 2411.00442): with a huge M at term i, -M at term j and a
- * unit everywhere else, just those units survive that are added after i and j have met, so the sum tells how many terms are
- * below the node where they meet. */
+ * Finding a tree needs nothing but calls (FPRev, Xie et al., arXiv 2411.00442): with a huge M at term i, -M at term j
+ * and a unit everywhere else, just those units survive that are added after i and j have met, so the sum tells how many
+ * terms are below the node where they meet. */
 #ifndef LASTBIT_ORDER_H
 #define LASTBIT_ORDER_H
 
@@ -30,8 +38,8 @@ typedef struct lb_sum_tree {
     uint32_t leaves, nodes;
     uint32_t *first; /* nodes + 1 */
     uint32_t *operand;
-    bool
-        rounded; /* of products: each is rounded before it is added; otherwise one that is added to a sum goes in by fma */
+    /* of products: each is rounded before it is added; otherwise one that is added to a sum goes in by fma */
+    bool rounded;
 } lb_sum_tree;
 #define LB_TREE_MAX_LEAVES (1u << 24)
 
@@ -49,15 +57,16 @@ LB_API lb_status lb_sum_tree_read(const char *path, lb_sum_tree **tree, lb_err *
 /* Whether two trees are the same sum: operands in any order. */
 LB_API bool lb_sum_tree_equal(const lb_sum_tree *a, const lb_sum_tree *b);
 
-/* The tree of the terms positions[0] < positions[1] < … alone, renumbered from 0: what is left when all others are zero. NULL when
- * out of memory. */
+/* The tree of the terms positions[0] < positions[1] < … alone, renumbered from 0: what is left when all others are
+ * zero. NULL when out of memory. */
 LB_API lb_sum_tree *lb_sum_tree_sampled(const lb_sum_tree *tree, const uint32_t *positions, uint32_t count);
 
 /* What is added up: the orders that torch has for rows, columns and products differ under one name. */
 typedef enum lb_sum_of { LB_SUM_ROW, LB_SUM_COLUMN, LB_SUM_PRODUCT } lb_sum_of;
 
-/* The tree of a named order over n terms of `dtype`: the texts of `lastbit replay --order` (but exact, which is no tree);
- * "fused:W", a chain of fused sums of W terms; "reversed", the last term first; "ORDER of columns" whatever `of` says. */
+/* The tree of a named order over n terms of `dtype`: the texts of `lastbit replay --order` (but exact, which is no
+ * tree); "fused:W", a chain of fused sums of W terms; "reversed", the last term first; "ORDER of columns" whatever `of`
+ * says. */
 LB_API lb_status lb_sum_tree_named(const char *name, uint32_t n, lb_sum_of of, lb_dtype dtype, lb_sum_tree **tree,
                                    lb_err *err);
 /* The names of this order, most telling first, separated by " = " where several give the same tree; false: it has none.
@@ -71,11 +80,12 @@ LB_API bool lb_sum_tree_name_sampled(const lb_sum_tree *tree, const uint32_t *sa
 
 /* How a kernel is called. T is the C type of the dtype (16-bit ones: uint16_t); matrices are row-major and dense. */
 typedef enum lb_probe_form {
-    LB_PROBE_SUM,     /* T f(const T *x, int64_t n) */
-    LB_PROBE_ROWS,    /* void f(const T *x, int64_t rows, int64_t n, T *out): of x (rows, n) the sum of every row */
-    LB_PROBE_COLUMNS, /* void f(const T *x, int64_t n, int64_t columns, T *out): of x (n, columns) that of every column */
-    LB_PROBE_DOT,     /* T f(const T *x, const T *y, int64_t n) */
-    LB_PROBE_MATMUL   /* void f(const T *a, const T *b, T *c, int64_t m, int64_t n, int64_t k) */
+    LB_PROBE_SUM,  /* T f(const T *x, int64_t n) */
+    LB_PROBE_ROWS, /* void f(const T *x, int64_t rows, int64_t n, T *out): of x (rows, n) the sum of every row */
+    /* void f(const T *x, int64_t n, int64_t columns, T *out): of x (n, columns) that of every column */
+    LB_PROBE_COLUMNS,
+    LB_PROBE_DOT,   /* T f(const T *x, const T *y, int64_t n) */
+    LB_PROBE_MATMUL /* void f(const T *a, const T *b, T *c, int64_t m, int64_t n, int64_t k) */
 } lb_probe_form;
 LB_API const char *lb_probe_form_name(lb_probe_form form); /* "sum", … */
 LB_API bool lb_probe_form_parse(const char *text, lb_probe_form *form);
@@ -93,8 +103,8 @@ typedef struct lb_probe_shape {
  *
  *      terms[calls][rows][n] of shape.dtype, factors[n] (NULL: ones) -> sums[calls][rows][columns]
  *
- * where each sum is that of terms[i] * factors[i] (plain sums are never given factors) and all columns of a row have the same
- * terms. It is called from one thread. `release` may be NULL. */
+ * where each sum is that of terms[i] * factors[i] (plain sums are never given factors) and all columns of a row have
+ * the same terms. It is called from one thread. `release` may be NULL. */
 typedef struct lb_probe_kernel {
     lb_probe_shape shape;
     void *context;
@@ -103,9 +113,9 @@ typedef struct lb_probe_kernel {
 } lb_probe_kernel;
 LB_API void lb_probe_kernel_release(lb_probe_kernel *kernel);
 
-/* A symbol of a shared object, called in a process of its own, which is forked here: before the host has started threads that the object
- * shares with it (OpenMP's). A function that crashes, leaves, or takes more than `seconds` for one call (0: LB_PROBE_SECONDS) is LB_ERR_IO,
- * which says how it ended and what it was called as. */
+/* A symbol of a shared object, called in a process of its own, which is forked here: before the host has started
+ * threads that the object shares with it (OpenMP's). A function that crashes, leaves, or takes more than `seconds` for
+ * one call (0: LB_PROBE_SECONDS) is LB_ERR_IO, which says how it ended and what it was called as. */
 enum { LB_PROBE_SECONDS = 60, LB_PROBE_LONGEST = 1000000 };
 LB_API lb_status lb_probe_library(const lb_probe_shape *shape, const char *path, const char *symbol, int seconds,
                                   lb_probe_kernel *kernel, lb_err *err);
@@ -140,8 +150,8 @@ LB_API const char *lb_probe_outcome_name(lb_probe_outcome outcome); /* "tree", �
 typedef struct lb_probe_options {
     size_t size;
     uint64_t seed;
-    uint32_t
-        sample; /* probe no more than this many of the terms (0: 1024 where there are more than 4096); the others are zero */
+    /* probe no more than this many of the terms (0: 1024 where there are more than 4096); the others are zero */
+    uint32_t sample;
     uint32_t most_groups; /* of positions with orders of their own; 0: 8 */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
@@ -155,8 +165,8 @@ typedef struct lb_probe_group {
     char reason[160];  /* when no tree */
     lb_sum_tree *tree; /* over the terms sampled */
     char names[256];   /* as lb_sum_tree_name; "" */
-    char arithmetic
-        [96]; /* of the additions, if random terms have the bits it gives: "f32", "bf16 at every addition"; "" */
+    /* of the additions, if random terms have the bits it gives: "f32", "bf16 at every addition"; "" */
+    char arithmetic[96];
     uint32_t confirmed, tried; /* sums of random terms that have the tree's bits */
 } lb_probe_group;
 

@@ -1,25 +1,39 @@
 /* Parity: do two runs give the same tokens the same probability?
  *
- * A side is a set of sequences of tokens, each token with the log-probability that the run gave it, read from a file. Both
- * sides' sequences are paired, their tokens aligned, and what is compared is p (A, the reference: the trainer) and q (B: the
- * server), per token t with target y, in f64 and natural logarithms:
+ * Simplest use:
+ *
+ *     lb_token_set *trainer, *server;
+ *     lb_parity_options options = LB_PARITY_OPTIONS_INIT;
+ *     lb_parity_report *report;
+ *     LB_TRY(lb_token_set_read("trainer.jsonl", &trainer, err));
+ *     LB_TRY(lb_token_set_read("server.jsonl", &server, err));
+ *     LB_TRY(lb_parity_run(trainer, server, &options, &report, err));
+ *     puts(report->decided);
+ *     lb_parity_report_free(report);
+ *     lb_token_set_free(trainer);
+ *     lb_token_set_free(server);
+ *
+ * A side is a set of sequences of tokens, each token with the log-probability that the run gave it, read from a file.
+ * Both sides' sequences are paired, their tokens aligned, and what is compared is p (A, the reference: the trainer) and
+ * q (B: the server), per token t with target y, in f64 and natural logarithms:
  *
  *      d  = log p(y) - log q(y)
- *      k3 = exp(d) - 1 - d >= 0, as expm1(d) - d; d is held to [-20, 20] and k3 to at most 10 first, as verl's `low_var_kl` does
+ *      k3 = exp(d) - 1 - d >= 0, as expm1(d) - d; d is held to [-20, 20] and k3 to at most 10 first, as verl's
+ *      `low_var_kl` does
  *           (verl/trainer/ppo/core_algos.py); TRL's GRPO holds neither. How many tokens were held is told.
  *      KL(p || q) = sum over v of p(v) (log p(v) - log q(v)), where both sides have full rows of logits
  *      top-1: both sides' most probable token is the same
  *      loss = -mean log p(y), of either side; perplexity = exp(loss)
  *
- * k3 is J. Schulman's estimator ("Approximating KL Divergence", 2020) of KL(q || p) from samples of q: the tokens should be what
- * the server drew. A mean hides what is wrong with a few, so that every kind of token is a row of its own, and the verdict is
- * that of the worst kind.
+ * k3 is J. Schulman's estimator ("Approximating KL Divergence", 2020) of KL(q || p) from samples of q: the tokens
+ * should be what the server drew. A mean hides what is wrong with a few, so that every kind of token is a row of its
+ * own, and the verdict is that of the worst kind.
  *
- * k3 is blind where a text was memorised: of a loss of 1e-4 against 0.03 it is 4.5e-4. There 1 - p(y) is about the loss itself, and what
- * rounding does to logits moves the loss by a factor near 1 (bf16 in the place of f32: 1.00 to 1.002), while an adapter that lost a shard
- * moves it 50 to 800 times. So a kind also fails where one side's loss is more than LB_PARITY_LOSS_FACTOR times the other's. Both limits
- * stand on the noise floor where one is known: k3 within twice the floor is noise, and so is a factor of the losses up to the floor's
- * squared.
+ * k3 is blind where a text was memorised: of a loss of 1e-4 against 0.03 it is 4.5e-4. There 1 - p(y) is about the loss
+ * itself, and what rounding does to logits moves the loss by a factor near 1 (bf16 in the place of f32: 1.00 to 1.002),
+ * while an adapter that lost a shard moves it 50 to 800 times. So a kind also fails where one side's loss is more than
+ * LB_PARITY_LOSS_FACTOR times the other's. Both limits stand on the noise floor where one is known: k3 within twice the
+ * floor is noise, and so is a factor of the losses up to the floor's squared.
  */
 #ifndef LASTBIT_PARITY_H
 #define LASTBIT_PARITY_H
@@ -55,26 +69,34 @@ typedef struct lb_token_sequence {
     lb_token *tokens;
     uint32_t n, n_choices;
     lb_token_choice *choices;
-    lb_tensor
-        logits; /* [positions, vocabulary]; row i is what was said after token i, of token i + 1; data NULL: none */
-    uint32_t
-        *logit_of; /* per token: its position among the rows, where padding was left out; UINT32_MAX: it has none */
+    /* [positions, vocabulary]; row i is what was said after token i, of token i + 1; data NULL: none */
+    lb_tensor logits;
+    /* per token: its position among the rows, where padding was left out; UINT32_MAX: it has none */
+    uint32_t *logit_of;
 } lb_token_sequence;
 
 typedef struct lb_token_set lb_token_set;
 
 /* Reads a file. By its contents:
  *
- * a capture: what the recorded model said of the tokens that it read and of the labels of its loss (its first rank), of the kinds that its own
- *   inputs tell, or "prompt" and "generated" where the loss ignores some; with full rows, where all of them together take no more than a
+ * a capture: what the recorded model said of the tokens that it read and of the labels of its loss (its first rank), of
+ * the kinds that its own
+ *   inputs tell, or "prompt" and "generated" where the loss ignores some; with full rows, where all of them together
+ *   take no more than a
  *   gigabyte.
- * JSON, a value a line or one document. A value is one sequence: {"id", "token_ids" (or "input_ids"), "tokens" (texts), "logprobs",
+ * JSON, a value a line or one document. A value is one sequence: {"id", "token_ids" (or "input_ids"), "tokens" (texts),
+ * "logprobs",
  *   "kinds" (names or numbers), "mask" (0: padding, left out), "loss_mask" (0: prompt, 1: generated), "top1",
- *   "top_logprobs", "weight_version"}, or a trainer's sample of the same (verl's, slime's and TRL's names; "response_length" where numbers are
- *   of the response alone); or one token: {"sequence", "position", "token_id", "token", "logprob", "kind"}; or what servers answer: OpenAI's
- *   completions and chat with logprobs, vLLM's prompt_logprobs and dumped RequestOutput, SGLang's meta_info, TRL's vllm-serve.
- * safetensors and .npz: tensors "token_ids" [N, T], "logprobs" [N, T] (or [N, T - 1]: none for the first token), "kinds",
- *   "mask", "loss_mask", "top1" [N, T], "logits" [N, T, V] (row t is of token t + 1, as models return them); a dimension N of 1 may
+ *   "top_logprobs", "weight_version"}, or a trainer's sample of the same (verl's, slime's and TRL's names;
+ *   "response_length" where numbers are
+ *   of the response alone); or one token: {"sequence", "position", "token_id", "token", "logprob", "kind"}; or what
+ *   servers answer: OpenAI's
+ *   completions and chat with logprobs, vLLM's prompt_logprobs and dumped RequestOutput, SGLang's meta_info, TRL's
+ *   vllm-serve.
+ * safetensors and .npz: tensors "token_ids" [N, T], "logprobs" [N, T] (or [N, T - 1]: none for the first token),
+ * "kinds",
+ *   "mask", "loss_mask", "top1" [N, T], "logits" [N, T, V] (row t is of token t + 1, as models return them); a
+ *   dimension N of 1 may
  *   be left out. Where there are no "logprobs" they follow from "logits" and "token_ids".
  *
  * LB_ERR_CORRUPT names line and field; LB_ERR_INVALID: a file without log-probabilities. */
@@ -95,7 +117,8 @@ typedef struct lb_parity_options {
 } lb_parity_options;
 #define LB_PARITY_OPTIONS_INIT {sizeof(lb_parity_options), 1e-3, 10, NULL, NULL}
 
-/* Losses further apart than this factor are no rounding. Paths that were healthy in field reports: 1.00 to 2.3; lost shards: 50 and more. */
+/* Losses further apart than this factor are no rounding. Paths that were healthy in field reports: 1.00 to 2.3; lost
+ * shards: 50 and more. */
 #define LB_PARITY_LOSS_FACTOR 3.0
 
 /* Why a row does not pass. */
@@ -113,7 +136,8 @@ typedef enum lb_parity_reason {
 } lb_parity_reason;
 LB_API const char *lb_parity_reason_name(lb_parity_reason reason);
 
-/* Tokens of one kind, or of one range of positions. Means over `scored` tokens; NaN where there is nothing to take one of. */
+/* Tokens of one kind, or of one range of positions. Means over `scored` tokens; NaN where there is nothing to take one
+ * of. */
 typedef struct lb_parity_row {
     const char *name;
     uint64_t count;     /* aligned tokens with a log-probability on both sides */
@@ -129,7 +153,8 @@ typedef struct lb_parity_row {
     lb_parity_reason reason;
 } lb_parity_row;
 
-/* How many times one side's loss is the other's, at least 1; a loss below 1e-7, which f32 cannot tell from 0, counts as that. */
+/* How many times one side's loss is the other's, at least 1; a loss below 1e-7, which f32 cannot tell from 0, counts as
+ * that. */
 LB_API double lb_parity_loss_factor(double loss_a, double loss_b);
 
 /* How the sides differ other than in their numbers, and what was done about it. */
@@ -166,7 +191,7 @@ typedef enum lb_parity_finding_kind {
 } lb_parity_finding_kind;
 LB_API const char *lb_parity_finding_name(lb_parity_finding_kind kind);
 
-/* Causes that the numbers alone can prove; their signatures stand in bisect/parity/token_causes.h. */
+/* Causes that the numbers alone can prove; their signatures stand in bisect/pairs/parity/token_causes.h. */
 #define LB_PARITY_CAUSES(X)                                                                                            \
     X(SCALE, "scale")                                                                                                  \
     X(SHIFT, "shift")                                                                                                  \
@@ -244,14 +269,14 @@ LB_API void lb_parity_report_free(lb_parity_report *report);
 /* The report for a person; malloc'ed, NULL when out of memory. */
 LB_API char *lb_parity_text(const lb_parity_report *report, const lb_token_set *a, const lb_token_set *b,
                             double threshold);
-/* Tokens of the pair `row` coloured by probability, from red (0) by yellow to green (1), A's line over B's, `width` columns wide; without
- * `colour` (which gives the code of a terminal for numbers such as "30;48;5;16", and "0" for their end) a digit under each token: tenths of its
- * probability. malloc'ed. */
+/* Tokens of the pair `row` coloured by probability, from red (0) by yellow to green (1), A's line over B's, `width`
+ * columns wide; without `colour` (which gives the code of a terminal for numbers such as "30;48;5;16", and "0" for
+ * their end) a digit under each token: tenths of its probability. malloc'ed. */
 typedef const char *(*lb_parity_colour)(const char *numbers);
 LB_API char *lb_parity_heat_map(const lb_parity_report *report, const lb_token_set *a, uint32_t row, uint32_t width,
                                 lb_parity_colour colour);
 
-/* ---- one class of blocks taken from the other side ------------------------------------------------------------------ */
+/* ---- one class of blocks taken from the other side --------------------------------------------------------------- */
 
 typedef struct lb_block_swap {
     char classes[8];   /* letters of blocks that are the other model's: "E"; "" for the model as it was recorded */
@@ -263,16 +288,17 @@ typedef struct lb_block_swap {
     char message[240];
 } lb_block_swap;
 
-/* Runs the model of `base` by replay with the blocks of one class of the model of `donor` in their place, and compares what it then
- * says with what `donor` said: the class whose exchange takes k3 to zero is what the sides do otherwise. Of the first step that both have, one
- * rank. `classes`: letters (A D E M R) to exchange together, NULL: every class by itself, then all. Rows begin with the model as it
- * was recorded; malloc'ed. Choices of experts are those that each side recorded. `floor`: the donor run by itself in the same way, against
- * what it recorded: no exchange can come nearer than that but by chance (in bf16 1e-7 and more, in f32 next to nothing). */
+/* Runs the model of `base` by replay with the blocks of one class of the model of `donor` in their place, and compares
+ * what it then says with what `donor` said: the class whose exchange takes k3 to zero is what the sides do otherwise.
+ * Of the first step that both have, one rank. `classes`: letters (A D E M R) to exchange together, NULL: every class by
+ * itself, then all. Rows begin with the model as it was recorded; malloc'ed. Choices of experts are those that each
+ * side recorded. `floor`: the donor run by itself in the same way, against what it recorded: no exchange can come
+ * nearer than that but by chance (in bf16 1e-7 and more, in f32 next to nothing). */
 LB_API lb_status lb_block_swaps(const char *base, const char *donor, const char *classes,
                                 const lb_parity_options *options, lb_block_swap *floor, lb_block_swap **rows,
                                 uint32_t *n, lb_err *err);
 
-/* ---- elimination: one variable at a time --------------------------------------------------------------------------- */
+/* ---- elimination: one variable at a time ------------------------------------------------------------------------- */
 
 /* One run of the user's command. */
 typedef struct lb_parity_cell {
@@ -303,10 +329,10 @@ typedef struct lb_parity_matrix {
  *    "variables": {"precision": ["bf16", "fp32"], "adapter": ["online", "merged"]},
  *    "reference": "trainer.jsonl", "seconds": 600}
  *
- * by /bin/sh: the baseline twice (its noise floor), then each other value of each variable by itself. `{out}` is a token file that the
- * command writes, in the folder `work`; "reference" (beside the JSON file) is what each is compared with, the baseline where it is left out;
- * "seconds" ends a run. Runs that ended well are noted in WORK/runs.jsonl and not run again. LB_ERR_INVALID names what is wrong
- * with the file. */
+ * by /bin/sh: the baseline twice (its noise floor), then each other value of each variable by itself. `{out}` is a
+ * token file that the command writes, in the folder `work`; "reference" (beside the JSON file) is what each is compared
+ * with, the baseline where it is left out; "seconds" ends a run. Runs that ended well are noted in WORK/runs.jsonl and
+ * not run again. LB_ERR_INVALID names what is wrong with the file. */
 LB_API lb_status lb_parity_matrix_run(const char *path, const char *work, const lb_parity_options *options,
                                       lb_parity_matrix **matrix, lb_err *err);
 LB_API void lb_parity_matrix_free(lb_parity_matrix *matrix);

@@ -1,7 +1,8 @@
 /* Precision: what a precision swap does to each tensor it touches, and the table of it.
  *
- * A replay under `--precision` rounds or quantises operands of the ops selected. An observer hears of each (lb_quantisation);
- * the table gathers them per layer and role, over ops, steps and ranks, beside the losses with and without the swaps.
+ * A replay under `--precision` rounds or quantises operands of the ops selected. An observer hears of each
+ * (lb_quantisation); the table gathers them per layer and role, over ops, steps and ranks, beside the losses with and
+ * without the swaps.
  */
 #ifndef LASTBIT_PRECISION_H
 #define LASTBIT_PRECISION_H
@@ -12,14 +13,14 @@
 extern "C" {
 #endif
 
-/* What a tensor is to the op that reads it. A weight is a parameter, whatever casts and views lie between; a gradient was
- * made in backward; everything else is an input. */
-typedef enum lb_role { LB_ROLE_INPUT, LB_ROLE_WEIGHT, LB_ROLE_GRADIENT } lb_role;
+/* What a tensor is to the op that reads it. A weight is a parameter, whatever casts and views lie between; a gradient
+ * was made in backward; everything else is an input. */
+typedef enum lb_precision_role { LB_ROLE_INPUT, LB_ROLE_WEIGHT, LB_ROLE_GRADIENT } lb_precision_role;
 #define LB_ROLES 3
-LB_API const char *lb_role_name(lb_role role); /* "input", "weight", "gradient" */
+LB_API const char *lb_precision_role_name(lb_precision_role role); /* "input", "weight", "gradient" */
 
 /* What rounding did to a number of elements. Finite elements only, but for `nonfinite` and `masked`. */
-typedef struct lb_rounding_loss {
+typedef struct lb_precision_loss {
     uint64_t elements; /* finite ones */
     uint64_t nonzero;
     uint64_t nonfinite;
@@ -31,11 +32,11 @@ typedef struct lb_rounding_loss {
     double signal;                /* sum of squares */
     double error;                 /* sum of squared differences; over those that stayed finite */
     double scale_low, scale_high; /* of the factors multiplied by before rounding; 1 without scaling, 0 when none was */
-} lb_rounding_loss;
-LB_API void lb_rounding_loss_add(lb_rounding_loss *sum, const lb_rounding_loss *more);
-LB_API double lb_rounding_loss_mse(const lb_rounding_loss *loss); /* error / elements */
+} lb_precision_loss;
+LB_API void lb_precision_loss_add(lb_precision_loss *sum, const lb_precision_loss *more);
+LB_API double lb_precision_loss_mse(const lb_precision_loss *loss); /* error / elements */
 LB_API double
-lb_rounding_loss_sqnr(const lb_rounding_loss *loss); /* 10 log10(signal / error) in dB; infinite without error */
+lb_precision_loss_sqnr(const lb_precision_loss *loss); /* 10 log10(signal / error) in dB; infinite without error */
 
 /* One operand of one op was rounded. Strings are valid during the call. */
 struct lb_quantisation {
@@ -45,17 +46,17 @@ struct lb_quantisation {
     int64_t step;
     int32_t rank;
     const char *layer;
-    lb_role role;
+    lb_precision_role role;
     const char *format; /* "e4m3fn current" */
-    const lb_rounding_loss *loss;
+    const lb_precision_loss *loss;
 };
 
 /* One row per layer, role and format, in order of first appearance. */
 typedef struct lb_precision_row {
     char *layer, *format;
-    lb_role role;
+    lb_precision_role role;
     uint64_t tensors; /* roundings */
-    lb_rounding_loss loss;
+    lb_precision_loss loss;
 } lb_precision_row;
 
 /* NaN where a run did not get to the loss. */

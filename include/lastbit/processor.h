@@ -1,12 +1,16 @@
 /* Which instructions the loops of this process use.
  *
+ * Simplest use:
+ *
+ *     printf("%s\n", lb_processor_isa_name(lb_processor_isa()));
+ *
  * Results never depend on it: every path is compared bit by bit with the scalar one. It is visible so that a test (or
- * somebody who doubts it) can force a level: LASTBIT_ISA=scalar|avx2|avx512 in the environment, or lb_processor_limit.
+ * a user who doubts it) can force a level: LASTBIT_ISA=scalar|avx2|avx512 in the environment, or lb_processor_limit.
  */
 #ifndef LASTBIT_PROCESSOR_H
 #define LASTBIT_PROCESSOR_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,7 +25,7 @@ LB_API lb_isa lb_processor_isa(void);
 LB_API void lb_processor_limit(lb_isa level);
 /* What the processor has, whatever the limits say. */
 LB_API lb_isa lb_processor_best(void);
-LB_API const char *lb_isa_name(lb_isa level); /* "scalar", "avx2", "avx512" */
+LB_API const char *lb_processor_isa_name(lb_isa level); /* "scalar", "avx2", "avx512" */
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define LB_HAVE_X86 1

@@ -1,25 +1,33 @@
 /* The program: what one rank executed in one step, in SSA over storage versions.
  *
+ * Simplest use:
+ *
+ *     for (uint32_t i = 0; i < program->n_ops; i++) {
+ *         const lb_op *op = &program->ops[i];
+ *         printf("%s %s %s\n", lb_phase_name(op->phase), lb_op_layer(program, op), lb_op_name(program, op));
+ *     }
+ *
  * A program is tables that name each other by index: ops call for args and results, values say where in which storage
- * their elements lie, strings are interned. It never holds tensor bytes: a value names them by digest. A decoded program
- * is valid: every index is in range, every layout's sizes multiply without overflow, ops are in execution order.
+ * their elements lie, strings are interned. It never holds tensor bytes: a value names them by digest. A decoded
+ * program is valid: every index is in range, every layout's sizes multiply without overflow, ops are in execution
+ * order.
  *
  *      ops[i] ── args[first, count) ──▶ value | scalar | list …
  *        │  └─── results: value ids ──▶ values[v] = (storage, version, layout, dtype, digests, flags)
  *        └────── written: value ids     the (storage, new version) pairs that the op wrote in place
  *
  * Values. Contents belong to (storage, version); a value is a window on them. A write to any alias makes a new version
- * of the storage, so a window read afterwards is a new value. Storage ids are unique in an archive and never reused, and
- * versions go on counting across steps: what step n wrote is what step n+1 reads, unless a source says otherwise.
+ * of the storage, so a window read afterwards is a new value. Storage ids are unique in an archive and never reused,
+ * and versions go on counting across steps: what step n wrote is what step n+1 reads, unless a source says otherwise.
  *
- * Sources are ops too: `lb::source` has no args and one result, whose bytes replay cannot compute: a parameter, state, a
- * batch, bytes that changed unseen. It stands just before the first op that reads them. Results of random ops and outputs
- * of collectives are marked LB_VALUE_SOURCE and stand in for their op when it cannot be run.
- * A source marked LB_SOURCE_CARRIED has exactly the bytes that an earlier recorded step of this archive left there: a
- * chained replay keeps what it computed, a replay of this step alone loads it.
+ * Sources are ops too: `lb::source` has no args and one result, whose bytes replay cannot compute: a parameter, state,
+ * a batch, bytes that changed unseen. It stands just before the first op that reads them. Results of random ops and
+ * outputs of collectives are marked LB_VALUE_SOURCE and stand in for their op when it cannot be run. A source marked
+ * LB_SOURCE_CARRIED has exactly the bytes that an earlier recorded step of this archive left there: a chained replay
+ * keeps what it computed, a replay of this step alone loads it.
  *
- * Args stand in the order of the op's schema, defaults filled in, so that arg 3 of an op is always the same parameter. A sparse tensor is
- * the list of what it is made of, its numbers last; as a result it is several.
+ * Args stand in the order of the op's schema, defaults filled in, so that arg 3 of an op is always the same parameter.
+ * A sparse tensor is the list of what it is made of, its numbers last; as a result it is several.
  */
 #ifndef LASTBIT_PROGRAM_H
 #define LASTBIT_PROGRAM_H
@@ -76,8 +84,8 @@ enum lb_op_flags {
     LB_OP_UNDEFINED = 1 << 4, /* leaves (some) result bytes unwritten: empty_like, … */
     LB_OP_RECOMPUTE = 1 << 5, /* a forward op run again inside backward (activation checkpointing) */
     LB_OP_COLLECTIVE = 1 << 6,
-    LB_OP_COMPOSITE =
-        1 << 7, /* a custom op recorded whole: nothing inside was seen; or one that computes with a sparse tensor */
+    /* a custom op recorded whole: nothing inside was seen; or one that computes with a sparse tensor */
+    LB_OP_COMPOSITE = 1 << 7,
     LB_OP_FAILED = 1 << 8 /* raised an exception; it has no results */
 };
 
@@ -96,15 +104,15 @@ typedef struct lb_op {
     uint32_t line;  /* row of lines + 1: the code that called it; 0: not known */
 } lb_op;
 
-/* A line of the recorded program's code. Of an op: the innermost caller that is no code of torch, of Python's library or of lastbit. An op
- * of backward has the line of the forward op whose gradient it computes, but where code of the program calls it itself (a custom
- * backward, a hook); the accumulation of a gradient has none. */
+/* A line of the recorded program's code. Of an op: the innermost caller that is no code of torch, of Python's library
+ * or of lastbit. An op of backward has the line of the forward op whose gradient it computes, but where code of the
+ * program calls it itself (a custom backward, a hook); the accumulation of a gradient has none. */
 typedef struct lb_line {
-    uint32_t
-        file; /* string: path below the folder that the program imports from ("transformers/models/…/modeling_llama.py") */
+    /* string: path below the folder that the program imports from ("transformers/models/…/modeling_llama.py") */
+    uint32_t file;
     uint32_t function; /* string: "forward", or LB_NONE */
-    uint32_t
-        text; /* string: the line itself, stripped, cut to LB_LINE_TEXT bytes; LB_NONE: its file could not be read */
+    /* string: the line itself, stripped, cut to LB_LINE_TEXT bytes; LB_NONE: its file could not be read */
+    uint32_t text;
     uint32_t number; /* from 1 */
 } lb_line;
 #define LB_LINE_TEXT 200
@@ -123,8 +131,8 @@ enum lb_value_flags {
     LB_VALUE_GRADIENT = 1 << 4, /* .grad of a parameter (name says which) */
     LB_VALUE_STATE = 1 << 5,    /* optimizer state or module buffer */
     LB_VALUE_INPUT = 1 << 6,    /* argument of the outermost forward */
-    /* Views that nothing was computed for yet: an op that reads one sees the conjugates, or the opposites, of the elements that lie there.
-     * Digests and statistics are those of the elements as they lie. */
+    /* Views that nothing was computed for yet: an op that reads one sees the conjugates, or the opposites, of the
+     * elements that lie there. Digests and statistics are those of the elements as they lie. */
     LB_VALUE_CONJUGATED = 1 << 7,
     LB_VALUE_NEGATED = 1 << 8,
     LB_VALUE_LAZY = LB_VALUE_CONJUGATED | LB_VALUE_NEGATED
@@ -280,10 +288,10 @@ LB_API lb_program *lb_program_copy(const lb_program *program);
 
 #define LB_PROGRAM_MAX_ROWS (1u << 28)
 
-/* Interned; NULL gives LB_NONE. `text` comes from another program or from us, or is no name (a line, a message): what may not stand in one line of
- * UTF-8 is spelt, and nothing else (lastbit/text.h). */
+/* Interned; NULL gives LB_NONE. `text` comes from another program or from us, or is no name (a line, a message): what
+ * may not stand in one line of UTF-8 is spelt, and nothing else (lastbit/text.h). */
 LB_API uint32_t lb_program_string(lb_program *program, const char *text);
-/* The same of a name that somebody else gave, by its gate. */
+/* The same of a name that a recorded program or another file gave, by its gate. */
 LB_API uint32_t lb_program_name(lb_program *program, const char *name);
 LB_API uint32_t lb_program_scope(lb_program *program, const char *path, const char *class_name,
                                  uint32_t parent); /* interned by path */
@@ -291,7 +299,8 @@ LB_API uint32_t lb_program_add_value(lb_program *program, const lb_value *value)
 LB_API uint32_t lb_program_add_statistics(lb_program *program, const lb_statistics *statistics);
 LB_API uint32_t lb_program_add_args(lb_program *program, const lb_arg *args,
                                     uint32_t count); /* contiguous; returns first */
-/* Args of `from`, lists entered, with the rows of values and strings that `rename` gives for theirs; LB_NONE when out of memory. */
+/* Args of `from`, lists entered, with the rows of values and strings that `rename` gives for theirs; LB_NONE when out
+ * of memory. */
 typedef struct lb_arg_rename {
     uint32_t (*value)(void *context, uint32_t value);
     uint32_t (*string)(void *context, uint32_t string);
@@ -335,7 +344,8 @@ LB_API const char *lb_op_layer(const lb_program *program, const lb_op *op); /* s
 LB_API bool lb_op_is_source(const lb_program *program, const lb_op *op);
 LB_API const char *lb_op_class(const lb_program *program, const lb_op *op); /* class of the scope, "" when unknown */
 LB_API lb_code_line lb_op_line(const lb_program *program, const lb_op *op);
-/* "modeling_llama.py:214 in forward: hidden_states = …", the file by its last part; as much of it as there is room for. "" for no line. */
+/* "modeling_llama.py:214 in forward: hidden_states = …", the file by its last part; as much of it as there is room for.
+ * "" for no line. */
 LB_API void lb_code_line_text(const lb_code_line *line, char *text, size_t size);
 /* A copy whose texts are its own, and what frees them; without a line nothing is held. */
 LB_API lb_code_line lb_code_line_copy(const lb_code_line *line);
@@ -371,24 +381,27 @@ LB_API uint32_t lb_op_writes(const lb_program *program, const lb_op *op, int64_t
 /* Does the op write a value that has one of these flags: LB_VALUE_PARAMETER, …? */
 LB_API bool lb_op_writes_flagged(const lb_program *program, const lb_op *op, uint32_t flags);
 
-/* Is a name `base` itself, or does it go on behind `base` and a dot? "layers.1.mlp" lies in "layers.1" and "layers.10" does not;
- * "aten::sum.dim_IntList" is an overload of "aten::sum". */
-LB_API bool lb_name_extends(const char *name, const char *base);
+/* Is a name `base` itself, or does it go on behind `base` and a dot? "layers.1.mlp" lies in "layers.1" and "layers.10"
+ * does not; "aten::sum.dim_IntList" is an overload of "aten::sum". */
+LB_API bool lb_program_name_extends(const char *name, const char *base);
 /* The optimizer's group that steps the parameter in this storage; NULL. */
 LB_API const lb_group *lb_program_group_of(const lb_program *program, int64_t storage);
 /* Is a row of `scalars` an option of an optimizer's group, and so no measurement? */
 LB_API bool lb_program_is_option(const lb_program *program, uint32_t scalar);
 
-/* The scope of the module that a parameter of this name belongs to ("model.norm" of "model.norm.weight"); 0 when there is none. */
+/* The scope of the module that a parameter of this name belongs to ("model.norm" of "model.norm.weight"); 0 when there
+ * is none. */
 LB_API uint32_t lb_program_owner(const lb_program *program, const char *parameter);
 
 /* The op that first gave each value as a result or wrote it, LB_NONE for none; malloc'ed, NULL when out of memory. */
 LB_API uint32_t *lb_program_producers(const lb_program *program);
 
-/* Whether it is a value that the program marked under a name (lastbit.torch.tap), which is the path of its scope, not what a module took or gave. */
+/* Whether it is a value that the program marked under a name (lastbit.torch.tap), which is the path of its scope, not
+ * what a module took or gave. */
 LB_API bool lb_program_is_tap(const lb_program *program, const lb_boundary *boundary);
 
-/* The shards that say what a value is part of, NULL where none does. A flat parameter has one for each parameter in it. */
+/* The shards that say what a value is part of, NULL where none does. A flat parameter has one for each parameter in
+ * it. */
 LB_API const lb_shard *lb_program_shards_of(const lb_program *program, uint32_t value, uint32_t *n);
 /* The whole, and the part of it that the value holds (of one that is flat: one dimension), both contiguous. */
 LB_API lb_layout lb_shard_whole(const lb_program *program, const lb_shard *shard);
@@ -397,7 +410,7 @@ LB_API bool lb_shard_is_flat(const lb_program *program, const lb_shard *shard);
 /* "tp 1 of 2 shard(0)" for each axis of the mesh, then "[8:16, :] of [16, 6]"; as much of it as there is room for. */
 LB_API void lb_shard_text(const lb_program *program, const lb_shard *shard, char *text, size_t size);
 /* Where this rank stands along an axis of the mesh; -1: it is no member. */
-LB_API int64_t lb_mesh_coordinate(const lb_program *program, const lb_mesh *mesh, uint32_t axis, int32_t rank);
+LB_API int64_t lb_program_mesh_coordinate(const lb_program *program, const lb_mesh *mesh, uint32_t axis, int32_t rank);
 
 /* Checks every rule stated above; a decoded program has passed it. */
 LB_API lb_status lb_program_validate(const lb_program *program, lb_err *err);

@@ -1,19 +1,29 @@
-/* Ranks: do the workers of a data-parallel run still pull in one direction, and is there a fault behind it when they do not?
+/* Ranks: do the workers of a data-parallel run still pull in one direction, and is there a fault behind it when they do
+ * not?
  *
- * N workers, in a step each with its own loss l_i and its own gradient g_i, before any averaging and before any division by the number
- * of workers. Over the workers:
+ * Simplest use:
+ *
+ *     lb_ranks_options options = LB_RANKS_OPTIONS_INIT;
+ *     lb_ranks_report *report;
+ *     LB_TRY(lb_ranks_run(capture, &options, &report, err));
+ *     printf("%s\n", lb_ranks_verdict_name(report->verdict));
+ *     lb_ranks_report_free(report);
+ *
+ * N workers, in a step each with its own loss l_i and its own gradient g_i, before any averaging and before any
+ * division by the number of workers. Over the workers:
  *
  *      loss        mean, population standard deviation sqrt(mean((l_i - mean)^2)), range max - min
  *      norm        mean and population standard deviation of |g_i|
  *      direction   mean and minimum over all unordered pairs of cos(g_i, g_j) = g_i . g_j / (|g_i| |g_j|)
  *
- * after the paper on silent inconsistency of workers in data-parallel fine-tuning, whose point is that a mean loss stays smooth while
- * these do not. Products are f64 sums over elements in one order, whatever the number of threads. A pair counts where both reduce over
- * one group; pairs with a gradient of zero have no direction. Parameters that are not reduced (experts, shards of tensor parallelism) are
- * left out of g_i; with FSDP g_i is what autograd gave for the gathered parameters.
+ * after the paper on silent inconsistency of workers in data-parallel fine-tuning, whose point is that a mean loss
+ * stays smooth while these do not. Products are f64 sums over elements in one order, whatever the number of threads. A
+ * pair counts where both reduce over one group; pairs with a gradient of zero have no direction. Parameters that are
+ * not reduced (experts, shards of tensor parallelism) are left out of g_i; with FSDP g_i is what autograd gave for the
+ * gathered parameters.
  *
- * Findings are what stands behind such numbers, collectives that do not match before all others. A note is something that a reader
- * should know and that may be meant.
+ * Findings are what stands behind such numbers, collectives that do not match before all others. A note is something
+ * that a reader should know and that may be meant.
  */
 #ifndef LASTBIT_RANKS_H
 #define LASTBIT_RANKS_H
@@ -91,7 +101,8 @@ typedef struct lb_ranks_step {
 typedef enum lb_ranks_verdict { LB_RANKS_CLEAN, LB_RANKS_FOUND, LB_RANKS_UNTESTABLE } lb_ranks_verdict;
 LB_API const char *lb_ranks_verdict_name(lb_ranks_verdict verdict); /* "clean", "found", "cannot be tested" */
 
-/* From what the modules of the workers draw (dropout's masks and their like), and so of seeds: those of the paper's settings. */
+/* From what the modules of the workers draw (dropout's masks and their like), and so of seeds: those of the paper's
+ * settings. */
 #define LB_RANKS_SEEDS(X)                                                                                              \
     X(UNKNOWN, "unknown") /* nothing is drawn, or some workers read the same batch */                                  \
     X(ONE, "one")         /* all draw the same numbers: S1-1 */                                                        \
@@ -122,21 +133,22 @@ typedef struct lb_ranks_options {
 } lb_ranks_options;
 #define LB_RANKS_OPTIONS_INIT {sizeof(lb_ranks_options), INT64_MIN, INT64_MAX, NULL}
 
-/* LB_ERR_NOT_FOUND: no step of the window was recorded. One gradient of each worker is in memory at a time; those that are computed again
- * wait in an unnamed file in TMPDIR. */
+/* LB_ERR_NOT_FOUND: no step of the window was recorded. One gradient of each worker is in memory at a time; those that
+ * are computed again wait in an unnamed file in TMPDIR. */
 LB_API lb_status lb_ranks_run(lb_capture *capture, const lb_ranks_options *options, lb_ranks_report **report,
                               lb_err *err);
 LB_API void lb_ranks_report_free(lb_ranks_report *report);
 /* For a person; malloc'ed, NULL when out of memory. `layers`: with the table of layers and blocks of the last step. */
 LB_API char *lb_ranks_text(const lb_ranks_report *report, bool layers);
 
-/* ---- settings side by side ---------------------------------------------------------------------------------------------- *
+/* ---- settings side by side ---------------------------------------------------------------------------------------- *
  *
- * One run under other seeds or orders of its data, as that paper's figures lay them beside each other: S1-1 one seed for all ranks, S1-2
- * another for rank 0, S1-3 each rank its own. Compared over the steps that all captures have, with the setting whose losses are closest
- * together. Another setting is inconsistent when its workers are further apart by two of the three measures (dispersion of the loss, of
- * the gradient's norm, 1 - cosine of the direction): by a quarter at least on average, and in so many steps that a coin would do it in
- * less than one of a hundred runs (a sign test, for which seven steps are the fewest). */
+ * One run under other seeds or orders of its data, as that paper's figures lay them beside each other: S1-1 one seed
+ * for all ranks, S1-2 another for rank 0, S1-3 each rank its own. Compared over the steps that all captures have, with
+ * the setting whose losses are closest together. Another setting is inconsistent when its workers are further apart by
+ * two of the three measures (dispersion of the loss, of the gradient's norm, 1 - cosine of the direction): by a quarter
+ * at least on average, and in so many steps that a coin would do it in less than one of a hundred runs (a sign test,
+ * for which seven steps are the fewest). */
 
 /* Means over the steps; NaN: not known. */
 typedef struct lb_ranks_setting {

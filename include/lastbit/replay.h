@@ -1,12 +1,23 @@
 /* Replay: re-executes recorded steps, as they were or under swaps, and compares with the recording.
  *
- *   isolated  each op from its recorded inputs: its local error. Where these were not kept, a value that was computed and has the
- *             recorded digest is as good; orders of additions that libraries use are tried until one gives it
+ * Simplest use:
+ *
+ *     lb_plan plan = LB_PLAN_INIT;
+ *     lb_replay *replay;
+ *     lb_replay_summary summary;
+ *     LB_TRY(lb_replay_open(capture, &replay, err));
+ *     lb_status status = lb_replay_run(replay, &plan, NULL, &summary, err);
+ *     if (status == LB_OK) printf("%llu ops gave the recorded bits\n", (unsigned long long)summary.bitwise);
+ *     lb_replay_close(replay);
+ *
+ *   isolated  each op from its recorded inputs: its local error. Where these were not kept, a value that was computed
+ *             and has the recorded digest is as good; orders of additions that libraries use are tried until one gives
+ *             it
  *   layer     each layer from its recorded inputs
  *   chained   from the sources of the first step on, through the window; a re-base (an unseen write) re-anchors
  *
- * Several ranks run together: each to its next collective, which completes when all members have arrived. One rank alone
- * takes the recorded outputs of its collectives.
+ * Several ranks run together: each to its next collective, which completes when all members have arrived. One rank
+ * alone takes the recorded outputs of its collectives.
  */
 #ifndef LASTBIT_REPLAY_H
 #define LASTBIT_REPLAY_H
@@ -20,25 +31,33 @@ extern "C" {
 typedef enum lb_replay_mode { LB_REPLAY_ISOLATED, LB_REPLAY_LAYER, LB_REPLAY_CHAINED } lb_replay_mode;
 
 typedef enum lb_swap_kind {
-    LB_SWAP_PRECISION, /* argument "f64", "f32", "bf16", …: a region, values stay wide inside, rounded at its border;
-                          "tf32[:rz|rna|rne]": what products read is rounded to TF32, and nothing else changes; compute,
-                          accumulate and storage types each by itself, or a recipe: see replay/precision/recipe.h */
-    LB_SWAP_KERNEL, /* a named kernel: "openblas"; "finite": the op's own, with 0 for NaN and infinities in its results; "torch":
-                          plan.backend computes the op */
-    LB_SWAP_ORDER,    /* a schedule: "sequential", "pairwise", "blocked:64", "ring", … */
-    LB_SWAP_ROUNDING, /* "rne", "rz", "stochastic:SEED": of results narrower than f32; f32 results are evaluated in f64 */
-    LB_SWAP_SKIP,     /* the module becomes the identity (own residual add) or gives 0 */
-    LB_SWAP_MUON,     /* "f32": Newton–Schulz in f32; "adamw": AdamW in its place */
-    LB_SWAP_RANK,     /* collective contributions of the ranks selected: "zero", "mean" (of the others), "exclude": the
-                          reduction runs over the others, a sum of averages-to-be (DDP) rescaled by world / others */
-    LB_SWAP_SOURCE, /* bytes of sources (parameters, batches) in chained replay: "own" (what this run itself left there:
-                          an unseen write is undone), "finite" (0 for NaN and infinities), "step:N" (the same source's) */
-    LB_SWAP_ROUTING, /* of mixtures of experts, chained: "recompute", or recorded "ids", "ids+weights", "ids+weights+slots" */
+    /* argument "f64", "f32", "bf16", …: a region, values stay wide inside, rounded at its border; "tf32[:rz|rna|rne]":
+     * what products read is rounded to TF32, and nothing else changes; compute, accumulate and storage types each by
+     * itself, or a recipe: see replay/precision/recipe.h */
+    LB_SWAP_PRECISION,
+    /* a named kernel: "openblas"; "finite": the op's own, with 0 for NaN and infinities in its results; "torch":
+     * plan.backend computes the op */
+    LB_SWAP_KERNEL,
+    LB_SWAP_ORDER, /* a schedule: "sequential", "pairwise", "blocked:64", "ring", … */
+    /* "rne", "rz", "stochastic:SEED": of results narrower than f32; f32 results are evaluated in f64 */
+    LB_SWAP_ROUNDING,
+    LB_SWAP_SKIP, /* the module becomes the identity (own residual add) or gives 0 */
+    LB_SWAP_MUON, /* "f32": Newton–Schulz in f32; "adamw": AdamW in its place */
+    /* collective contributions of the ranks selected: "zero", "mean" (of the others), "exclude": the reduction runs
+     * over the others, a sum of averages-to-be (DDP) rescaled by world / others */
+    LB_SWAP_RANK,
+    /* bytes of sources (parameters, batches) in chained replay: "own" (what this run itself left there: an unseen write
+     * is undone), "finite" (0 for NaN and infinities), "step:N" (the same source's) */
+    LB_SWAP_SOURCE,
+    /* of mixtures of experts, chained: "recompute", or recorded "ids", "ids+weights", "ids+weights+slots" */
+    LB_SWAP_ROUTING,
     LB_SWAP_ACCUMULATE, /* "bf16", …: every addition inside sums and products is rounded to it */
-    LB_SWAP_UPDATE, /* "0.001", …: what optimizers do to parameters is made that many times as large; "0": nothing. With index=: what
-                        * single ops write in place */
-    LB_SWAP_FUSE /* composites (see composite.h) computed by one kernel: selector "rms_norm", argument "butterfly" (also "on", "off"),
-                          or any selector and "rms_norm[:butterfly]" */
+    /* "0.001", …: what optimizers do to parameters is made that many times as large; "0": nothing. With index=: what
+     * single ops write in place */
+    LB_SWAP_UPDATE,
+    /* composites (see composite.h) computed by one kernel: selector "rms_norm", argument "butterfly" (also "on",
+     * "off"), or any selector and "rms_norm[:butterfly]" */
+    LB_SWAP_FUSE
 } lb_swap_kind;
 
 /* `selector`: terms joined by "&": a PCRE2 pattern on "layer/op", or phase=, rank=, block=, op=, layer=, step=, class=.
@@ -60,22 +79,25 @@ typedef enum lb_verdict {
     LB_VERDICT_DIVERGED,
     LB_VERDICT_MISSING, /* one side was not captured */
     LB_VERDICT_OPAQUE,  /* replay does not know the op; recorded results stood in */
-    LB_VERDICT_SWAPPED /* a swap was applied here or upstream, and the bits are others: said, never judged (see lastbit/effect.h) */
+    /* a swap was applied here or upstream, and the bits are others: said, never judged (see lastbit/effect.h) */
+    LB_VERDICT_SWAPPED
 } lb_verdict;
 LB_API const char *lb_verdict_name(lb_verdict verdict);
 
 typedef struct lb_backend lb_backend;
 
-/* Where a chained replay stood at the beginnings of its steps, so that another run of the same window begins there and not at
- * its first step. It computes the same bits. */
+/* Where a chained replay stood at the beginnings of its steps, so that another run of the same window begins there and
+ * not at its first step. It computes the same bits. */
 typedef struct lb_checkpoints lb_checkpoints;
-/* `limit_bytes`: of all tensors kept; the oldest checkpoints go first. Bytes in the capture don't count. One thread at a time. */
+/* `limit_bytes`: of all tensors kept; the oldest checkpoints go first. Bytes in the capture don't count. One thread at
+ * a time. */
 LB_API lb_status lb_checkpoints_new(uint64_t limit_bytes, lb_checkpoints **checkpoints, lb_err *err);
 LB_API void lb_checkpoints_clear(lb_checkpoints *checkpoints);
 LB_API void lb_checkpoints_free(lb_checkpoints *checkpoints);
 LB_API uint32_t lb_checkpoints_count(const lb_checkpoints *checkpoints);
 LB_API uint64_t lb_checkpoints_bytes(const lb_checkpoints *checkpoints);
-/* What a rank had there in the window of that value; false: nothing, or in another dtype. Good as long as the checkpoint. */
+/* What a rank had there in the window of that value; false: nothing, or in another dtype. Good as long as the
+ * checkpoint. */
 LB_API bool lb_checkpoint_contents(const lb_checkpoints *checkpoints, uint32_t checkpoint, int32_t rank,
                                    const lb_value *value, lb_tensor *tensor);
 
@@ -89,52 +111,35 @@ typedef struct lb_plan {
     uint32_t n_swaps;
     int threads;  /* 0: as many as OpenMP gives */
     bool compare; /* compare results with the recording, fill verdicts */
-    bool
-        shadow; /* besides, run the exact shadow: every float value f64 (complex: a pair of f64), casts the identity, discontinuous ops, decisions
-                    and random draws take their recorded results. Isolated: re-anchored to the recorded inputs at each op;
-                    chained: from the sources on. Events then carry both `computed` and `shadow`. */
+    /* besides, run the exact shadow: every float value f64 (complex: a pair of f64), casts the identity, discontinuous
+     * ops, decisions and random draws take their recorded results. Isolated: re-anchored to the recorded inputs at each
+     * op; chained: from the sources on. Events then carry both `computed` and `shadow`. */
+    bool shadow;
     uint64_t memory_bytes; /* 0: no limit */
-    bool force_decisions;  /* a changed decision (item, nonzero, top-k) takes its recorded outcome and the chain goes
-                                      on, conditional; still undecided where the outcome was not kept */
-    const uint8_t *only;   /* isolated, one step of one rank, no skip and no Muon swap: per op of the recorded program,
-                                      whether it is run; NULL: all are */
-    uint64_t *touched;     /* n_swaps counts, set by the run: the ops (--skip: modules, --muon: parameters) that each
-                                      swap concerned, over all steps and ranks; NULL: not wanted */
-    const char *select;    /* selector of the ops whose events are marked `selected`; NULL: all */
-    lb_checkpoints *keep;  /* chained: emptied, then the beginning of every step but the first is kept there */
-    lb_checkpoints *from;  /* chained: of a run of the same window with the first `n_common` swaps of this one; this run
-                                      begins where no further swap has concerned anything yet, if such a place was kept */
+    /* a changed decision (item, nonzero, top-k) takes its recorded outcome and the chain goes on, conditional; still
+     * undecided where the outcome was not kept */
+    bool force_decisions;
+    /* isolated, one step of one rank, no skip and no Muon swap: per op of the recorded program, whether it is run;
+     * NULL: all are */
+    const uint8_t *only;
+    /* n_swaps counts, set by the run: the ops (--skip: modules, --muon: parameters) that each swap concerned, over all
+     * steps and ranks; NULL: not wanted */
+    uint64_t *touched;
+    const char *select;   /* selector of the ops whose events are marked `selected`; NULL: all */
+    lb_checkpoints *keep; /* chained: emptied, then the beginning of every step but the first is kept there */
+    /* chained: of a run of the same window with the first `n_common` swaps of this one; this run begins where no
+     * further swap has concerned anything yet, if such a place was kept */
+    lb_checkpoints *from;
     uint32_t n_common;
     int64_t from_by;     /* and not after the beginning of this step */
     lb_backend *backend; /* runs ops that replay does not know; NULL: recorded results stand in. One thread uses it. */
-    bool backend_all;    /* and those that it knows, but for swapped and random ops and decisions; what the backend
-                                      refuses is computed here */
+    /* and those that it knows, but for swapped and random ops and decisions; what the backend refuses is computed
+     * here */
+    bool backend_all;
     bool backend_selected; /* it runs nothing but what LB_SWAP_KERNEL "torch" selects */
 } lb_plan;
 #define LB_PLAN_INIT                                                                                                   \
-    {sizeof(lb_plan),                                                                                                  \
-     LB_REPLAY_ISOLATED,                                                                                               \
-     INT64_MIN,                                                                                                        \
-     INT64_MAX,                                                                                                        \
-     NULL,                                                                                                             \
-     0,                                                                                                                \
-     NULL,                                                                                                             \
-     0,                                                                                                                \
-     0,                                                                                                                \
-     true,                                                                                                             \
-     false,                                                                                                            \
-     0,                                                                                                                \
-     false,                                                                                                            \
-     NULL,                                                                                                             \
-     NULL,                                                                                                             \
-     NULL,                                                                                                             \
-     NULL,                                                                                                             \
-     NULL,                                                                                                             \
-     0,                                                                                                                \
-     INT64_MAX,                                                                                                        \
-     NULL,                                                                                                             \
-     false,                                                                                                            \
-     false}
+    {.size = sizeof(lb_plan), .first_step = INT64_MIN, .last_step = INT64_MAX, .compare = true, .from_by = INT64_MAX}
 
 /* One op has run (or stood in). Tensors are valid during the call only. */
 typedef struct lb_event {
@@ -148,20 +153,21 @@ typedef struct lb_event {
     bool selected;      /* plan.select selects it */
     bool conditional;   /* a float decision changed upstream */
     double bound_ratio; /* worst |error| / bound; NaN when not computed */
-    const char
-        *why; /* LB_VERDICT_OPAQUE: why nothing computed it. LB_VERDICT_REORDERED: the order that was found to give the
-                             recorded bits, whose bytes were not kept. Else NULL */
+    /* LB_VERDICT_OPAQUE: why nothing computed it. LB_VERDICT_REORDERED: the order that was found to give the recorded
+     * bits, whose bytes were not kept. Else NULL */
+    const char *why;
     uint32_t n_results;        /* results, then written values */
     const uint32_t *values;    /* their rows in program->values; LB_NONE: none */
     const lb_tensor *computed; /* data NULL when there is none */
     const lb_tensor *recorded; /* data NULL when bytes were not kept */
-    /* plan.shadow: the exact shadow, f64 or c128 (integers as recorded); data NULL when there is none. In chained mode an observer may
-     * write other numbers there: what follows reads those. */
+    /* plan.shadow: the exact shadow, f64 or c128 (integers as recorded); data NULL when there is none. In chained mode
+     * an observer may write other numbers there: what follows reads those. */
     const lb_tensor *shadow;
     bool backend;                     /* plan.backend ran it */
     const struct lb_machine *machine; /* for lb_event_exact */
 } lb_event;
-/* What the exact shadow of a chain holds in the window of any value of the program right after this op. False when there is none. */
+/* What the exact shadow of a chain holds in the window of any value of the program right after this op. False when
+ * there is none. */
 LB_API bool lb_event_exact(const lb_event *event, uint32_t value, lb_tensor *tensor);
 
 typedef struct lb_quantisation lb_quantisation; /* see precision.h */
@@ -171,27 +177,29 @@ typedef struct lb_observer {
     /* Return false to stop the replay early (the run ends with LB_OK). */
     bool (*op)(void *context, const lb_event *event);
     void (*step_end)(void *context, int32_t rank, int64_t step);
-    /* Asked before a source is loaded (may be NULL): return true after pointing `tensor->data` at other contents of the same
-     * dtype and layout (valid until the next call), e.g. another capture's parameter. */
+    /* Asked before a source is loaded (may be NULL): return true after pointing `tensor->data` at other contents of the
+     * same dtype and layout (valid until the next call), e.g. another capture's parameter. */
     bool (*source)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
-    /* Asked before the exact shadow takes the recorded result of an op that it does not compute: a discontinuous one, random draws, a
-     * collective whose members are not here (may be NULL). Return true after pointing `tensor` at what it should take instead, of the
-     * same dtype and shape, e.g. another capture's decision. Asked of an opaque op, too, whose result is rounded: there the
-     * shadow goes on from what was recorded only when the answer is true, and is missing otherwise. */
+    /* Asked before the exact shadow takes the recorded result of an op that it does not compute: a discontinuous one,
+     * random draws, a collective whose members are not here (may be NULL). Return true after pointing `tensor` at what
+     * it should take instead, of the same dtype and shape, e.g. another capture's decision. Asked of an opaque op, too,
+     * whose result is rounded: there the shadow goes on from what was recorded only when the answer is true, and is
+     * missing otherwise. */
     bool (*decided)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
-    /* Asked before `decided` of a discontinuous op (may be NULL): true where the exact shadow computes the op from its own inputs after all.
-     * `op`: by its number in the program. */
+    /* Asked before `decided` of a discontinuous op (may be NULL): true where the exact shadow computes the op from its
+     * own inputs after all. `op`: by its number in the program. */
     bool (*computes)(void *context, int32_t rank, int64_t step, uint32_t op);
-    /* Asked before --routing forces part of a choice of experts (may be NULL): return true after pointing `tensor` at what it
-     * should take instead of what was recorded, of the same dtype and shape. */
+    /* Asked before --routing forces part of a choice of experts (may be NULL): return true after pointing `tensor` at
+     * what it should take instead of what was recorded, of the same dtype and shape. */
     bool (*routed)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
-    /* Under plan.force_decisions, where the recording kept no bytes of a bool, an index or a shape that steers the program (either may be
-     * NULL). Told of one unless the recording has another digest of it; asked for the recorded contents where it came out differently, or has
-     * no digest: return true after pointing `tensor` at them, of the same dtype and shape. */
+    /* Under plan.force_decisions, where the recording kept no bytes of a bool, an index or a shape that steers the
+     * program (either may be NULL). Told of one unless the recording has another digest of it; asked for the recorded
+     * contents where it came out differently, or has no digest: return true after pointing `tensor` at them, of the
+     * same dtype and shape. */
     void (*decision)(void *context, int32_t rank, int64_t step, uint32_t value, const lb_tensor *contents);
     bool (*recalled)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
-    /* A checkpoint may be kept (return false: don't), or the run begins at one; both may be NULL. What the observer knows by
-     * then goes with it. Ids ascend. */
+    /* A checkpoint may be kept (return false: don't), or the run begins at one; both may be NULL. What the observer
+     * knows by then goes with it. Ids ascend. */
     bool (*keep)(void *context, uint32_t checkpoint);
     void (*resumed)(void *context, uint32_t checkpoint);
     /* A precision swap rounded an operand (may be NULL: then nothing is measured). */
@@ -202,11 +210,11 @@ typedef struct lb_replay_summary {
     uint64_t backend;                             /* run by plan.backend: neither native nor opaque */
     uint64_t ops, native, opaque, views, bitwise; /* bitwise: computing ops bit-equal to the recording */
     uint64_t compared;
-    uint64_t
-        regenerated; /* of bitwise: in another order of additions than the op's own, for bytes were not kept to judge it by */
-    lb_verdict
-        verdict; /* worst; in order: identical, reordered, opaque, noise, rounding, swapped, missing, diverged. Under swaps that
-                         * is what the parts before and beside them are, and `swapped` where something came out otherwise */
+    /* of bitwise: in another order of additions than the op's own, for bytes were not kept to judge it by */
+    uint64_t regenerated;
+    /* worst; in order: identical, reordered, opaque, noise, rounding, swapped, missing, diverged. Under swaps that is
+     * what the parts before and beside them are, and `swapped` where something came out otherwise */
+    lb_verdict verdict;
     bool undecided; /* a changed bool, index or shape decision ended a chain */
     char undecided_at[160];
     char note[160]; /* what a swap assumed: AdamW's learning rate in Muon's place; empty: nothing */
@@ -231,8 +239,8 @@ LB_API lb_status lb_replay_open(lb_capture *capture, lb_replay **replay, lb_err 
 LB_API void lb_replay_close(lb_replay *replay);
 LB_API lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observer *observer,
                                lb_replay_summary *summary, lb_err *err);
-/* PyTorch in a child process that runs single ops. `interpreter`: NULL is python3; `folder`: where the package lastbit lies; `modules`: to be
- * imported first, they define custom ops. */
+/* PyTorch in a child process that runs single ops. `interpreter`: NULL is python3; `folder`: where the package lastbit
+ * lies; `modules`: to be imported first, they define custom ops. */
 LB_API lb_status lb_backend_open(const char *interpreter, const char *folder, const char *const *modules,
                                  uint32_t n_modules, lb_backend **backend, lb_err *err);
 LB_API void lb_backend_close(lb_backend *backend);

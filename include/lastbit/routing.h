@@ -1,16 +1,17 @@
-/* Routing replay: steps with mixtures of experts run again under swaps, with their routing recomputed and with parts of it as it
- * was recorded. How far each run ends from the recording says how much of the gap is the routing's; and each choice of experts that
- * would have changed is told apart: a near tie, or another router.
+/* Routing replay: steps with mixtures of experts run again under swaps, with their routing recomputed and with parts of
+ * it as it was recorded. How far each run ends from the recording says how much of the gap is the routing's; and each
+ * choice of experts that would have changed is told apart: a near tie, or another router.
  *
  *      hidden states ──▶ router ──▶ scores ──▶ ids, weights ──▶ slots ──▶ experts ──▶ … ──▶ output, loss
  *         upstream        own                  forced from here on, or not
  *
- * A flip is an expert that was chosen for a token and would not be under the swaps; it is paired as in replay/session/expert_flip.h with the one
- * chosen in its place. Flips are looked for with the recorded ids in force, so that no layer inherits another one's choices. The
- * margin of a flip is how far apart both experts' recorded scores were: logits, where the scores are a softmax or sigmoid of them.
- * Upstream: what both scores move by when the router as it was recorded gets the hidden states of the replay. A flip is a near tie
- * when its margin is at most upstream and rounding together (8 u max|score| of that token, u the unit roundoff of the scores); a
- * wider one is a router difference: the router itself (its weights, precision or order) has changed.
+ * A flip is an expert that was chosen for a token and would not be under the swaps; it is paired as in
+ * replay/session/expert_flip.h with the one chosen in its place. Flips are looked for with the recorded ids in force,
+ * so that no layer inherits another one's choices. The margin of a flip is how far apart both experts' recorded scores
+ * were: logits, where the scores are a softmax or sigmoid of them. Upstream: what both scores move by when the router
+ * as it was recorded gets the hidden states of the replay. A flip is a near tie when its margin is at most upstream and
+ * rounding together (8 u max|score| of that token, u the unit roundoff of the scores); a wider one is a router
+ * difference: the router itself (its weights, precision or order) has changed.
  */
 #ifndef LASTBIT_ROUTING_H
 #define LASTBIT_ROUTING_H
@@ -63,7 +64,7 @@ typedef struct lb_routing_layer {
 } lb_routing_layer;
 
 typedef enum lb_flip_kind { LB_FLIP_NEAR_TIE, LB_FLIP_ROUTER, LB_FLIP_UNJUDGED } lb_flip_kind;
-LB_API const char *lb_flip_kind_name(lb_flip_kind kind); /* "near tie", "router difference", "unjudged" */
+LB_API const char *lb_routing_flip_kind_name(lb_flip_kind kind); /* "near tie", "router difference", "unjudged" */
 
 typedef struct lb_routing_flip {
     uint32_t layer; /* row of layers */
@@ -82,23 +83,23 @@ typedef struct lb_routing_report {
     bool against;                     /* made against another recording */
 } lb_routing_report;
 
-/* Replays the plan's window (chained) in every mode. plan->swaps must hold no routing swap. LB_ERR_NOT_CAPTURED: no routing was
- * recorded in it. The report is to be released also after a failure. */
+/* Replays the plan's window (chained) in every mode. plan->swaps must hold no routing swap. LB_ERR_NOT_CAPTURED: no
+ * routing was recorded in it. The report is to be released also after a failure. */
 LB_API lb_status lb_routing_report_make(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
                                         lb_routing_report *report, lb_err *err);
 LB_API void lb_routing_report_release(lb_routing_report *report);
 
-/* Another recording of the same steps: what it has in the place of a value of this one, elements in this one's order and shape, in a
- * dtype of its own, good as long as `context`. False: nothing, or its bytes were not kept. */
+/* Another recording of the same steps: what it has in the place of a value of this one, elements in this one's order
+ * and shape, in a dtype of its own, good as long as `context`. False: nothing, or its bytes were not kept. */
 typedef struct lb_routing_other {
     void *context;
     bool (*value)(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor);
 } lb_routing_other;
 
-/* How much of the distance of two recordings is experts chosen otherwise: as above, but distances are from the other recording's
- * ends, what is forced are its ids, weights and slots, and a flip is a choice that it made otherwise. Upstream: what both scores move
- * by when the router as recorded here gets the other's hidden states. The plan may have no swaps. `modes` false: flips alone are
- * wanted, and nothing is forced. */
+/* How much of the distance of two recordings is experts chosen otherwise: as above, but distances are from the other
+ * recording's ends, what is forced are its ids, weights and slots, and a flip is a choice that it made otherwise.
+ * Upstream: what both scores move by when the router as recorded here gets the other's hidden states. The plan may have
+ * no swaps. `modes` false: flips alone are wanted, and nothing is forced. */
 LB_API lb_status lb_routing_report_against(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
                                            const lb_routing_other *other, bool modes, lb_routing_report *report,
                                            lb_err *err);

@@ -1,20 +1,22 @@
 /* Shards: which part of a larger tensor a value is, and over which ranks that tensor is spread.
  *
- * The ranks of a mesh stand in a grid whose axes have names ("dp", "tp"). A placement says, axis by axis, how the ranks along it share a
- * tensor: each has all of it, each has a part along one of its dimensions, or the sum over them is it. What a rank has follows from that,
- * but not its bounds (uneven parts, zigzags, parts of parts), so these are written down as extents: along each dimension of the whole the
- * ranges that are there, in the order in which they lie in the value.
+ * The ranks of a mesh stand in a grid whose axes have names ("dp", "tp"). A placement says, axis by axis, how the ranks
+ * along it share a tensor: each has all of it, each has a part along one of its dimensions, or the sum over them is it.
+ * What a rank has follows from that, but not its bounds (uneven parts, zigzags, parts of parts), so these are written
+ * down as extents: along each dimension of the whole the ranges that are there, in the order in which they lie in the
+ * value.
  *
- *      whole [8, 6]           extents {0, 8, 2, 1} {0, 8, 6, 2} {1, 6, 0, 6}: the value is [3, 6], its rows are rows 2, 6 and 7
+ *      whole [8, 6]           extents {0, 8, 2, 1} {0, 8, 6, 2} {1, 6, 0, 6}: the value is [3, 6], its rows are rows 2,
+ *                             6 and 7
  *      whole [8, 6], flat     extents {0, 8, 0, 8} {1, 6, 0, 6} {-1, 48, 12, 20}: elements 12 to 31, row-major
  *
- * The part begins at element `at` of the value's elements in row-major order and goes on in its own row-major order; the value may have
- * another shape (a part may lie flat) and more elements (padding, other tensors).
+ * The part begins at element `at` of the value's elements in row-major order and goes on in its own row-major order;
+ * the value may have another shape (a part may lie flat) and more elements (padding, other tensors).
  */
 #ifndef LASTBIT_SHARD_H
 #define LASTBIT_SHARD_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 #include <stdint.h>
 
@@ -28,9 +30,10 @@ typedef struct lb_extent {
     int64_t from, size;
 } lb_extent;
 #define LB_EXTENT_FLAT (-1)
-LB_API bool lb_extents_are_flat(const lb_extent *extents, uint32_t n);
-/* Dimensions follow each other from 0 on, ranges lie inside the whole. Sets the elements of the part; LB_ERR_INVALID says what is wrong. */
-LB_API lb_status lb_extents_check(const lb_extent *extents, uint32_t n, int64_t *elements, lb_err *err);
+LB_API bool lb_shard_extents_are_flat(const lb_extent *extents, uint32_t n);
+/* Dimensions follow each other from 0 on, ranges lie inside the whole. Sets the elements of the part; LB_ERR_INVALID
+ * says what is wrong. */
+LB_API lb_status lb_shard_extents_check(const lb_extent *extents, uint32_t n, int64_t *elements, lb_err *err);
 
 enum lb_placement_kind {
     LB_PLACEMENT_REPLICATE = 0, /* the same on all */
@@ -57,7 +60,7 @@ typedef struct lb_mesh {
 typedef struct lb_shard {
     uint32_t value;
     uint32_t name; /* string: the whole's, where the value has another; LB_NONE: the value's own */
-    uint32_t mesh; /* row of meshes, or LB_NONE: nobody said */
+    uint32_t mesh; /* row of meshes, or LB_NONE: not told */
     uint32_t first_placement, placements; /* rows of placements, one for each axis of the mesh */
     uint32_t first_extent, extents;       /* rows of extents, by dimension */
     int64_t at;

@@ -1,4 +1,9 @@
 /* Statistics of one value in one pass: what level `stats` keeps of every result, and what health checks read.
+ *
+ * Simplest use:
+ *
+ *     lb_statistics of = lb_statistics_of(x);
+ *     if (lb_statistics_nonfinite(&of)) printf("%lld NaN\n", (long long)of.nan);
  */
 #ifndef LASTBIT_STATISTICS_H
 #define LASTBIT_STATISTICS_H
@@ -18,9 +23,9 @@ typedef struct lb_statistics {
 
 LB_API lb_statistics lb_statistics_of(const lb_tensor *tensor);
 
-/* How sums are made, so that they are the same bits whatever computes them: elements in row-major order are cut into pieces
- * of LB_STATISTICS_PIECE; element i of a piece goes to lane i mod 16; the lanes of a piece are added from 0 to 15, and the
- * pieces one after the other. */
+/* How sums are made, so that they are the same bits whatever computes them: elements in row-major order are cut into
+ * pieces of LB_STATISTICS_PIECE; element i of a piece goes to lane i mod 16; the lanes of a piece are added from 0 to
+ * 15, and the pieces one after the other. */
 #define LB_STATISTICS_PIECE 65536
 
 /* The same, of elements that come in portions: the same bits as in one go. */

@@ -1,5 +1,11 @@
 /* A tensor as it is passed here: a strided view of bytes that it does not own.
  *
+ * Simplest use:
+ *
+ *     float numbers[6] = {0, 1, 2, 3, 4, 5}, rows[6];
+ *     lb_tensor matrix = {numbers, LB_F32, lb_layout_contiguous(2, (int64_t[]){2, 3})};
+ *     LB_TRY(lb_tensor_gather(&matrix, rows, err));
+ *
  * Words are DLPack's: shape and stride in elements, offset in elements from the start of the storage. Strides
  * may be 0 (expanded). `lb_layout_dense_range` gives the storage elements a view can touch; that range is what
  * the archive keeps as one blob, so that every alias of a storage finds its bytes there.
@@ -8,7 +14,7 @@
 #define LASTBIT_TENSOR_H
 
 #include <lastbit/dtype.h>
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -41,9 +47,9 @@ LB_API bool lb_layout_same_shape(const lb_layout *a, const lb_layout *b);
  * Fails with LB_ERR_INVALID on overflow or a negative first element. */
 LB_API lb_status lb_layout_dense_range(const lb_layout *layout, int64_t *first, int64_t *last, lb_err *err);
 
-/* A part of a view, in NumPy's basic indexing: "3", "0,:,4:-1", "...,::2", also in brackets. An index drops its dimension; steps
- * are positive. `*part` has the offset of its element 0 relative to that of `layout`. LB_ERR_INVALID when the text is no such
- * thing, has too many items, or an index is out of range. */
+/* A part of a view, in NumPy's basic indexing: "3", "0,:,4:-1", "...,::2", also in brackets. An index drops its
+ * dimension; steps are positive. `*part` has the offset of its element 0 relative to that of `layout`. LB_ERR_INVALID
+ * when the text is no such thing, has too many items, or an index is out of range. */
 LB_API lb_status lb_layout_slice(const lb_layout *layout, const char *text, lb_layout *part, lb_err *err);
 
 /* Visits a view as runs along its innermost dimension, after dropping dimensions of size 1 and merging

@@ -3,19 +3,21 @@
  *      bytes ──▶ lb_watch_log ──▶ lb_watch_record ──▶ lb_watch ──▶ alarms, holds, checkpoints, pattern
  *                (any format)       (one step)        (no I/O)
  *
- * Two kinds of detector stand side by side, and an alarm says which it is of. RULE is what practitioners use: the gradient norm
- * above 10 (warning) or 100 times (critical) an average with alpha 0.01 that does not contain it yet, the mean of ten losses above
- * twice that of the hundred before, six of eight steps slower than 0.7 of the usual rate, a number that is not finite. MODEL is a
- * detector whose false alarms are stated: a run without an event has one with probability LB_WATCH_FALSE_ALARMS, however long it is.
- * The first lines of bisect/levels/level_model.h derive it.
+ * Two kinds of detector stand side by side, and an alarm says which it is of. RULE is what practitioners use: the
+ * gradient norm above 10 (warning) or 100 times (critical) an average with alpha 0.01 that does not contain it yet, the
+ * mean of ten losses above twice that of the hundred before, six of eight steps slower than 0.7 of the usual rate, a
+ * number that is not finite. MODEL is a detector whose false alarms are stated: a run without an event has one with
+ * probability LB_WATCH_FALSE_ALARMS, however long it is. The first lines of bisect/inspection/levels/level_model.h
+ * derive it.
  *
- * An alarm is given once per excursion and detector, and again where it becomes critical. The excursion is over after ten quiet
- * steps. Memory is bounded: of an endless log stays what a window of steps needs, and at most LB_WATCH_ALARMS alarms.
+ * An alarm is given once per excursion and detector, and again where it becomes critical. The excursion is over after
+ * ten quiet steps. Memory is bounded: of an endless log stays what a window of steps needs, and at most LB_WATCH_ALARMS
+ * alarms.
  */
 #ifndef LASTBIT_WATCH_H
 #define LASTBIT_WATCH_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,7 +26,7 @@ extern "C" {
 #define LB_WATCH_FALSE_ALARMS 1e-5 /* of the model, in a run of any length without an event */
 #define LB_WATCH_ALARMS 10000      /* alarms, holds and findings that are kept; later ones are counted */
 
-/* ---- one step ------------------------------------------------------------------------------------------------------ */
+/* ---- one step ---------------------------------------------------------------------------------------------------- */
 
 /* X(name, what it is): numbers of a record. */
 #define LB_WATCH_NUMBERS(X)                                                                                            \
@@ -78,7 +80,7 @@ static inline bool lb_watch_has(const lb_watch_record *record, lb_watch_field fi
     return record->has >> field & 1;
 }
 
-/* ---- reading logs --------------------------------------------------------------------------------------------------- */
+/* ---- reading logs ------------------------------------------------------------------------------------------------ */
 
 typedef enum lb_watch_format {
     LB_WATCH_AUTO,    /* from the first bytes */
@@ -151,11 +153,12 @@ typedef struct lb_watch_source {
     void (*absent)(void *context, const char *why); /* with `follow`: what is waited for; told once; NULL: not told */
 } lb_watch_source;
 #define LB_WATCH_SOURCE_INIT {sizeof(lb_watch_source), false, 0, NULL, NULL, NULL}
-/* Reads "-" (stdin), a file, a folder of event files, MLflow's folder of a run (as it is: it is not followed), a folder of transformers' checkpoints (checkpoint-500/trainer_state.json, each of
- * them a checkpoint that is known), or a capture into `log`. What is not there is waited for with `follow`. */
+/* Reads "-" (stdin), a file, a folder of event files, MLflow's folder of a run (as it is: it is not followed), a folder
+ * of transformers' checkpoints (checkpoint-500/trainer_state.json, each of them a checkpoint that is known), or a
+ * capture into `log`. What is not there is waited for with `follow`. */
 LB_API lb_status lb_watch_log_read(lb_watch_log *log, const char *path, const lb_watch_source *source, lb_err *err);
 
-/* ---- the schedule --------------------------------------------------------------------------------------------------- */
+/* ---- the schedule ------------------------------------------------------------------------------------------------ */
 
 typedef enum lb_watch_schedule_kind {
     LB_SCHEDULE_NONE,
@@ -166,18 +169,18 @@ typedef enum lb_watch_schedule_kind {
 } lb_watch_schedule_kind;
 LB_API bool lb_watch_schedule_parse(const char *text, lb_watch_schedule_kind *kind);
 
-/* Multiplier at iteration `it`. Warm-up: w = round(warmup_ratio * iterations), (it + 1) / max(1, w) while it < w. Then cosine and
- * linear fall from 1 to final_frac over the whole range (it / iterations, as the playbook has it) or, with `behind_warmup`, over
- * what is left of it ((it - w) / (iterations - w)). */
+/* Multiplier at iteration `it`. Warm-up: w = round(warmup_ratio * iterations), (it + 1) / max(1, w) while it < w. Then
+ * cosine and linear fall from 1 to final_frac over the whole range (it / iterations, as the playbook has it) or, with
+ * `behind_warmup`, over what is left of it ((it - w) / (iterations - w)). */
 typedef struct lb_watch_schedule {
     lb_watch_schedule_kind kind;
     int64_t iterations;
     double warmup_ratio, final_frac, decay_ratio;
     bool behind_warmup;
 } lb_watch_schedule;
-LB_API double lb_watch_multiplier(const lb_watch_schedule *schedule, int64_t it);
+LB_API double lb_schedule_multiplier(const lb_watch_schedule *schedule, int64_t it);
 
-/* ---- watching ------------------------------------------------------------------------------------------------------- */
+/* ---- watching ---------------------------------------------------------------------------------------------------- */
 
 typedef enum lb_alarm_kind {
     LB_ALARM_GRAD_NORM,
@@ -215,7 +218,8 @@ typedef struct lb_watch_checkpoint {
     char text[160];   /* its path or the log's line; "" from --checkpoint-every */
 } lb_watch_checkpoint;
 
-/* What is worth knowing and is no alarm. Kinds: "skips", "ema", "restart", "determinism", "boundary", "shard", "curriculum", … */
+/* What is worth knowing and is no alarm. Kinds: "skips", "ema", "restart", "determinism", "boundary", "shard",
+ * "curriculum", … */
 typedef struct lb_watch_finding {
     char kind[16];
     int64_t step; /* INT64_MIN: about no step */
@@ -253,8 +257,8 @@ typedef struct lb_watch_options {
     int64_t checkpoint_every;   /* 0: not known */
     const int64_t *checkpoints; /* steps of those that are there, any order */
     uint32_t n_checkpoints;
-    lb_alarm_level
-        least[LB_ALARM_KINDS]; /* 0: every alarm of the kind counts; what is below is a finding ("below-level") */
+    /* 0: every alarm of the kind counts; what is below is a finding ("below-level") */
+    lb_alarm_level least[LB_ALARM_KINDS];
     void *context;
     void (*alarm)(void *context, const lb_watch_alarm *alarm); /* as it is raised; may be NULL */
     void (*hold)(void *context, const lb_watch_hold *hold);    /* begins (`open`), ends; may be NULL */
@@ -270,8 +274,9 @@ LB_API void lb_watch_checkpoint_written(lb_watch *watch, int64_t step, const cha
 /* What is known so far; valid until the next call. Reports of a run that goes on may be asked for at any time. */
 LB_API lb_watch_report lb_watch_now(lb_watch *watch);
 
-/* Several logs of one run, repeated: a spike that comes back with its shard (an alarm of kind data), whether the losses of the first
- * 20 steps agree (a finding; an alarm where `same_seed`). Writes at most `room` alarms, and one finding; gives how many alarms. */
+/* Several logs of one run, repeated: a spike that comes back with its shard (an alarm of kind data), whether the losses
+ * of the first 20 steps agree (a finding; an alarm where `same_seed`). Writes at most `room` alarms, and one finding;
+ * gives how many alarms. */
 LB_API uint32_t lb_watch_reruns(lb_watch *const *runs, uint32_t n, bool same_seed, lb_watch_alarm *alarms,
                                 uint32_t room, lb_watch_finding *finding);
 

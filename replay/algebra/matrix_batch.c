@@ -1,5 +1,5 @@
 /* Batches of matrices in f64: see matrix_batch.h. */
-#include "matrix_batch.h"
+#include "algebra/matrix_batch.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -46,9 +46,9 @@ void lb_matrix_batch_refuse(lb_matrix_batch *batch, const char *why)
     fail(batch, LB_ERR_UNSUPPORTED, why);
 }
 
-lb_columns lb_columns_new(lb_matrix_batch *batch, int64_t m, int64_t n)
+lb_matrix_columns lb_matrix_columns_new(lb_matrix_batch *batch, int64_t m, int64_t n)
 {
-    lb_columns a = {NULL, m, n};
+    lb_matrix_columns a = {NULL, m, n};
     if (batch->status != LB_OK) return a;
     if (batch->n_blocks < 64) a.x = calloc((size_t)(m * n) + 1, sizeof *a.x);
     if (a.x)
@@ -100,12 +100,12 @@ static place place_of(lb_matrix_batch *batch, const lb_tensor *t, int core)
                    core ? l->shape[rows] : 1, core == 2 ? l->shape[rows + 1] : 1};
 }
 
-lb_columns lb_columns_read(lb_matrix_batch *batch, const lb_tensor *tensor, int core)
+lb_matrix_columns lb_matrix_columns_read(lb_matrix_batch *batch, const lb_tensor *tensor, int core)
 {
-    if (!tensor || !tensor->data || batch->status != LB_OK) return (lb_columns){0};
+    if (!tensor || !tensor->data || batch->status != LB_OK) return (lb_matrix_columns){0};
     if (lb_dtype_is_complex(tensor->dtype)) lb_matrix_batch_refuse(batch, "not computed with complex numbers");
     const place p = place_of(batch, tensor, core);
-    lb_columns a = lb_columns_new(batch, p.m, p.n);
+    lb_matrix_columns a = lb_matrix_columns_new(batch, p.m, p.n);
     const int64_t size = (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
     for (int64_t j = 0; a.x && j < a.n; j++)
         for (int64_t i = 0; i < a.m; i++)
@@ -114,18 +114,19 @@ lb_columns lb_columns_read(lb_matrix_batch *batch, const lb_tensor *tensor, int 
     return a;
 }
 
-lb_columns lb_columns_arg(lb_matrix_batch *batch, uint32_t i)
+lb_matrix_columns lb_matrix_columns_arg(lb_matrix_batch *batch, uint32_t i)
 {
-    return lb_columns_read(batch, lb_call_tensor(batch->call, i), 2);
+    return lb_matrix_columns_read(batch, lb_frame_arg_tensor(batch->call, i), 2);
 }
 
-lb_columns lb_columns_branch(lb_matrix_batch *batch, uint32_t r, int core)
+lb_matrix_columns lb_matrix_columns_branch(lb_matrix_batch *batch, uint32_t r, int core)
 {
     const lb_call *call = batch->call;
-    return call->branch && r < call->n_results ? lb_columns_read(batch, &call->branch[r], core) : (lb_columns){0};
+    return call->branch && r < call->n_results ? lb_matrix_columns_read(batch, &call->branch[r], core)
+                                               : (lb_matrix_columns){0};
 }
 
-void lb_columns_write(lb_matrix_batch *batch, uint32_t r, int core, lb_columns a)
+void lb_matrix_columns_write(lb_matrix_batch *batch, uint32_t r, int core, lb_matrix_columns a)
 {
     const lb_tensor *t = r < batch->call->n_results ? &batch->call->results[r] : NULL;
     if (!t || !t->data || !a.x || batch->status != LB_OK) return;
@@ -138,48 +139,48 @@ void lb_columns_write(lb_matrix_batch *batch, uint32_t r, int core, lb_columns a
                        &a.x[j * a.m + i], 1, batch->call->method.cast);
 }
 
-void lb_columns_write_nan(lb_matrix_batch *batch, uint32_t r, int core)
+void lb_matrix_columns_write_nan(lb_matrix_batch *batch, uint32_t r, int core)
 {
     const lb_tensor *t = r < batch->call->n_results ? &batch->call->results[r] : NULL;
     if (!t || !t->data || !lb_dtype_is_float(t->dtype)) return;
     const place p = place_of(batch, t, core);
-    lb_columns nan = lb_columns_new(batch, p.m, p.n);
+    lb_matrix_columns nan = lb_matrix_columns_new(batch, p.m, p.n);
     for (int64_t i = 0; nan.x && i < p.m * p.n; i++) nan.x[i] = NAN;
-    lb_columns_write(batch, r, core, nan);
+    lb_matrix_columns_write(batch, r, core, nan);
 }
 
-void lb_numbers_write(lb_matrix_batch *batch, uint32_t r, int core, const int64_t *numbers, int64_t n)
+void lb_matrix_numbers_write(lb_matrix_batch *batch, uint32_t r, int core, const int64_t *numbers, int64_t n)
 {
-    lb_columns a = lb_columns_new(batch, n, 1);
+    lb_matrix_columns a = lb_matrix_columns_new(batch, n, 1);
     for (int64_t i = 0; a.x && i < n; i++) a.x[i] = (double)numbers[i];
-    lb_columns_write(batch, r, core, a);
+    lb_matrix_columns_write(batch, r, core, a);
 }
 
-bool lb_columns_finite(lb_columns a)
+bool lb_matrix_columns_finite(lb_matrix_columns a)
 {
     for (int64_t i = 0; a.x && i < a.m * a.n; i++)
         if (!isfinite(a.x[i])) return false;
     return true;
 }
 
-lb_columns lb_columns_transposed(lb_matrix_batch *batch, lb_columns a)
+lb_matrix_columns lb_matrix_columns_transposed(lb_matrix_batch *batch, lb_matrix_columns a)
 {
-    lb_columns t = lb_columns_new(batch, a.n, a.m);
+    lb_matrix_columns t = lb_matrix_columns_new(batch, a.n, a.m);
     for (int64_t j = 0; t.x && a.x && j < a.n; j++)
         for (int64_t i = 0; i < a.m; i++) t.x[i * t.m + j] = a.x[j * a.m + i];
     return t;
 }
 
-lb_columns lb_columns_product(lb_matrix_batch *batch, lb_columns a, lb_columns b)
+lb_matrix_columns lb_matrix_columns_product(lb_matrix_batch *batch, lb_matrix_columns a, lb_matrix_columns b)
 {
     if (a.n != b.m) lb_matrix_batch_refuse(batch, "matrices that do not fit");
-    lb_columns c = lb_columns_new(batch, a.m, b.n);
+    lb_matrix_columns c = lb_matrix_columns_new(batch, a.m, b.n);
     for (int64_t j = 0; c.x && j < b.n; j++)
-        for (int64_t k = 0; k < a.n; k++) lb_add_scaled(c.x + j * c.m, b.x[j * b.m + k], a.x + k * a.m, a.m);
+        for (int64_t k = 0; k < a.n; k++) lb_matrix_add_scaled(c.x + j * c.m, b.x[j * b.m + k], a.x + k * a.m, a.m);
     return c;
 }
 
-double lb_branch_roundoff(const lb_matrix_batch *batch, uint32_t r)
+double lb_matrix_branch_roundoff(const lb_matrix_batch *batch, uint32_t r)
 {
     const lb_call *call = batch->call;
     const bool known = call->branch && r < call->n_results && call->branch[r].data;
@@ -187,9 +188,9 @@ double lb_branch_roundoff(const lb_matrix_batch *batch, uint32_t r)
     return dtype == LB_F64 ? 0x1p-53 : 0x1p-24;
 }
 
-/* ---- columns ----------------------------------------------------------------------------------------------------------------- */
+/* ---- columns ----------------------------------------------------------------------------------------------------- */
 
-double lb_dot(const double *x, const double *y, int64_t n)
+double lb_matrix_dot(const double *x, const double *y, int64_t n)
 {
     double lanes[8] = {0};
     int64_t i = 0;
@@ -199,29 +200,30 @@ double lb_dot(const double *x, const double *y, int64_t n)
     return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }
 
-double lb_length(const double *x, int64_t n)
+double lb_matrix_length(const double *x, int64_t n)
 {
     double largest = 0;
     for (int64_t i = 0; i < n; i++) largest = fabs(x[i]) > largest ? fabs(x[i]) : largest;
     if (largest == 0 || !isfinite(largest)) return largest;
     int e;
     frexp(largest, &e);
-    if (e > -400 && e < 400) return __builtin_sqrt(lb_dot(x, x, n));
+    if (e > -400 && e < 400) return __builtin_sqrt(lb_matrix_dot(x, x, n));
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += ldexp(x[i], -e) * ldexp(x[i], -e);
     return ldexp(__builtin_sqrt(sum), e);
 }
 
-void lb_add_scaled(double *x, double a, const double *y, int64_t n)
+void lb_matrix_add_scaled(double *x, double a, const double *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) x[i] += a * y[i];
 }
 
-double lb_orthogonalise(double *x, lb_columns q, int64_t n)
+double lb_matrix_orthogonalise(double *x, lb_matrix_columns q, int64_t n)
 {
     for (int pass = 0; pass < 2; pass++) /* twice is enough: Giraud, Langou and others 2005 */
-        for (int64_t j = 0; j < n; j++) lb_add_scaled(x, -lb_dot(q.x + j * q.m, x, q.m), q.x + j * q.m, q.m);
-    return lb_length(x, q.m);
+        for (int64_t j = 0; j < n; j++)
+            lb_matrix_add_scaled(x, -lb_matrix_dot(q.x + j * q.m, x, q.m), q.x + j * q.m, q.m);
+    return lb_matrix_length(x, q.m);
 }
 
 static void divide(double *x, double by, int64_t n)
@@ -229,12 +231,12 @@ static void divide(double *x, double by, int64_t n)
     for (int64_t i = 0; i < n; i++) x[i] /= by;
 }
 
-void lb_fill_column(lb_columns q, int64_t at, const double *wanted)
+void lb_matrix_fill_column(lb_matrix_columns q, int64_t at, const double *wanted)
 {
     double *x = q.x + at * q.m;
     if (wanted) {
         memcpy(x, wanted, (size_t)q.m * sizeof *x);
-        const double left = lb_orthogonalise(x, q, at);
+        const double left = lb_matrix_orthogonalise(x, q, at);
         if (left > 0.5) { /* of a column that is orthogonal to those before it nearly all is left */
             divide(x, left, q.m);
             return;
@@ -243,7 +245,7 @@ void lb_fill_column(lb_columns q, int64_t at, const double *wanted)
     for (int64_t i = 0; i < q.m; i++) {
         memset(x, 0, (size_t)q.m * sizeof *x);
         x[i] = 1;
-        const double left = lb_orthogonalise(x, q, at);
+        const double left = lb_matrix_orthogonalise(x, q, at);
         if (left * left * (double)(2 * q.m) > 1) { /* some unit vector keeps 1 / m of its square */
             divide(x, left, q.m);
             return;

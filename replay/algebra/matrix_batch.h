@@ -1,16 +1,18 @@
-/* Batches of matrices as dense f64 arrays, and what factorisations are made of: dot products with a stated order, orthonormal columns.
+/* Batches of matrices as dense f64 arrays, and what factorisations are made of: dot products with a stated order,
+ * orthonormal columns.
  *
- * Matrices are held by columns: element (i, j) of an m × n matrix is x[j * m + i], so that loops along a column are over neighbours. Vectors
- * are one column. A batch has the leading dimensions of the first result that is wanted; operands broadcast to it. */
+ * Matrices are held by columns: element (i, j) of an m × n matrix is x[j * m + i], so that loops along a column are
+ * over neighbours. Vectors are one column. A batch has the leading dimensions of the first result that is wanted;
+ * operands broadcast to it. */
 #ifndef LB_REPLAY_MATRIX_BATCH_H
 #define LB_REPLAY_MATRIX_BATCH_H
 
-#include "frame.h"
+#include "kernel/frame.h"
 
-typedef struct lb_columns {
+typedef struct lb_matrix_columns {
     double *x; /* NULL: it is not there */
     int64_t m, n;
-} lb_columns;
+} lb_matrix_columns;
 
 typedef struct lb_matrix_batch {
     lb_call *call;
@@ -31,34 +33,34 @@ lb_status lb_matrix_batch_end(lb_matrix_batch *batch);
 void lb_matrix_batch_refuse(lb_matrix_batch *batch, const char *why);
 
 /* Zeros. After a failure, and where memory is short (which is one), x is NULL. */
-lb_columns lb_columns_new(lb_matrix_batch *batch, int64_t m, int64_t n);
+lb_matrix_columns lb_matrix_columns_new(lb_matrix_batch *batch, int64_t m, int64_t n);
 /* The matrix (core 2) or vector (core 1) at hand of a tensor. Empty where there is no tensor. */
-lb_columns lb_columns_read(lb_matrix_batch *batch, const lb_tensor *tensor, int core);
+lb_matrix_columns lb_matrix_columns_read(lb_matrix_batch *batch, const lb_tensor *tensor, int core);
 /* Of arg `i`, and of what was recorded of result `r` (lb_call.branch). */
-lb_columns lb_columns_arg(lb_matrix_batch *batch, uint32_t i);
-lb_columns lb_columns_branch(lb_matrix_batch *batch, uint32_t r, int core);
+lb_matrix_columns lb_matrix_columns_arg(lb_matrix_batch *batch, uint32_t i);
+lb_matrix_columns lb_matrix_columns_branch(lb_matrix_batch *batch, uint32_t r, int core);
 /* Into result `r`, rounded once; nothing where it is not wanted. Shapes have to fit. */
-void lb_columns_write(lb_matrix_batch *batch, uint32_t r, int core, lb_columns a);
+void lb_matrix_columns_write(lb_matrix_batch *batch, uint32_t r, int core, lb_matrix_columns a);
 /* NaN into all of the matrix at hand in result `r`. */
-void lb_columns_write_nan(lb_matrix_batch *batch, uint32_t r, int core);
-void lb_numbers_write(lb_matrix_batch *batch, uint32_t r, int core, const int64_t *numbers, int64_t n);
-bool lb_columns_finite(lb_columns a);
-lb_columns lb_columns_transposed(lb_matrix_batch *batch, lb_columns a);
+void lb_matrix_columns_write_nan(lb_matrix_batch *batch, uint32_t r, int core);
+void lb_matrix_numbers_write(lb_matrix_batch *batch, uint32_t r, int core, const int64_t *numbers, int64_t n);
+bool lb_matrix_columns_finite(lb_matrix_columns a);
+lb_matrix_columns lb_matrix_columns_transposed(lb_matrix_batch *batch, lb_matrix_columns a);
 /* a b, each element a sum over ascending k. */
-lb_columns lb_columns_product(lb_matrix_batch *batch, lb_columns a, lb_columns b);
+lb_matrix_columns lb_matrix_columns_product(lb_matrix_batch *batch, lb_matrix_columns a, lb_matrix_columns b);
 /* The unit roundoff of what was recorded of result `r`; that of the result where nothing was. */
-double lb_branch_roundoff(const lb_matrix_batch *batch, uint32_t r);
+double lb_matrix_branch_roundoff(const lb_matrix_batch *batch, uint32_t r);
 
 /* Eight partial sums, put together in pairs. */
-double lb_dot(const double *x, const double *y, int64_t n);
+double lb_matrix_dot(const double *x, const double *y, int64_t n);
 /* The largest magnitude comes first, so that squares neither overflow nor vanish. */
-double lb_length(const double *x, int64_t n);
+double lb_matrix_length(const double *x, int64_t n);
 /* x += a y */
-void lb_add_scaled(double *x, double a, const double *y, int64_t n);
+void lb_matrix_add_scaled(double *x, double a, const double *y, int64_t n);
 /* x made orthogonal to the first n columns of q, in two passes; what is left of its length. */
-double lb_orthogonalise(double *x, lb_columns q, int64_t n);
-/* Column `at` of q := `wanted` (NULL: none) made orthogonal to the columns before it and of length 1; where too little of it is left, or it is
- * none, the first unit vector of which enough is left. */
-void lb_fill_column(lb_columns q, int64_t at, const double *wanted);
+double lb_matrix_orthogonalise(double *x, lb_matrix_columns q, int64_t n);
+/* Column `at` of q := `wanted` (NULL: none) made orthogonal to the columns before it and of length 1; where too little
+ * of it is left, or it is none, the first unit vector of which enough is left. */
+void lb_matrix_fill_column(lb_matrix_columns q, int64_t at, const double *wanted);
 
 #endif

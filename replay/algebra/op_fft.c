@@ -1,16 +1,18 @@
 /* Fourier transforms, of real and of complex numbers, over one dimension or several.
  *
- * Everything is computed in f64 and rounded once: Cooley and Tukey's algorithm, decimation in time, over the prime factors of a length (4 before
- * 2), largest last; lengths with a prime factor above 64 by Bluestein's convolution with a chirp. Libraries choose other algorithms by length and
- * processor, so that no bits are the right ones. Of any of them holds
+ * Everything is computed in f64 and rounded once: Cooley and Tukey's algorithm, decimation in time, over the prime
+ * factors of a length (4 before 2), largest last; lengths with a prime factor above 64 by Bluestein's convolution with
+ * a chirp. Libraries choose other algorithms by length and processor, so that no bits are the right ones. Of any of
+ * them holds
  *
  *      |ŷ - y|_2 ≤ c log2(N) u |y|_2,   |y|_2 = √N |x|_2
  *
- * (Higham, Accuracy and Stability of Numerical Algorithms, theorem 24.2; Bluestein's is three transforms of at most 4 N), which bounds every
- * element. Nothing is said of a transform that has a number among its inputs which is not finite. */
-#include "elementary.h"
-#include "frame.h"
-#include "value_memory.h"
+ * (Higham, Accuracy and Stability of Numerical Algorithms, theorem 24.2; Bluestein's is three transforms of at most 4
+ * N), which bounds every element. Nothing is said of a transform that has a number among its inputs which is not
+ * finite. */
+#include "functions/elementary.h"
+#include "kernel/frame.h"
+#include "kernel/value_memory.h"
 
 #include <float.h>
 #include <math.h>
@@ -36,7 +38,8 @@ static inline point minus(point a, point b)
 
 #define PI 3.14159265358979323846
 
-/* e^(2πi k / n), 0 ≤ k < n: the angle is brought into an eighth of the circle by integer arithmetic, so that equal magnitudes have equal bits. */
+/* e^(2πi k / n), 0 ≤ k < n: the angle is brought into an eighth of the circle by integer arithmetic, so that equal
+ * magnitudes have equal bits. */
 static point on_circle(int64_t k, int64_t n)
 {
     int64_t eighths = 8 * k; /* of 1 / n of the circle */
@@ -109,7 +112,8 @@ static void by_factors(const transform *t, point *y, const point *x, int64_t n, 
 
 static void run_line(transform *t, point *y, const point *x);
 
-/* y[k] = c[k] Σ (x[j] c[j]) conj(c[k - j]), since 2 j k = j² + k² - (k - j)². The convolution goes by transforms of a power of two. */
+/* y[k] = c[k] Σ (x[j] c[j]) conj(c[k - j]), since 2 j k = j² + k² - (k - j)². The convolution goes by transforms of a
+ * power of two. */
 static void by_chirp(transform *t, point *y, const point *x)
 {
     transform *s = t->spread;
@@ -180,7 +184,7 @@ static transform *transform_new(int64_t n, int sign)
     return NULL;
 }
 
-/* ---- the ops -------------------------------------------------------------------------------------------------------------- */
+/* ---- the ops ----------------------------------------------------------------------------------------------------- */
 
 /* One call: samples of `shape` complex numbers, the transformed dimensions last. */
 typedef struct fourier {
@@ -199,7 +203,8 @@ static lb_status refuse(const lb_call *call, const char *why)
     return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: %s", call->row->name, why);
 }
 
-/* The dimensions of `t` in the order of f, those of complex numbers in units of their parts; part 1 is the imaginary one. */
+/* The dimensions of `t` in the order of f, those of complex numbers in units of their parts; part 1 is the imaginary
+ * one. */
 static lb_tensor arranged(const fourier *f, const lb_tensor *t, int part)
 {
     lb_tensor a = {t->data, lb_dtype_part(t->dtype), t->layout};
@@ -225,9 +230,9 @@ static bool read_dims(fourier *f, const lb_tensor *x)
 {
     int64_t dims[LB_MAX_DIMS];
     bool is_taken[LB_MAX_DIMS] = {false};
-    f->n_dims = lb_call_ints(f->call, 1, dims, LB_MAX_DIMS);
+    f->n_dims = lb_frame_arg_ints(f->call, 1, dims, LB_MAX_DIMS);
     for (int i = 0; i < f->n_dims; i++) {
-        f->dims[i] = lb_wrap_dim(dims[i], x->layout.ndim);
+        f->dims[i] = lb_frame_wrap_dim(dims[i], x->layout.ndim);
         if (f->dims[i] < 0 || is_taken[f->dims[i]]) return false;
         is_taken[f->dims[i]] = true;
     }
@@ -261,7 +266,8 @@ static bool along(point *sample, const int64_t *shape, int n_dims, int d, int si
     return room;
 }
 
-/* Lines of `half` numbers become whole ones of n by conjugate symmetry. The imaginary parts that symmetry makes 0 are not read. */
+/* Lines of `half` numbers become whole ones of n by conjugate symmetry. The imaginary parts that symmetry makes 0 are
+ * not read. */
 static void complete(point *whole, const point *half, int64_t lines, int64_t n_half, int64_t n)
 {
     for (int64_t l = 0; l < lines; l++) {
@@ -275,7 +281,8 @@ static void complete(point *whole, const point *half, int64_t lines, int64_t n_h
     }
 }
 
-/* What bounds every element of one sample, both parts alike: √N |x|_2 log2(4 N); not finite: DBL_MAX, of which nothing is said. */
+/* What bounds every element of one sample, both parts alike: √N |x|_2 log2(4 N); not finite: DBL_MAX, of which nothing
+ * is said. */
 static double size_of(const point *x, int64_t n)
 {
     double largest = 0, sum = 0;
@@ -315,7 +322,8 @@ static void make_real(point *x, int64_t n)
     if (n % 2 == 0) x[n / 2].im = 0;
 }
 
-/* Where a half is read, dimensions before the last are transformed first: of what then has no symmetry the last transform reads a half. */
+/* Where a half is read, dimensions before the last are transformed first: of what then has no symmetry the last
+ * transform reads a half. */
 static bool run_sample(const fourier *f, point *in, const int64_t *in_shape, point *x, const int64_t *shape, int64_t n,
                        bool twin)
 {
@@ -365,7 +373,7 @@ static lb_status run_all(const fourier *f, const lb_tensor *in, lb_tensor *out, 
     bool room = given && x && result;
     for (int part = 0; room && part < (lb_dtype_is_complex(in->dtype) ? 2 : 1); part++) {
         const lb_tensor from = arranged(f, in, part), to = parts_of(given, &from.layout, part);
-        lb_tensor_copy(&to, &from, NULL);
+        lb_memory_tensor_copy(&to, &from, NULL);
     }
     for (int64_t b = 0; room && b < f->batch && n; b++) {
         point *sample = given + b * n_in;
@@ -378,7 +386,7 @@ static lb_status run_all(const fourier *f, const lb_tensor *in, lb_tensor *out, 
     }
     for (int part = 0; room && part < (lb_dtype_is_complex(out->dtype) ? 2 : 1); part++) {
         lb_tensor to = arranged(f, out, part), from = parts_of(result, &to.layout, part);
-        lb_tensor_copy(&to, &from, f->call->method.cast);
+        lb_memory_tensor_copy(&to, &from, f->call->method.cast);
     }
     free(given), free(x), free(result);
     return room ? LB_OK : lb_fail(f->call->err, LB_ERR_NOMEM, "out of memory for a Fourier transform");
@@ -392,7 +400,7 @@ static double scale_of(int64_t normalization, int64_t n)
 
 static lb_status fourier_run(fourier *f, int64_t last_size, bool twin)
 {
-    const lb_tensor *in = lb_call_tensor(f->call, 0);
+    const lb_tensor *in = lb_frame_arg_tensor(f->call, 0);
     lb_tensor *out = &f->call->results[0];
     int64_t shape[LB_MAX_DIMS];
     if (f->call->method.kernel || f->call->method.compute) return refuse(f->call, "computed in f64 alone");
@@ -402,14 +410,14 @@ static lb_status fourier_run(fourier *f, int64_t last_size, bool twin)
     for (int i = 0; i < f->n_dims; i++) shape[i] = in->layout.shape[f->dims[i]];
     if (f->from_half) shape[f->n_dims - 1] = last_size;
     if (!shapes_fit(f, in, out, shape)) return refuse(f->call, "shapes that do not fit");
-    f->scale = scale_of(lb_call_int(f->call, 2, 0), product_of(shape, f->n_dims));
+    f->scale = scale_of(lb_frame_arg_int(f->call, 2, 0), product_of(shape, f->n_dims));
     return run_all(f, in, out, shape, twin);
 }
 
 /* self, dim, normalization, onesided */
 static lb_status r2c_run(lb_call *call, bool twin)
 {
-    fourier f = {.call = call, .sign = -1, .to_half = lb_call_int(call, 3, 1) != 0};
+    fourier f = {.call = call, .sign = -1, .to_half = lb_frame_arg_int(call, 3, 1) != 0};
     return fourier_run(&f, 0, twin);
 }
 
@@ -417,13 +425,13 @@ static lb_status r2c_run(lb_call *call, bool twin)
 static lb_status c2r_run(lb_call *call, bool twin)
 {
     fourier f = {.call = call, .sign = 1, .from_half = true};
-    return fourier_run(&f, lb_call_int(call, 3, 0), twin);
+    return fourier_run(&f, lb_frame_arg_int(call, 3, 0), twin);
 }
 
 /* self, dim, normalization, forward */
 static lb_status c2c_run(lb_call *call, bool twin)
 {
-    fourier f = {.call = call, .sign = lb_call_int(call, 3, 1) ? -1 : 1};
+    fourier f = {.call = call, .sign = lb_frame_arg_int(call, 3, 1) ? -1 : 1};
     return fourier_run(&f, 0, twin);
 }
 

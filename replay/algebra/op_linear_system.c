@@ -1,12 +1,13 @@
-/* Factorisations that are one result (Cholesky, LU), and what is made of them: solutions, inverses, determinants. Besides the exponential
- * of a matrix and the product of reflections, which have bounds of their own.
+/* Factorisations that are one result (Cholesky, LU), and what is made of them: solutions, inverses, determinants.
+ * Besides the exponential of a matrix and the product of reflections, which have bounds of their own.
  *
- * All is f64 and rounded once; judged by residuals (factorisation.h). Which rows an LU exchanges is a choice among near ties: it takes the
- * recorded exchanges (lb_call.branch), or those of partial pivoting where none were recorded. Of matrices that are singular or not positive
- * definite nothing is computed: what a library leaves behind there is its own. */
-#include "matrix_batch.h"
+ * All is f64 and rounded once; judged by residuals (factorisation.h). Which rows an LU exchanges is a choice among near
+ * ties: it takes the recorded exchanges (lb_call.branch), or those of partial pivoting where none were recorded. Of
+ * matrices that are singular or not positive definite nothing is computed: what a library leaves behind there is its
+ * own. */
+#include "algebra/matrix_batch.h"
 
-#include "elementary.h"
+#include "functions/elementary.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 
 enum { MOST_ROWS = 2048 };
 
-static bool is_usable(lb_matrix_batch *batch, lb_columns a, bool square)
+static bool is_usable(lb_matrix_batch *batch, lb_matrix_columns a, bool square)
 {
     if (!a.x) return false;
     if (square && a.m != a.n) lb_matrix_batch_refuse(batch, "a matrix that is not square");
@@ -25,7 +26,7 @@ static bool is_usable(lb_matrix_batch *batch, lb_columns a, bool square)
 /* What the library said that it could not do, it left half done. */
 static bool gave_up(lb_matrix_batch *batch, uint32_t info)
 {
-    lb_columns said = lb_columns_branch(batch, info, 0);
+    lb_matrix_columns said = lb_matrix_columns_branch(batch, info, 0);
     if (said.x && said.x[0] != 0)
         lb_matrix_batch_refuse(batch, "the library found the matrix singular or not positive definite");
     return batch->status != LB_OK;
@@ -34,39 +35,39 @@ static bool gave_up(lb_matrix_batch *batch, uint32_t info)
 static void write_zero(lb_matrix_batch *batch, uint32_t r)
 {
     const int64_t zero = 0;
-    lb_columns a = lb_columns_new(batch, 1, 1);
+    lb_matrix_columns a = lb_matrix_columns_new(batch, 1, 1);
     if (a.x) a.x[0] = (double)zero;
-    lb_columns_write(batch, r, 0, a);
+    lb_matrix_columns_write(batch, r, 0, a);
 }
 
-/* ---- triangles ---------------------------------------------------------------------------------------------------------------- */
+/* ---- triangles --------------------------------------------------------------------------------------------------- */
 
 /* x := T⁻¹ x, T the triangle of a. */
-static void solve_triangle(lb_columns a, bool upper, bool unit, double *x)
+static void solve_triangle(lb_matrix_columns a, bool upper, bool unit, double *x)
 {
     for (int64_t k = 0; k < a.n; k++) {
         const int64_t j = upper ? a.n - 1 - k : k;
         const double *column = a.x + j * a.m;
         if (!unit) x[j] /= column[j];
         if (upper)
-            lb_add_scaled(x, -x[j], column, j);
+            lb_matrix_add_scaled(x, -x[j], column, j);
         else
-            lb_add_scaled(x + j + 1, -x[j], column + j + 1, a.n - j - 1);
+            lb_matrix_add_scaled(x + j + 1, -x[j], column + j + 1, a.n - j - 1);
     }
 }
 
 /* x := T⁻ᵀ x */
-static void solve_transposed_triangle(lb_columns a, bool upper, bool unit, double *x)
+static void solve_transposed_triangle(lb_matrix_columns a, bool upper, bool unit, double *x)
 {
     for (int64_t k = 0; k < a.n; k++) {
         const int64_t j = upper ? k : a.n - 1 - k;
         const double *column = a.x + j * a.m;
-        x[j] -= upper ? lb_dot(column, x, j) : lb_dot(column + j + 1, x + j + 1, a.n - j - 1);
+        x[j] -= upper ? lb_matrix_dot(column, x, j) : lb_matrix_dot(column + j + 1, x + j + 1, a.n - j - 1);
         if (!unit) x[j] /= column[j];
     }
 }
 
-static bool has_zero_on_diagonal(lb_columns a)
+static bool has_zero_on_diagonal(lb_matrix_columns a)
 {
     const int64_t k = a.m < a.n ? a.m : a.n;
     for (int64_t j = 0; j < k; j++)
@@ -74,14 +75,14 @@ static bool has_zero_on_diagonal(lb_columns a)
     return false;
 }
 
-/* ---- Cholesky ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Cholesky ---------------------------------------------------------------------------------------------------- */
 
 /* The lower triangle of a becomes L of A = L Lᵀ. False: it is not positive definite. */
-static bool factor_cholesky(lb_columns a)
+static bool factor_cholesky(lb_matrix_columns a)
 {
     for (int64_t j = 0; j < a.n; j++) {
         double *column = a.x + j * a.m;
-        for (int64_t k = 0; k < j; k++) lb_add_scaled(column + j, -a.x[k * a.m + j], a.x + k * a.m + j, a.m - j);
+        for (int64_t k = 0; k < j; k++) lb_matrix_add_scaled(column + j, -a.x[k * a.m + j], a.x + k * a.m + j, a.m - j);
         if (!(column[j] > 0) || !isfinite(column[j])) return false;
         const double root = __builtin_sqrt(column[j]);
         for (int64_t i = j; i < a.m; i++) column[i] /= root;
@@ -92,12 +93,12 @@ static bool factor_cholesky(lb_columns a)
 
 static void cholesky_one(lb_matrix_batch *batch, bool upper)
 {
-    lb_columns a = lb_columns_arg(batch, 0);
+    lb_matrix_columns a = lb_matrix_columns_arg(batch, 0);
     if (!is_usable(batch, a, true) || gave_up(batch, 1)) return;
-    if (upper) a = lb_columns_transposed(batch, a);
+    if (upper) a = lb_matrix_columns_transposed(batch, a);
     if (a.x && !factor_cholesky(a)) lb_matrix_batch_refuse(batch, "a matrix that is not positive definite");
     if (batch->status != LB_OK) return;
-    lb_columns_write(batch, 0, 2, upper ? lb_columns_transposed(batch, a) : a);
+    lb_matrix_columns_write(batch, 0, 2, upper ? lb_matrix_columns_transposed(batch, a) : a);
     write_zero(batch, 1);
 }
 
@@ -105,12 +106,12 @@ static void cholesky_one(lb_matrix_batch *batch, bool upper)
 static lb_status cholesky(lb_call *call)
 {
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
-    while (lb_matrix_batch_next(&batch)) cholesky_one(&batch, lb_call_int(call, 1, 0) != 0);
+    while (lb_matrix_batch_next(&batch)) cholesky_one(&batch, lb_frame_arg_int(call, 1, 0) != 0);
     return lb_matrix_batch_end(&batch);
 }
 
 /* x := (L Lᵀ)⁻¹ x, or (Uᵀ U)⁻¹ x */
-static void solve_factored(lb_columns l, bool upper, double *x)
+static void solve_factored(lb_matrix_columns l, bool upper, double *x)
 {
     if (upper)
         solve_transposed_triangle(l, true, false, x), solve_triangle(l, true, false, x);
@@ -123,20 +124,20 @@ static lb_status cholesky_solve(lb_call *call)
 {
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
     while (lb_matrix_batch_next(&batch)) {
-        lb_columns x = lb_columns_arg(&batch, 0), l = lb_columns_arg(&batch, 1);
+        lb_matrix_columns x = lb_matrix_columns_arg(&batch, 0), l = lb_matrix_columns_arg(&batch, 1);
         if (!is_usable(&batch, l, true) || !x.x) continue;
         if (x.m != l.n || has_zero_on_diagonal(l))
             lb_matrix_batch_refuse(&batch, "a singular factor, or sizes that do not fit");
         for (int64_t j = 0; batch.status == LB_OK && j < x.n; j++)
-            solve_factored(l, lb_call_int(call, 2, 0) != 0, x.x + j * x.m);
-        lb_columns_write(&batch, 0, 2, x);
+            solve_factored(l, lb_frame_arg_int(call, 2, 0) != 0, x.x + j * x.m);
+        lb_matrix_columns_write(&batch, 0, 2, x);
     }
     return lb_matrix_batch_end(&batch);
 }
 
-static lb_columns identity(lb_matrix_batch *batch, int64_t n)
+static lb_matrix_columns identity(lb_matrix_batch *batch, int64_t n)
 {
-    lb_columns a = lb_columns_new(batch, n, n);
+    lb_matrix_columns a = lb_matrix_columns_new(batch, n, n);
     for (int64_t j = 0; a.x && j < n; j++) a.x[j * n + j] = 1;
     return a;
 }
@@ -146,12 +147,12 @@ static lb_status cholesky_inverse(lb_call *call)
 {
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
     while (lb_matrix_batch_next(&batch)) {
-        lb_columns l = lb_columns_arg(&batch, 0);
+        lb_matrix_columns l = lb_matrix_columns_arg(&batch, 0);
         if (!is_usable(&batch, l, true)) continue;
         if (has_zero_on_diagonal(l)) lb_matrix_batch_refuse(&batch, "a singular factor");
-        lb_columns x = identity(&batch, l.n);
-        for (int64_t j = 0; x.x && j < x.n; j++) solve_factored(l, lb_call_int(call, 1, 0) != 0, x.x + j * x.m);
-        lb_columns_write(&batch, 0, 2, x);
+        lb_matrix_columns x = identity(&batch, l.n);
+        for (int64_t j = 0; x.x && j < x.n; j++) solve_factored(l, lb_frame_arg_int(call, 1, 0) != 0, x.x + j * x.m);
+        lb_matrix_columns_write(&batch, 0, 2, x);
     }
     return lb_matrix_batch_end(&batch);
 }
@@ -159,24 +160,24 @@ static lb_status cholesky_inverse(lb_call *call)
 /* self, A, upper, transpose, unitriangular; the second result is A */
 static lb_status triangular_solve(lb_call *call)
 {
-    const bool upper = lb_call_int(call, 2, 1) != 0, unit = lb_call_int(call, 4, 0) != 0;
+    const bool upper = lb_frame_arg_int(call, 2, 1) != 0, unit = lb_frame_arg_int(call, 4, 0) != 0;
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
     while (lb_matrix_batch_next(&batch)) {
-        lb_columns x = lb_columns_arg(&batch, 0), a = lb_columns_arg(&batch, 1);
+        lb_matrix_columns x = lb_matrix_columns_arg(&batch, 0), a = lb_matrix_columns_arg(&batch, 1);
         if (!is_usable(&batch, a, true) || !x.x) continue;
         if (x.m != a.n || (!unit && has_zero_on_diagonal(a)))
             lb_matrix_batch_refuse(&batch, "a singular triangle, or sizes that do not fit");
         for (int64_t j = 0; batch.status == LB_OK && j < x.n; j++)
-            (lb_call_int(call, 3, 0) ? solve_transposed_triangle : solve_triangle)(a, upper, unit, x.x + j * x.m);
-        lb_columns_write(&batch, 0, 2, x);
-        lb_columns_write(&batch, 1, 2, a);
+            (lb_frame_arg_int(call, 3, 0) ? solve_transposed_triangle : solve_triangle)(a, upper, unit, x.x + j * x.m);
+        lb_matrix_columns_write(&batch, 0, 2, x);
+        lb_matrix_columns_write(&batch, 1, 2, a);
     }
     return lb_matrix_batch_end(&batch);
 }
 
-/* ---- LU ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- LU ---------------------------------------------------------------------------------------------------------- */
 
-static void exchange_rows(lb_columns a, int64_t i, int64_t k)
+static void exchange_rows(lb_matrix_columns a, int64_t i, int64_t k)
 {
     for (int64_t j = 0; i != k && j < a.n; j++) {
         const double t = a.x[j * a.m + i];
@@ -193,9 +194,9 @@ static int64_t largest_of(const double *x, int64_t from, int64_t n)
     return at;
 }
 
-/* a becomes L (below the diagonal of ones) and U. pivots[k], counted from 1, is the row with which row k was exchanged: those of `recorded`, or
- * the largest of its column. */
-static void factor_lu(lb_matrix_batch *batch, lb_columns a, lb_columns recorded, int64_t *pivots)
+/* a becomes L (below the diagonal of ones) and U. pivots[k], counted from 1, is the row with which row k was exchanged:
+ * those of `recorded`, or the largest of its column. */
+static void factor_lu(lb_matrix_batch *batch, lb_matrix_columns a, lb_matrix_columns recorded, int64_t *pivots)
 {
     const int64_t k = a.m < a.n ? a.m : a.n;
     for (int64_t j = 0; j < k; j++) {
@@ -209,27 +210,27 @@ static void factor_lu(lb_matrix_batch *batch, lb_columns a, lb_columns recorded,
         const double pivot = a.x[j * a.m + j];
         for (int64_t i = j + 1; pivot != 0 && i < a.m; i++) a.x[j * a.m + i] /= pivot;
         for (int64_t c = j + 1; c < a.n; c++)
-            lb_add_scaled(a.x + c * a.m + j + 1, -a.x[c * a.m + j], a.x + j * a.m + j + 1, a.m - j - 1);
+            lb_matrix_add_scaled(a.x + c * a.m + j + 1, -a.x[c * a.m + j], a.x + j * a.m + j + 1, a.m - j - 1);
     }
 }
 
 typedef struct factored {
-    lb_columns lu;
+    lb_matrix_columns lu;
     int64_t *pivots;
     int64_t n; /* pivots */
 } factored;
 
-/* Of a copy of `a`; the recorded exchanges are result `pivots`. Freed by whoever asks. False: refused. */
-static bool factored_of(lb_matrix_batch *batch, lb_columns a, uint32_t pivots, factored *f)
+/* Of a copy of `a`; the recorded exchanges are result `pivots`. The caller frees it. False: refused. */
+static bool factored_of(lb_matrix_batch *batch, lb_matrix_columns a, uint32_t pivots, factored *f)
 {
-    *f = (factored){.lu = lb_columns_new(batch, a.m, a.n), .n = a.m < a.n ? a.m : a.n};
+    *f = (factored){.lu = lb_matrix_columns_new(batch, a.m, a.n), .n = a.m < a.n ? a.m : a.n};
     f->pivots = malloc((size_t)(f->n + 1) * sizeof *f->pivots);
     if (!f->pivots || !f->lu.x) {
         lb_matrix_batch_refuse(batch, "out of memory");
         return false;
     }
     memcpy(f->lu.x, a.x, (size_t)(a.m * a.n) * sizeof(double));
-    lb_columns recorded = lb_columns_branch(batch, pivots, 1);
+    lb_matrix_columns recorded = lb_matrix_columns_branch(batch, pivots, 1);
     if (recorded.x && recorded.m != f->n) recorded.x = NULL;
     factor_lu(batch, f->lu, recorded, f->pivots);
     return batch->status == LB_OK;
@@ -256,11 +257,12 @@ static void solve_lu(const factored *f, bool transposed, double *x)
     }
 }
 
-/* Whether the recorded LU, results `lu` and the one after it, is that of the transpose: its first row of U is a row of what was factored.
- * Libraries choose by layout; where nothing was recorded, as `otherwise` says. */
-static bool factors_transpose(lb_matrix_batch *batch, lb_columns a, uint32_t lu, bool otherwise)
+/* Whether the recorded LU, results `lu` and the one after it, is that of the transpose: its first row of U is a row of
+ * what was factored. Libraries choose by layout; where nothing was recorded, as `otherwise` says. */
+static bool factors_transpose(lb_matrix_batch *batch, lb_matrix_columns a, uint32_t lu, bool otherwise)
 {
-    lb_columns recorded = lb_columns_branch(batch, lu, 2), pivots = lb_columns_branch(batch, lu + 1, 1);
+    lb_matrix_columns recorded = lb_matrix_columns_branch(batch, lu, 2),
+                      pivots = lb_matrix_columns_branch(batch, lu + 1, 1);
     const int64_t at = pivots.x && pivots.m ? (int64_t)pivots.x[0] - 1 : -1;
     if (!recorded.x || recorded.n != a.n || at < 0 || at >= a.m) return otherwise;
     double plain = 0, turned = 0;
@@ -273,17 +275,17 @@ static bool factors_transpose(lb_matrix_batch *batch, lb_columns a, uint32_t lu,
 
 static void write_factors(lb_matrix_batch *batch, const factored *f, uint32_t lu)
 {
-    lb_columns_write(batch, lu, 2, f->lu);
-    lb_numbers_write(batch, lu + 1, 1, f->pivots, f->n);
+    lb_matrix_columns_write(batch, lu, 2, f->lu);
+    lb_matrix_numbers_write(batch, lu + 1, 1, f->pivots, f->n);
 }
 
 /* A, pivot, check_errors */
 static lb_status lu_factor(lb_call *call)
 {
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
-    if (!lb_call_int(call, 1, 1)) lb_matrix_batch_refuse(&batch, "without exchanges");
+    if (!lb_frame_arg_int(call, 1, 1)) lb_matrix_batch_refuse(&batch, "without exchanges");
     while (lb_matrix_batch_next(&batch)) {
-        lb_columns a = lb_columns_arg(&batch, 0);
+        lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0);
         factored f = {0};
         if (is_usable(&batch, a, false) && !gave_up(&batch, 2) && factored_of(&batch, a, 1, &f)) {
             write_factors(&batch, &f, 0);
@@ -294,7 +296,8 @@ static lb_status lu_factor(lb_call *call)
     return lb_matrix_batch_end(&batch);
 }
 
-/* As torch decides it: linalg_solve's right side is a vector where it has the shape of the matrices without their last dimension. */
+/* As torch decides it: linalg_solve's right side is a vector where it has the shape of the matrices without their last
+ * dimension. */
 static bool is_vector(const lb_tensor *a, const lb_tensor *b)
 {
     if (b->layout.ndim == 1) return true;
@@ -305,31 +308,32 @@ static bool is_vector(const lb_tensor *a, const lb_tensor *b)
 }
 
 /* Every column of x, or every row where `left` is not. */
-static lb_columns solve_all(lb_matrix_batch *batch, const factored *f, bool transposed, bool left, lb_columns b)
+static lb_matrix_columns solve_all(lb_matrix_batch *batch, const factored *f, bool transposed, bool left,
+                                   lb_matrix_columns b)
 {
-    lb_columns x = left ? b : lb_columns_transposed(batch, b);
+    lb_matrix_columns x = left ? b : lb_matrix_columns_transposed(batch, b);
     if (has_zero_on_diagonal(f->lu) || x.m != f->lu.n)
         lb_matrix_batch_refuse(batch, "a singular matrix, or sizes that do not fit");
     for (int64_t j = 0; batch->status == LB_OK && j < x.n; j++)
         solve_lu(f, left ? transposed : !transposed, x.x + j * x.m);
-    return left ? x : lb_columns_transposed(batch, x);
+    return left ? x : lb_matrix_columns_transposed(batch, x);
 }
 
 /* A, B, left, check_errors */
 static lb_status solve(lb_call *call)
 {
-    const lb_tensor *right = lb_call_tensor(call, 1);
-    const int core = is_vector(lb_call_tensor(call, 0), right) ? 1 : 2;
-    const bool left = core == 1 || lb_call_int(call, 2, 1) != 0;
+    const lb_tensor *right = lb_frame_arg_tensor(call, 1);
+    const int core = is_vector(lb_frame_arg_tensor(call, 0), right) ? 1 : 2;
+    const bool left = core == 1 || lb_frame_arg_int(call, 2, 1) != 0;
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, core);
     while (lb_matrix_batch_next(&batch)) {
-        lb_columns a = lb_columns_arg(&batch, 0), b = lb_columns_read(&batch, right, core);
+        lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0), b = lb_matrix_columns_read(&batch, right, core);
         factored f = {0};
         if (!is_usable(&batch, a, true) || !b.x || gave_up(&batch, 3)) continue;
         const bool turned = factors_transpose(&batch, a, 1, false);
-        if (turned) a = lb_columns_transposed(&batch, a);
+        if (turned) a = lb_matrix_columns_transposed(&batch, a);
         if (a.x && factored_of(&batch, a, 2, &f)) {
-            lb_columns_write(&batch, 0, core, solve_all(&batch, &f, turned, left, b));
+            lb_matrix_columns_write(&batch, 0, core, solve_all(&batch, &f, turned, left, b));
             write_factors(&batch, &f, 1);
             write_zero(&batch, 3);
         }
@@ -343,10 +347,10 @@ static lb_status inverse(lb_call *call)
 {
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
     while (lb_matrix_batch_next(&batch)) {
-        lb_columns a = lb_columns_arg(&batch, 0);
+        lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0);
         factored f = {0};
         if (is_usable(&batch, a, true) && !gave_up(&batch, 1) && factored_of(&batch, a, UINT32_MAX, &f)) {
-            lb_columns_write(&batch, 0, 2, solve_all(&batch, &f, false, true, identity(&batch, a.n)));
+            lb_matrix_columns_write(&batch, 0, 2, solve_all(&batch, &f, false, true, identity(&batch, a.n)));
             write_zero(&batch, 1);
         }
         free(f.pivots);
@@ -354,49 +358,53 @@ static lb_status inverse(lb_call *call)
     return lb_matrix_batch_end(&batch);
 }
 
-/* What is left of each column of `a` by itself, of length one; `r`: a is q r. False: some column follows from those before it, to what the op counts as nothing. */
-static bool orthonormal(lb_matrix_batch *batch, lb_columns a, double nothing, lb_columns *q, lb_columns *r)
+/* What is left of each column of `a` by itself, of length one; `r`: a is q r. False: some column follows from those
+ * before it, to what the op counts as nothing. */
+static bool orthonormal(lb_matrix_batch *batch, lb_matrix_columns a, double nothing, lb_matrix_columns *q,
+                        lb_matrix_columns *r)
 {
-    *q = lb_columns_new(batch, a.m, a.n), *r = lb_columns_new(batch, a.n, a.n);
+    *q = lb_matrix_columns_new(batch, a.m, a.n), *r = lb_matrix_columns_new(batch, a.n, a.n);
     for (int64_t j = 0; batch->status == LB_OK && j < a.n; j++) {
         double *x = q->x + j * a.m;
         memcpy(x, a.x + j * a.m, sizeof *x * (size_t)a.m);
-        const double left = lb_orthogonalise(x, *q, j);
+        const double left = lb_matrix_orthogonalise(x, *q, j);
         if (!(left > nothing)) return false;
         for (int64_t i = 0; i < a.m; i++) x[i] /= left;
-        for (int64_t i = 0; i <= j; i++) r->x[j * a.n + i] = lb_dot(q->x + i * a.m, a.x + j * a.m, a.m);
+        for (int64_t i = 0; i <= j; i++) r->x[j * a.n + i] = lb_matrix_dot(q->x + i * a.m, a.x + j * a.m, a.m);
     }
     return batch->status == LB_OK;
 }
 
 static double first_of(lb_matrix_batch *batch, uint32_t arg)
 {
-    const lb_columns a =
-        lb_call_given(batch->call, arg) ? lb_columns_read(batch, lb_call_tensor(batch->call, arg), 0) : (lb_columns){0};
+    const lb_matrix_columns a = lb_frame_arg_given(batch->call, arg)
+                                    ? lb_matrix_columns_read(batch, lb_frame_arg_tensor(batch->call, arg), 0)
+                                    : (lb_matrix_columns){0};
     return a.x && a.m * a.n == 1 ? a.x[0] : 0;
 }
 
-/* A, atol, rtol, hermitian. Of a matrix whose columns, or rows, are independent it is the one X for which X A, or A X, is the identity and the other product
- * symmetric. Which small singular values of others count as nothing is a choice that a library makes near its tolerance. */
+/* A, atol, rtol, hermitian. Of a matrix whose columns, or rows, are independent it is the one X for which X A, or A X,
+ * is the identity and the other product symmetric. Which small singular values of others count as nothing is a choice
+ * that a library makes near its tolerance. */
 static lb_status pseudoinverse(lb_call *call)
 {
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
     const double u = lb_dtype_unit_roundoff(call->results[0].dtype);
     while (lb_matrix_batch_next(&batch)) {
-        lb_columns a = lb_columns_arg(&batch, 0), q, r;
+        lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0), q, r;
         if (!is_usable(&batch, a, false)) continue;
-        const double size = lb_length(a.x, a.m * a.n), most = (double)(a.m > a.n ? a.m : a.n),
+        const double size = lb_matrix_length(a.x, a.m * a.n), most = (double)(a.m > a.n ? a.m : a.n),
                      rtol = fmax(first_of(&batch, 2), most * 2 * u), atol = first_of(&batch, 1);
         const bool wide = a.m < a.n;
-        if (wide) a = lb_columns_transposed(&batch, a);
+        if (wide) a = lb_matrix_columns_transposed(&batch, a);
         if (!a.x) continue;
         if (!orthonormal(&batch, a, 8 * (atol + rtol * size), &q, &r)) {
             lb_matrix_batch_refuse(&batch, "a matrix whose columns and rows are not independent");
             continue;
         }
-        lb_columns x = lb_columns_transposed(&batch, q);
+        lb_matrix_columns x = lb_matrix_columns_transposed(&batch, q);
         for (int64_t j = 0; x.x && j < x.n; j++) solve_triangle(r, true, false, x.x + j * x.m);
-        lb_columns_write(&batch, 0, 2, wide ? lb_columns_transposed(&batch, x) : x);
+        lb_matrix_columns_write(&batch, 0, 2, wide ? lb_matrix_columns_transposed(&batch, x) : x);
     }
     return lb_matrix_batch_end(&batch);
 }
@@ -404,8 +412,8 @@ static lb_status pseudoinverse(lb_call *call)
 /* Of an LU that an op was given. */
 static bool given_factors(lb_matrix_batch *batch, factored *f)
 {
-    lb_columns numbers = lb_columns_read(batch, lb_call_tensor(batch->call, 1), 1);
-    *f = (factored){.lu = lb_columns_arg(batch, 0), .n = numbers.m};
+    lb_matrix_columns numbers = lb_matrix_columns_read(batch, lb_frame_arg_tensor(batch->call, 1), 1);
+    *f = (factored){.lu = lb_matrix_columns_arg(batch, 0), .n = numbers.m};
     if (!is_usable(batch, f->lu, false) || !numbers.x) return false;
     f->pivots = malloc((size_t)(f->n + 1) * sizeof *f->pivots);
     if (!f->pivots || f->n != (f->lu.m < f->lu.n ? f->lu.m : f->lu.n))
@@ -423,19 +431,20 @@ static lb_status lu_solve(lb_call *call)
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
     while (lb_matrix_batch_next(&batch)) {
         factored f = {0};
-        lb_columns b = lb_columns_arg(&batch, 2);
+        lb_matrix_columns b = lb_matrix_columns_arg(&batch, 2);
         if (b.x && given_factors(&batch, &f) && f.lu.m == f.lu.n)
-            lb_columns_write(&batch, 0, 2,
-                             solve_all(&batch, &f, lb_call_int(call, 4, 0) != 0, lb_call_int(call, 3, 1) != 0, b));
+            lb_matrix_columns_write(
+                &batch, 0, 2,
+                solve_all(&batch, &f, lb_frame_arg_int(call, 4, 0) != 0, lb_frame_arg_int(call, 3, 1) != 0, b));
         free(f.pivots);
     }
     return lb_matrix_batch_end(&batch);
 }
 
 /* One triangle of lu, m × n; `unit`: ones on the diagonal. */
-static lb_columns triangle_of(lb_matrix_batch *batch, lb_columns lu, bool upper, int64_t m, int64_t n)
+static lb_matrix_columns triangle_of(lb_matrix_batch *batch, lb_matrix_columns lu, bool upper, int64_t m, int64_t n)
 {
-    lb_columns t = lb_columns_new(batch, m, n);
+    lb_matrix_columns t = lb_matrix_columns_new(batch, m, n);
     for (int64_t j = 0; t.x && j < n; j++)
         for (int64_t i = 0; i < m; i++)
             t.x[j * m + i] = upper ? (i <= j ? lu.x[j * lu.m + i] : 0) : i == j ? 1 : i > j ? lu.x[j * lu.m + i] : 0;
@@ -443,9 +452,9 @@ static lb_columns triangle_of(lb_matrix_batch *batch, lb_columns lu, bool upper,
 }
 
 /* P of A = P L U. */
-static lb_columns permutation_of(lb_matrix_batch *batch, const factored *f, int64_t m)
+static lb_matrix_columns permutation_of(lb_matrix_batch *batch, const factored *f, int64_t m)
 {
-    lb_columns p = lb_columns_new(batch, m, m), rows = lb_columns_new(batch, m, 1);
+    lb_matrix_columns p = lb_matrix_columns_new(batch, m, m), rows = lb_matrix_columns_new(batch, m, 1);
     for (int64_t i = 0; rows.x && i < m; i++) rows.x[i] = (double)i;
     if (rows.x) exchange(f, rows.x, false);
     for (int64_t i = 0; p.x && rows.x && i < m; i++) p.x[i * m + (int64_t)rows.x[i]] = 1;
@@ -454,16 +463,16 @@ static lb_columns permutation_of(lb_matrix_batch *batch, const factored *f, int6
 
 static void write_parts(lb_matrix_batch *batch, const factored *f, bool data, bool permutation)
 {
-    if (permutation) lb_columns_write(batch, 0, 2, permutation_of(batch, f, f->lu.m));
+    if (permutation) lb_matrix_columns_write(batch, 0, 2, permutation_of(batch, f, f->lu.m));
     if (!data) return;
-    lb_columns_write(batch, 1, 2, triangle_of(batch, f->lu, false, f->lu.m, f->n));
-    lb_columns_write(batch, 2, 2, triangle_of(batch, f->lu, true, f->n, f->lu.n));
+    lb_matrix_columns_write(batch, 1, 2, triangle_of(batch, f->lu, false, f->lu.m, f->n));
+    lb_matrix_columns_write(batch, 2, 2, triangle_of(batch, f->lu, true, f->n, f->lu.n));
 }
 
 /* LU_data, LU_pivots, unpack_data, unpack_pivots: what is not asked for has no elements */
 static lb_status lu_unpack(lb_call *call)
 {
-    const lb_layout *l = &lb_call_tensor(call, 0)->layout;
+    const lb_layout *l = &lb_frame_arg_tensor(call, 0)->layout;
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 0);
     if (l->ndim < 2) lb_matrix_batch_refuse(&batch, "no matrix");
     batch.n_dims = l->ndim - 2, batch.count = 1;
@@ -471,14 +480,14 @@ static lb_status lu_unpack(lb_call *call)
     while (lb_matrix_batch_next(&batch)) {
         factored f = {0};
         if (given_factors(&batch, &f))
-            write_parts(&batch, &f, lb_call_int(call, 2, 1) != 0, lb_call_int(call, 3, 1) != 0);
+            write_parts(&batch, &f, lb_frame_arg_int(call, 2, 1) != 0, lb_frame_arg_int(call, 3, 1) != 0);
         free(f.pivots);
     }
     return lb_matrix_batch_end(&batch);
 }
 
 /* The exchanges that make the recorded permutation; false: it is none. */
-static bool exchanges_of(lb_columns p, lb_columns pivots)
+static bool exchanges_of(lb_matrix_columns p, lb_matrix_columns pivots)
 {
     for (int64_t i = 0; i < p.m; i++) {
         int64_t row = -1;
@@ -499,12 +508,12 @@ static bool exchanges_of(lb_columns p, lb_columns pivots)
 static lb_status lu(lb_call *call)
 {
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 1, 2);
-    if (!lb_call_int(call, 1, 1)) lb_matrix_batch_refuse(&batch, "without exchanges");
+    if (!lb_frame_arg_int(call, 1, 1)) lb_matrix_batch_refuse(&batch, "without exchanges");
     while (lb_matrix_batch_next(&batch)) {
-        lb_columns a = lb_columns_arg(&batch, 0), p = lb_columns_branch(&batch, 0, 2);
+        lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0), p = lb_matrix_columns_branch(&batch, 0, 2);
         if (!is_usable(&batch, a, false)) continue;
         factored f = {.lu = a, .n = a.m < a.n ? a.m : a.n};
-        lb_columns recorded = lb_columns_new(&batch, f.n, 1);
+        lb_matrix_columns recorded = lb_matrix_columns_new(&batch, f.n, 1);
         f.pivots = malloc((size_t)(f.n + 1) * sizeof *f.pivots);
         if (!p.x || p.m != a.m || !recorded.x || !exchanges_of(p, recorded)) recorded.x = NULL;
         if (f.pivots) factor_lu(&batch, a, recorded, f.pivots);
@@ -514,7 +523,7 @@ static lb_status lu(lb_call *call)
     return lb_matrix_batch_end(&batch);
 }
 
-/* ---- determinants --------------------------------------------------------------------------------------------------------------- */
+/* ---- determinants ------------------------------------------------------------------------------------------------ */
 
 static double sign_of(const factored *f)
 {
@@ -529,22 +538,22 @@ static double sign_of(const factored *f)
 
 static void write_number(lb_matrix_batch *batch, uint32_t r, double value)
 {
-    lb_columns a = lb_columns_new(batch, 1, 1);
+    lb_matrix_columns a = lb_matrix_columns_new(batch, 1, 1);
     if (a.x) a.x[0] = value;
-    lb_columns_write(batch, r, 0, a);
+    lb_matrix_columns_write(batch, r, 0, a);
 }
 
 /* A -> det, LU, pivots; or sign, logarithm of the magnitude, LU, pivots */
 static lb_status determinant(lb_call *call, bool logarithm)
 {
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 0);
-    const bool by_rows = lb_layout_is_contiguous(&lb_call_tensor(call, 0)->layout);
+    const bool by_rows = lb_layout_is_contiguous(&lb_frame_arg_tensor(call, 0)->layout);
     const uint32_t factors = logarithm ? 2 : 1;
     while (lb_matrix_batch_next(&batch)) {
-        lb_columns a = lb_columns_arg(&batch, 0);
+        lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0);
         factored f = {0};
         if (!is_usable(&batch, a, true)) continue;
-        if (factors_transpose(&batch, a, factors, by_rows)) a = lb_columns_transposed(&batch, a);
+        if (factors_transpose(&batch, a, factors, by_rows)) a = lb_matrix_columns_transposed(&batch, a);
         if (a.x && factored_of(&batch, a, factors + 1, &f)) {
             double product = sign_of(&f), sum = 0;
             for (int64_t k = 0; k < f.n; k++) {
@@ -568,17 +577,18 @@ static lb_status slogdet(lb_call *call)
     return determinant(call, true);
 }
 
-/* ---- products of matrices that an op takes apart ------------------------------------------------------------------------------- */
+/* ---- products of matrices that an op takes apart ----------------------------------------------------------------- */
 
-/* exp(A) by scaling and squaring: Taylor's series of A / 2^s, whose norm is below 1/2, to where terms vanish in f64, squared s times. All
- * terms of the twin are positive: exp(|A|), which each product and addition may put off by its roundings. In f64 torch's polynomials are
- * hardly better than in f32 where the norm is small (off by 2^-30 of a result; measured). */
+/* exp(A) by scaling and squaring: Taylor's series of A / 2^s, whose norm is below 1/2, to where terms vanish in f64,
+ * squared s times. All terms of the twin are positive: exp(|A|), which each product and addition may put off by its
+ * roundings. In f64 torch's polynomials are hardly better than in f32 where the norm is small (off by 2^-30 of a
+ * result; measured). */
 static lb_status exponential_run(lb_call *call, bool twin)
 {
     enum { TERMS = 20 };
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
     while (lb_matrix_batch_next(&batch)) {
-        lb_columns a = lb_columns_arg(&batch, 0);
+        lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0);
         if (!is_usable(&batch, a, true)) continue;
         const int64_t n = a.n;
         double size = 0;
@@ -587,48 +597,50 @@ static lb_status exponential_run(lb_call *call, bool twin)
             for (int64_t i = 0; i < n; i++) sum += fabs(a.x[j * n + i]);
             size = fmax(size, sum);
         }
-        if (!lb_columns_finite(a) || size > 0x1p10) {
+        if (!lb_matrix_columns_finite(a) || size > 0x1p10) {
             lb_matrix_batch_refuse(&batch, "a matrix whose exponential leaves the range of f64");
             continue;
         }
         int squarings = 0;
         for (; size > 0.5; size /= 2) squarings++;
         for (int64_t i = 0; i < n * n; i++) a.x[i] = ldexp(twin ? fabs(a.x[i]) : a.x[i], -squarings);
-        lb_columns y = identity(&batch, n); /* Horner's: I + A (I + A / 2 (I + A / 3 (…))) */
+        lb_matrix_columns y = identity(&batch, n); /* Horner's: I + A (I + A / 2 (I + A / 3 (…))) */
         for (int k = TERMS; k > 0 && y.x; k--) {
-            lb_columns next = lb_columns_product(&batch, a, y);
+            lb_matrix_columns next = lb_matrix_columns_product(&batch, a, y);
             for (int64_t i = 0; next.x && i < n * n; i++) next.x[i] /= k;
             for (int64_t j = 0; next.x && j < n; j++) next.x[j * n + j] += 1;
             y = next;
         }
-        for (int k = 0; k < squarings && y.x; k++) y = lb_columns_product(&batch, y, y);
-        const double most = lb_call_tensor(call, 0)->dtype == LB_F64 ? 0x1p24 : 1;
+        for (int k = 0; k < squarings && y.x; k++) y = lb_matrix_columns_product(&batch, y, y);
+        const double most = lb_frame_arg_tensor(call, 0)->dtype == LB_F64 ? 0x1p24 : 1;
         for (int64_t i = 0; twin && y.x && i < n * n; i++) y.x[i] *= most * (squarings + 8);
-        lb_columns_write(&batch, 0, 2, y);
+        lb_matrix_columns_write(&batch, 0, 2, y);
     }
     return lb_matrix_batch_end(&batch);
 }
 LB_WITH_TWIN(exponential, exponential_run(call, twin))
 
-/* input, tau: the first columns of H(1) H(2) …, H(k) = I - tau[k] v vᵀ, v = (0, …, 1, what stands below the diagonal of column k). */
+/* input, tau: the first columns of H(1) H(2) …, H(k) = I - tau[k] v vᵀ, v = (0, …, 1, what stands below the diagonal of
+ * column k). */
 static lb_status householder_run(lb_call *call, bool twin)
 {
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
     while (lb_matrix_batch_next(&batch)) {
-        lb_columns a = lb_columns_arg(&batch, 0), tau = lb_columns_read(&batch, lb_call_tensor(call, 1), 1);
+        lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0),
+                          tau = lb_matrix_columns_read(&batch, lb_frame_arg_tensor(call, 1), 1);
         if (!is_usable(&batch, a, false) || !tau.x || tau.m > a.n || a.n > a.m) continue;
-        lb_columns q = lb_columns_new(&batch, a.m, a.n), v = lb_columns_new(&batch, a.m, 1);
+        lb_matrix_columns q = lb_matrix_columns_new(&batch, a.m, a.n), v = lb_matrix_columns_new(&batch, a.m, 1);
         for (int64_t j = 0; q.x && v.x && j < a.n; j++) q.x[j * a.m + j] = 1;
         for (int64_t k = tau.m - 1; q.x && v.x && k >= 0; k--) {
             memset(v.x, 0, (size_t)a.m * sizeof *v.x);
             v.x[k] = 1;
             for (int64_t i = k + 1; i < a.m; i++) v.x[i] = twin ? fabs(a.x[k * a.m + i]) : a.x[k * a.m + i];
             for (int64_t j = 0; j < a.n; j++) {
-                const double along = lb_dot(v.x, q.x + j * a.m, a.m);
-                lb_add_scaled(q.x + j * a.m, twin ? fabs(tau.x[k]) * along : -tau.x[k] * along, v.x, a.m);
+                const double along = lb_matrix_dot(v.x, q.x + j * a.m, a.m);
+                lb_matrix_add_scaled(q.x + j * a.m, twin ? fabs(tau.x[k]) * along : -tau.x[k] * along, v.x, a.m);
             }
         }
-        lb_columns_write(&batch, 0, 2, q);
+        lb_matrix_columns_write(&batch, 0, 2, q);
     }
     return lb_matrix_batch_end(&batch);
 }

@@ -1,10 +1,11 @@
 /* Order statistics: the k-th value, the median, the most frequent value.
  *
- * Values are the same everywhere. Which of equal elements the index names is as was recorded (tied_choice.h), else as torch's CPU kernels
- * have it: for kthvalue what Sedgewick's quick select leaves (aten/src/ATen/native/Sorting.cpp, quick_select_template), for a median the first
- * in a stable order (median_with_indices_impl), for a mode the last that a sort leaves (cpu/TensorCompareKernel.cpp, mode_kernel_impl). */
-#include "fold.h"
-#include "tied_choice.h"
+ * Values are the same everywhere. Which of equal elements the index names is as was recorded (tied_choice.h), else as
+ * torch's CPU kernels have it: for kthvalue what Sedgewick's quick select leaves (aten/src/ATen/native/Sorting.cpp,
+ * quick_select_template), for a median the first in a stable order (median_with_indices_impl), for a mode the last that
+ * a sort leaves (cpu/TensorCompareKernel.cpp, mode_kernel_impl). */
+#include "kernel/fold.h"
+#include "kernel/tied_choice.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,8 +29,9 @@ typedef struct statistic {
 /* Args: self and, at `dim_arg`, the dimension; 0: all elements are one row, and there is no index. */
 static bool statistic_begin(statistic *s, lb_call *call, uint32_t dim_arg)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0);
-    int64_t dim = dim_arg && self->layout.ndim ? lb_wrap_dim(lb_call_int(call, dim_arg, -1), self->layout.ndim) : 0;
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0);
+    int64_t dim =
+        dim_arg && self->layout.ndim ? lb_frame_wrap_dim(lb_frame_arg_int(call, dim_arg, -1), self->layout.ndim) : 0;
     s->frame = lb_frame_begin(call);
     if (dim < 0) {
         lb_frame_fail(&s->frame, LB_ERR_INVALID, "no such dimension");
@@ -91,7 +93,7 @@ static bool greater(const item *a, const item *b)
     return (isnan(a->real) && !isnan(b->real)) || a->real > b->real;
 }
 
-/* ---- kthvalue ------------------------------------------------------------------------------------------------------ */
+/* ---- kthvalue ---------------------------------------------------------------------------------------------------- */
 
 static void exchange(item *x, int64_t i, int64_t j)
 {
@@ -99,7 +101,8 @@ static void exchange(item *x, int64_t i, int64_t j)
     x[i] = x[j], x[j] = t;
 }
 
-/* Afterwards x[k] is the k-th in ascending order. A median of three is the pivot, and stops the inner loops at both ends. */
+/* Afterwards x[k] is the k-th in ascending order. A median of three is the pivot, and stops the inner loops at both
+ * ends. */
 static void quick_select(item *x, int64_t n, int64_t k)
 {
     int64_t low = 0, high = n - 1;
@@ -129,7 +132,7 @@ static void quick_select(item *x, int64_t n, int64_t k)
 static lb_status kthvalue(lb_call *call)
 {
     statistic s;
-    const int64_t k = lb_call_int(call, 1, 1);
+    const int64_t k = lb_frame_arg_int(call, 1, 1);
     if (!statistic_begin(&s, call, 2)) return lb_frame_end(&s.frame);
     if (s.fold.results && (k < 1 || k > s.fold.size)) lb_frame_fail(&s.frame, LB_ERR_INVALID, "k is out of range");
     for (int64_t r = 0; lb_frame_ok(&s.frame) && r < s.fold.results; r++) {
@@ -140,7 +143,7 @@ static lb_status kthvalue(lb_call *call)
     return statistic_end(&s, true);
 }
 
-/* ---- medians ------------------------------------------------------------------------------------------------------- */
+/* ---- medians ----------------------------------------------------------------------------------------------------- */
 
 static int stable(const void *first, const void *second)
 {
@@ -186,10 +189,10 @@ static lb_status nanmedian_dim(lb_call *call)
     return median_run(call, 1, true);
 }
 
-/* ---- mode ---------------------------------------------------------------------------------------------------------- */
+/* ---- mode -------------------------------------------------------------------------------------------------------- */
 
-/* Args: self, dim, keepdim. The least of the most frequent values. NaN equals nothing there, itself neither, and what a sort by < does with it
- * is undefined. */
+/* Args: self, dim, keepdim. The least of the most frequent values. NaN equals nothing there, itself neither, and what a
+ * sort by < does with it is undefined. */
 static lb_status mode(lb_call *call)
 {
     statistic s;

@@ -3,23 +3,24 @@
  *      hann, hamming    a - b cos(2πk / (n - 1)), a periodic one as of n + 1 points without the last
  *      unfold_backward  y[i] = Σ over the frames f that hold i, ascending, of g[f][i - f step]
  *      dist             (Σ |a - b|^p)^(1/p), infinity and 0 as norms have them
- *      cdist            the same of each pair of rows, p = 2 also by |a|² + |b|² - 2 a·b, which loses what cancels: twins have the root of it
+ *      cdist            the same of each pair of rows, p = 2 also by |a|² + |b|² - 2 a·b, which loses what cancels:
+ *                       twins have the root of it
  */
-#include "elementary.h"
-#include "frame.h"
+#include "functions/elementary.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 #include <string.h>
 
 #define PI 3.14159265358979323846
 
-/* ---- windows ------------------------------------------------------------------------------------------------------------------ */
+/* ---- windows ----------------------------------------------------------------------------------------------------- */
 
 /* torch computes in the result's dtype, the angle too: off by some roundoffs of 2π. */
 static lb_status window(lb_call *call, bool periodic, double a, double b, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const int64_t n = lb_call_int(call, 0, 0);
+    const int64_t n = lb_frame_arg_int(call, 0, 0);
     if (call->results[0].layout.ndim != 1 || call->results[0].layout.shape[0] != n)
         lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a window of another length");
     if (lb_dtype_bits(call->results[0].dtype) == 16) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a window of 16 bits");
@@ -33,27 +34,28 @@ static lb_status window(lb_call *call, bool periodic, double a, double b, bool t
     return lb_frame_end(&f);
 }
 
-#define PERIODIC(I) (lb_call_int(call, I, 1) != 0)
+#define PERIODIC(I) (lb_frame_arg_int(call, I, 1) != 0)
 LB_WITH_TWIN(hann, window(call, true, 0.5, 0.5, twin))
 LB_WITH_TWIN(hann_periodic, window(call, PERIODIC(1), 0.5, 0.5, twin))
 LB_WITH_TWIN(hamming, window(call, true, 0.54, 0.46, twin))
 LB_WITH_TWIN(hamming_periodic, window(call, PERIODIC(1), 0.54, 0.46, twin))
-LB_WITH_TWIN(hamming_alpha, window(call, PERIODIC(1), lb_call_float(call, 2, 0.54), 0.46, twin))
-LB_WITH_TWIN(hamming_beta, window(call, PERIODIC(1), lb_call_float(call, 2, 0.54), lb_call_float(call, 3, 0.46), twin))
+LB_WITH_TWIN(hamming_alpha, window(call, PERIODIC(1), lb_frame_arg_float(call, 2, 0.54), 0.46, twin))
+LB_WITH_TWIN(hamming_beta,
+             window(call, PERIODIC(1), lb_frame_arg_float(call, 2, 0.54), lb_frame_arg_float(call, 3, 0.46), twin))
 
-/* ---- frames ------------------------------------------------------------------------------------------------------------------- */
+/* ---- frames ------------------------------------------------------------------------------------------------------ */
 
 /* grad_in, input_sizes, dim, size, step: the frames' dimension stands where `dim` is, what lies in a frame last. */
 static lb_status unfold_backward_run(lb_call *call, bool twin)
 {
-    const lb_tensor *grad = lb_call_tensor(call, 0), *out = &call->results[0];
-    const int dim = lb_wrap_dim(lb_call_int(call, 2, 0), out->layout.ndim);
-    const int64_t size = lb_call_int(call, 3, 1), step = lb_call_int(call, 4, 1);
+    const lb_tensor *grad = lb_frame_arg_tensor(call, 0), *out = &call->results[0];
+    const int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 2, 0), out->layout.ndim);
+    const int64_t size = lb_frame_arg_int(call, 3, 1), step = lb_frame_arg_int(call, 4, 1);
     lb_frame f = lb_frame_begin(call);
     if (dim < 0 || size < 0 || step < 1 || grad->layout.ndim != out->layout.ndim + 1 || !out->layout.ndim)
         lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "frames of another shape");
     if (!lb_frame_ok(&f)) return lb_frame_end(&f);
-    const lb_around whole = lb_shape_around(&out->layout, dim);
+    const lb_around whole = lb_frame_shape_around(&out->layout, dim);
     const int64_t frames = grad->layout.shape[dim];
     if (grad->layout.shape[grad->layout.ndim - 1] != size ||
         lb_tensor_numel(grad) != whole.outer * frames * whole.inner * size || (frames - 1) * step + size > whole.size)
@@ -71,13 +73,13 @@ static lb_status unfold_backward_run(lb_call *call, bool twin)
                     double *to = &sum[(o * whole.size + k * step + s) * whole.inner + i];
                     *to = twin ? *to + fabs(x) : f.wide ? *to + x : (double)(float)(*to + x);
                 }
-    const double most = twin ? (double)(size / step + 2) * lb_twin_scale(call, 0) : 1;
+    const double most = twin ? (double)(size / step + 2) * lb_frame_twin_scale(call, 0) : 1;
     for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) lb_frame_set(&f, y, i, sum[i] * most);
     return lb_frame_end(&f);
 }
 LB_WITH_TWIN(unfold_backward, unfold_backward_run(call, twin))
 
-/* ---- distances ------------------------------------------------------------------------------------------------------------------ */
+/* ---- distances --------------------------------------------------------------------------------------------------- */
 
 /* The p-norm of differences that come one after the other. */
 typedef struct distance {
@@ -114,27 +116,28 @@ static double end(distance d)
 static lb_status dist_run(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *a = lb_call_tensor(call, 0), *b = lb_call_tensor(call, 1);
+    const lb_tensor *a = lb_frame_arg_tensor(call, 0), *b = lb_frame_arg_tensor(call, 1);
     const int64_t n = lb_tensor_numel(a);
     if (!lb_layout_same_shape(&a->layout, &b->layout)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "tensors of other shapes");
     const void *x = lb_frame_tensor(&f, a), *y = lb_frame_tensor(&f, b);
     void *to = lb_frame_output(&f, 0, 1);
-    distance d = begin(lb_call_float(call, 2, 2));
+    distance d = begin(lb_frame_arg_float(call, 2, 2));
     for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
         const double difference = lb_frame_get(&f, x, i) - lb_frame_get(&f, y, i);
         add(&d, f.wide ? difference : (double)(float)difference);
     }
     /* 16 bits: each difference is rounded to them, and powers are f32. */
-    if (lb_frame_ok(&f)) lb_frame_set(&f, to, 0, end(d) * (twin ? lb_twin_scale(call, 0) : 1));
+    if (lb_frame_ok(&f)) lb_frame_set(&f, to, 0, end(d) * (twin ? lb_frame_twin_scale(call, 0) : 1));
     return lb_frame_end(&f);
 }
 LB_WITH_TWIN(dist, dist_run(call, twin))
 
-/* Rows of a (…, m, k) and b (…, n, k), whose leading dimensions are alike. `product`: by the product of matrices, or not known. */
+/* Rows of a (…, m, k) and b (…, n, k), whose leading dimensions are alike. `product`: by the product of matrices, or
+ * not known. */
 static lb_status pairs_run(lb_call *call, double p, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *a = lb_call_tensor(call, 0), *b = lb_call_tensor(call, 1);
+    const lb_tensor *a = lb_frame_arg_tensor(call, 0), *b = lb_frame_arg_tensor(call, 1);
     const int da = a->layout.ndim, db = b->layout.ndim;
     if (da < 2 || da != db || a->layout.shape[da - 1] != b->layout.shape[db - 1])
         lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "rows of other lengths");
@@ -168,7 +171,7 @@ static lb_status pairs_run(lb_call *call, double p, bool twin)
     }
     return lb_frame_end(&f);
 }
-LB_WITH_TWIN(cdist, pairs_run(call, lb_call_float(call, 2, 2), twin))
+LB_WITH_TWIN(cdist, pairs_run(call, lb_frame_arg_float(call, 2, 2), twin))
 LB_WITH_TWIN(euclidean, pairs_run(call, 2, twin))
 
 #define WINDOW(NAME, ARGS, ID, SAMPLES)                                                                                \

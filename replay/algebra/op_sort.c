@@ -1,11 +1,11 @@
 /* sort, argsort, topk.
  *
- * NaN counts as the greatest value, -0 and +0 as equal. Where equal values may stand in any order the recorded order is followed
- * (tied_choice.h): libraries differ in it. Where none is recorded it is what
- * libstdc++ leaves, since torch calls it: std::sort unless stable=True, for topk partial_sort (k * 64 <= n) or nth_element
- * and sort (TopKImpl.h). They are written out here step for step, because a router with bf16 scores meets ties all the
- * time and the wrong one routes a token elsewhere. */
-#include "tied_choice.h"
+ * NaN counts as the greatest value, -0 and +0 as equal. Where equal values may stand in any order the recorded order is
+ * followed (tied_choice.h): libraries differ in it. Where none is recorded it is what libstdc++ leaves, since torch
+ * calls it: std::sort unless stable=True, for topk partial_sort (k * 64 <= n) or nth_element and sort (TopKImpl.h).
+ * They are written out here step for step, because a router with bf16 scores meets ties all the time and the wrong one
+ * routes a token elsewhere. */
+#include "kernel/tied_choice.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ typedef struct item {
     int64_t integer, index;
 } item;
 
-/* ---- rows in and out ----------------------------------------------------------------------------------------------- */
+/* ---- rows in and out --------------------------------------------------------------------------------------------- */
 
 typedef struct sorting {
     lb_frame frame;
@@ -32,10 +32,10 @@ typedef struct sorting {
 
 static bool sorting_begin(sorting *s, lb_call *call, int64_t dim, int64_t k)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0);
-    int d = lb_wrap_dim(dim, self->layout.ndim);
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0);
+    int d = lb_frame_wrap_dim(dim, self->layout.ndim);
     s->frame = lb_frame_begin(call);
-    lb_tensor moved = d < 0 ? *self : lb_tensor_dim_last(self, d);
+    lb_tensor moved = d < 0 ? *self : lb_frame_dim_last(self, d);
     if (d < 0) lb_frame_fail(&s->frame, LB_ERR_INVALID, "no such dimension");
     s->integer = lb_dtype_is_integer(self->dtype);
     s->dim = d;
@@ -45,8 +45,8 @@ static bool sorting_begin(sorting *s, lb_call *call, int64_t dim, int64_t k)
     if (s->k > s->n) lb_frame_fail(&s->frame, LB_ERR_INVALID, "k is larger than the dimension");
     s->x = s->integer ? (const void *)lb_frame_integers(&s->frame, &moved) : lb_frame_tensor(&s->frame, &moved);
     if (!lb_frame_ok(&s->frame)) return false;
-    s->values = lb_tensor_dim_last(&call->results[0], d);
-    s->indices = lb_tensor_dim_last(&call->results[1], d);
+    s->values = lb_frame_dim_last(&call->results[0], d);
+    s->indices = lb_frame_dim_last(&call->results[1], d);
     s->y = s->integer ? (void *)lb_frame_output_view_integers(&s->frame, &s->values, s->rows * s->k)
                       : lb_frame_output_view(&s->frame, &s->values, s->rows * s->k);
     s->at = lb_frame_output_view_integers(&s->frame, &s->indices, s->rows * s->k);
@@ -112,7 +112,7 @@ static inline bool before(const item *a, const item *b, bool descending)
     return a->value < b->value;
 }
 
-/* ---- stable sort ----------------------------------------------------------------------------------------------------- */
+/* ---- stable sort ------------------------------------------------------------------------------------------------- */
 
 static void merge_sort(item *items, item *other, int64_t n, bool descending)
 {
@@ -130,8 +130,8 @@ static void merge_sort(item *items, item *other, int64_t n, bool descending)
     if (from != items) memcpy(items, from, (size_t)n * sizeof *items);
 }
 
-/* ---- libstdc++'s algorithms ------------------------------------------------------------------------------------------ *
- * [first, last) as in C++. `largest` is the comparison's direction.                                                      */
+/* ---- libstdc++'s algorithms --------------------------------------------------------------------------------------- *
+ * [first, last) as in C++. `largest` is the comparison's direction. */
 
 static void swap_items(item *a, item *b)
 {
@@ -297,7 +297,7 @@ static void std_sort(item *first, item *last, bool largest)
     for (item *i = first + 16; i < last; i++) linear_insert(i, largest);
 }
 
-/* ---- the ops ------------------------------------------------------------------------------------------------------ */
+/* ---- the ops ----------------------------------------------------------------------------------------------------- */
 
 /* torch.sort without stable=True is std::sort. */
 static lb_status sort_run(lb_call *call, int64_t dim, bool descending, bool stable, uint32_t at_result)
@@ -319,30 +319,30 @@ static lb_status sort_run(lb_call *call, int64_t dim, bool descending, bool stab
 
 static lb_status sort(lb_call *call)
 {
-    return sort_run(call, lb_call_int(call, 1, -1), lb_call_int(call, 2, 0), false, 1);
+    return sort_run(call, lb_frame_arg_int(call, 1, -1), lb_frame_arg_int(call, 2, 0), false, 1);
 }
 static lb_status sort_stable(lb_call *call)
 {
-    return sort_run(call, lb_call_int(call, 2, -1), lb_call_int(call, 3, 0), lb_call_int(call, 1, 0), 1);
+    return sort_run(call, lb_frame_arg_int(call, 2, -1), lb_frame_arg_int(call, 3, 0), lb_frame_arg_int(call, 1, 0), 1);
 }
 
 /* Its only result is the indices. */
 static lb_status argsort(lb_call *call)
 {
-    lb_tensor results[2] = {*lb_call_tensor(call, 0), call->results[0]};
+    lb_tensor results[2] = {*lb_frame_arg_tensor(call, 0), call->results[0]};
     results[0].data = NULL;
     lb_call inner = *call;
     inner.results = results;
     inner.n_results = 2;
-    return sort_run(&inner, lb_call_int(call, 1, -1), lb_call_int(call, 2, 0), false, 0);
+    return sort_run(&inner, lb_frame_arg_int(call, 1, -1), lb_frame_arg_int(call, 2, 0), false, 0);
 }
 
 /* Args: self, k, dim, largest, sorted. */
 static lb_status topk(lb_call *call)
 {
     sorting s;
-    bool largest = lb_call_int(call, 3, 1), sorted = lb_call_int(call, 4, 1);
-    if (!sorting_begin(&s, call, lb_call_int(call, 2, -1), lb_call_int(call, 1, 1)) || s.k < 1)
+    bool largest = lb_frame_arg_int(call, 3, 1), sorted = lb_frame_arg_int(call, 4, 1);
+    if (!sorting_begin(&s, call, lb_frame_arg_int(call, 2, -1), lb_frame_arg_int(call, 1, 1)) || s.k < 1)
         return lb_frame_end(&s.frame);
     s.at_result = 1;
     item *items = lb_frame_scratch(&s.frame, (size_t)s.n * sizeof *items);

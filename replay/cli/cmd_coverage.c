@@ -1,7 +1,7 @@
 /* Counting ops by name and by why they were not computed: see cmd_coverage.h. */
-#include "cmd_coverage.h"
+#include "cli/cmd_coverage.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

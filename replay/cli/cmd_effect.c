@@ -1,5 +1,5 @@
 /* Printing the effect of swaps: see cmd_effect.h. */
-#include "cmd_effect.h"
+#include "cli/cmd_effect.h"
 
 #include <math.h>
 #include <stdio.h>

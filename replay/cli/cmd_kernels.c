@@ -1,9 +1,9 @@
 /* Listing kernels: see cmd_kernels.h. */
-#include "cmd_kernels.h"
+#include "cli/cmd_kernels.h"
 
-#include "command_line.h"
+#include "command/command_line.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/composite.h>
 
 #include <lastbit/json_text.h>
@@ -121,7 +121,7 @@ static lb_status gather(listing *l, lb_capture *capture, const lb_plan *plan, lb
     return LB_OK;
 }
 
-/* ---- printing ------------------------------------------------------------------------------------------------------------ */
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
 
 static json_t *kernels_json(lb_composite_kind kind)
 {
@@ -200,7 +200,7 @@ lb_status lb_kernels_print(lb_capture *capture, const lb_plan *plan, bool json, 
     listing l = {0};
     lb_status status = gather(&l, capture, plan, err);
     if (status == LB_OK && json)
-        lb_print_json("replay", as_json(&l));
+        lb_command_print_json("replay", as_json(&l));
     else if (status == LB_OK)
         print_text(&l);
     for (int k = 0; k < LB_COMPOSITE_KIND_COUNT; k++)

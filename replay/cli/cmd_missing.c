@@ -1,6 +1,6 @@
 /* Ops without bytes to judge them by: see cmd_missing.h. */
 #define _GNU_SOURCE /* open_memstream */
-#include "cmd_missing.h"
+#include "cli/cmd_missing.h"
 
 #include <inttypes.h>
 #include <lastbit/capture.h>
@@ -23,7 +23,7 @@ char *lb_missing_text(const lb_missing *missing, lb_capture *capture, const char
                 "missing: %" PRIu64 " ops cannot be judged: bytes of their inputs or results were not kept at level "
                 "%s, and what is computed here has "
                 "other bits\n",
-                lack->ops, lb_level_name((lb_level)lack->level));
+                lack->ops, lb_keep_level_name((lb_level)lack->level));
         if (!backend) fprintf(out, "  to have PyTorch compute these bits: lastbit replay --backend torch %s\n", path);
         fprintf(out, "  to record them again: %s\n", command);
         fclose(out);

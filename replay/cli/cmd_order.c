@@ -1,5 +1,5 @@
 /* lastbit order: the order in which a live kernel adds up, found from outside. */
-#include "command_line.h"
+#include "command/command_line.h"
 
 #include <lastbit/input.h>
 #include <lastbit/order.h>
@@ -207,12 +207,12 @@ static lb_status store(const options *o, const lb_probe_group *g, lb_err *err)
     return status;
 }
 
-/* ---- the command -------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 static void progress(void *context, uint64_t done, uint64_t total)
 {
     (void)context;
-    lb_progress("probing", done, total);
+    lb_command_progress("probing", done, total);
 }
 
 /* --tree: names and prints one that was stored. */
@@ -228,8 +228,8 @@ static int show_tree(const options *o, bool json)
     if (lb_sum_tree_read(o->tree, &tree, &err) != LB_OK) return lb_command_fail("order", &err);
     lb_sum_tree_name(tree, sum_of(s.form), s.dtype, names, sizeof names);
     if (json) {
-        lb_print_json("order", json_pack("{s:s, s:o, s:o, s:o}", "outcome", "tree", "name", name_json(names), "names",
-                                         names_json(names), "tree", tree_json(tree, names)));
+        lb_command_print_json("order", json_pack("{s:s, s:o, s:o, s:o}", "outcome", "tree", "name", name_json(names),
+                                                 "names", names_json(names), "tree", tree_json(tree, names)));
     } else {
         char *text = lb_sum_tree_print(tree);
         printf("order:       %s\ntree:        %s\n", *names ? names : "unnamed", text ? text : "");
@@ -255,15 +255,17 @@ static int run(const options *o, const lb_probe_shape *s, bool json)
     options.seed = (uint64_t)o->seed;
     options.sample = (uint32_t)o->sample;
     options.progress = progress;
-    if (expected_tree(o, s, &expected, &err) != LB_OK) return lb_command_misused("order", "--expect: %s", err.message);
+    if (expected_tree(o, s, &expected, &err) != LB_OK)
+        return err.status == LB_ERR_INVALID ? lb_command_misused("order", "--expect: %s", err.message)
+                                            : lb_command_fail("order", &err);
     lb_status status = make_kernel(o, s, &kernel, &err);
     if (status == LB_OK) status = lb_probe_run(&kernel, &options, &report, &err);
-    lb_progress_end();
+    lb_command_progress_end();
     int code = LB_EXIT_FAILED;
     if (status == LB_OK) {
         const bool same = expected && as_expected(&report, expected);
         if (json)
-            lb_print_json("order", report_json(o, s, &report, expected ? &same : NULL));
+            lb_command_print_json("order", report_json(o, s, &report, expected ? &same : NULL));
         else
             print_text(o, s, &report);
         if (expected && !json) printf("expected:    %s: %s\n", o->expect, same ? "the same" : "another order");
@@ -330,8 +332,8 @@ int lb_cmd_order(int argc, const char **argv)
         "  lastbit order --python 'torch:matmul' --as matmul -n 512 --dtype bf16 -o tree.json\n"
         "  lastbit order --so ./mysum.so --symbol mysum -n 300 --expect pairwise";
     const lb_command command = {.name = "order", .synopsis = "", .about = about, .example = example, .options = table};
-    lb_arguments arguments;
-    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    lb_command_arguments arguments;
+    int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
     lb_err err = LB_ERR_INIT;
     lb_probe_shape shape;
@@ -349,6 +351,6 @@ int lb_cmd_order(int argc, const char **argv)
         code = lb_command_misused("order", "%s", err.message);
     else
         code = run(&o, &shape, arguments.json);
-    lb_arguments_release(&arguments);
+    lb_command_arguments_release(&arguments);
     return code;
 }

@@ -1,5 +1,5 @@
 /* From options to a plan: see cmd_plan.h. */
-#include "cmd_plan.h"
+#include "cli/cmd_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static lb_status parse_ranks(const char *text, int32_t *ranks, uint32_t *n, lb_e
 }
 
 /* What replays several times and prints a table of its own. */
-static lb_status check_tables(const lb_replay_request *o, const lb_plan *plan, lb_err *err)
+static lb_status check_tables(const lb_cmd_plan_request *o, const lb_plan *plan, lb_err *err)
 {
     const char *name = o->routing ? "--routing-report" : "--each";
     if (plan->mode != LB_REPLAY_CHAINED)
@@ -62,7 +62,7 @@ static lb_status check_tables(const lb_replay_request *o, const lb_plan *plan, l
     return LB_OK;
 }
 
-lb_status lb_replay_request_plan(const lb_replay_request *o, lb_plan *plan, lb_err *err)
+lb_status lb_replay_request_plan(const lb_cmd_plan_request *o, lb_plan *plan, lb_err *err)
 {
     static const struct {
         const char *name;
@@ -78,7 +78,7 @@ lb_status lb_replay_request_plan(const lb_replay_request *o, lb_plan *plan, lb_e
         }
     if (!known) return lb_fail(err, LB_ERR_INVALID, "--mode %s: modes are isolated, layer, chained", o->mode);
     if (o->steps) LB_TRY(parse_steps(o->steps, plan, err));
-    LB_TRY(lb_memory_parse(o->memory, &plan->memory_bytes, err));
+    LB_TRY(lb_command_parse_memory(o->memory, &plan->memory_bytes, err));
     if (o->threads < 0 || o->worst < 0)
         return lb_fail(err, LB_ERR_INVALID, "--%s %d: expected a number from 0 on",
                        o->threads < 0 ? "threads" : "worst", o->threads < 0 ? o->threads : o->worst);
@@ -98,14 +98,14 @@ lb_status lb_replay_request_plan(const lb_replay_request *o, lb_plan *plan, lb_e
                        o->backend);
     plan->backend_all = o->backend && !strcmp(o->backend, "torch:all");
     plan->backend_selected = !o->backend;
-    if (!lb_replay_request_wants_torch(o) && (o->imports || o->python))
+    if (!lb_cmd_plan_request_wants_torch(o) && (o->imports || o->python))
         return lb_fail(err, LB_ERR_INVALID,
                        "--backend-import and --backend-python go with --backend torch or --kernel torch");
     if (o->select && !o->write) return lb_fail(err, LB_ERR_INVALID, "--select says what --write writes: give both");
     return LB_OK;
 }
 
-bool lb_replay_request_wants_torch(const lb_replay_request *o)
+bool lb_cmd_plan_request_wants_torch(const lb_cmd_plan_request *o)
 {
     bool wants = o->backend != NULL;
     for (uint32_t i = 0; i < o->swaps.n; i++)
@@ -113,9 +113,9 @@ bool lb_replay_request_wants_torch(const lb_replay_request *o)
     return wants;
 }
 
-void lb_replay_request_release(lb_replay_request *o)
+void lb_cmd_plan_request_release(lb_cmd_plan_request *o)
 {
-    lb_swap_list_release(&o->swaps);
+    lb_command_swaps_release(&o->swaps);
     free(o->mode);
     free(o->steps);
     free(o->ranks);
@@ -132,8 +132,9 @@ json_t *lb_plan_swaps_json(const lb_plan *plan)
 {
     json_t *swaps = json_array();
     for (uint32_t i = 0; i < plan->n_swaps; i++)
-        json_array_append_new(swaps, json_pack("{s:s, s:s, s:s, s:I}", "swap", lb_swap_option(plan->swaps[i].kind),
-                                               "selector", plan->swaps[i].selector, "argument", plan->swaps[i].argument,
-                                               "touched", (json_int_t)plan->touched[i]));
+        json_array_append_new(swaps,
+                              json_pack("{s:s, s:s, s:s, s:I}", "swap", lb_command_swap_option(plan->swaps[i].kind),
+                                        "selector", plan->swaps[i].selector, "argument", plan->swaps[i].argument,
+                                        "touched", (json_int_t)plan->touched[i]));
     return swaps;
 }

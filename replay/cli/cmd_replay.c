@@ -1,13 +1,14 @@
-/* lastbit replay: re-execute recorded steps, as they were or under swaps, and say how they compare with the recording. */
-#include "command_line.h"
-#include "cmd_coverage.h"
-#include "cmd_effect.h"
-#include "cmd_kernels.h"
-#include "cmd_missing.h"
-#include "cmd_plan.h"
-#include "cmd_routing.h"
-#include "cmd_switches.h"
-#include "cmd_tensorfile.h"
+/* lastbit replay: re-execute recorded steps, as they were or under swaps, and say how they compare with the
+ * recording. */
+#include "command/command_line.h"
+#include "cli/cmd_coverage.h"
+#include "cli/cmd_effect.h"
+#include "cli/cmd_kernels.h"
+#include "cli/cmd_missing.h"
+#include "cli/cmd_plan.h"
+#include "cli/cmd_routing.h"
+#include "cli/cmd_switches.h"
+#include "cli/cmd_tensorfile.h"
 
 #include <lastbit/precision.h>
 #include <math.h>
@@ -128,7 +129,7 @@ static bool watch(void *context, const lb_event *event)
     const lb_op *op = &event->program->ops[event->op];
     r->verdicts[event->verdict]++;
     if (r->table) lb_precision_table_event(r->table, event, true);
-    if (++r->done % 256 == 0) lb_progress("replaying", r->done, 0);
+    if (++r->done % 256 == 0) lb_command_progress("replaying", r->done, 0);
     lb_coverage_add(r->coverage, event);
     finding f = {event->verdict,
                  event->bound_ratio,
@@ -188,18 +189,18 @@ static json_t *table_json(const lb_precision_table *table)
     json_t *rows = json_array();
     for (uint32_t i = 0; i < table->n_rows; i++) {
         const lb_precision_row *row = &table->rows[i];
-        const lb_rounding_loss *loss = &row->loss;
-        json_array_append_new(rows,
-                              json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:f, s:o, s:o, s:[o, o]}",
-                                        "layer", row->layer, "role", lb_role_name(row->role), "format", row->format,
-                                        "tensors", (json_int_t)row->tensors, "elements", (json_int_t)loss->elements,
-                                        "nonfinite", (json_int_t)loss->nonfinite, "spoiled", (json_int_t)loss->spoiled,
-                                        "masked", (json_int_t)loss->masked, "amax", lb_effect_number(loss->amax),
-                                        "underflow", percent(loss->underflow, loss->nonzero), "overflow",
-                                        percent(loss->overflow, loss->elements), "mse",
-                                        lb_effect_number(lb_rounding_loss_mse(loss)), "sqnr",
-                                        lb_effect_number(lb_rounding_loss_sqnr(loss)), "scale",
-                                        lb_effect_number(loss->scale_low), lb_effect_number(loss->scale_high)));
+        const lb_precision_loss *loss = &row->loss;
+        json_array_append_new(
+            rows,
+            json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:f, s:o, s:o, s:[o, o]}", "layer",
+                      row->layer, "role", lb_precision_role_name(row->role), "format", row->format, "tensors",
+                      (json_int_t)row->tensors, "elements", (json_int_t)loss->elements, "nonfinite",
+                      (json_int_t)loss->nonfinite, "spoiled", (json_int_t)loss->spoiled, "masked",
+                      (json_int_t)loss->masked, "amax", lb_effect_number(loss->amax), "underflow",
+                      percent(loss->underflow, loss->nonzero), "overflow", percent(loss->overflow, loss->elements),
+                      "mse", lb_effect_number(lb_precision_loss_mse(loss)), "sqnr",
+                      lb_effect_number(lb_precision_loss_sqnr(loss)), "scale", lb_effect_number(loss->scale_low),
+                      lb_effect_number(loss->scale_high)));
     }
     return rows;
 }
@@ -287,14 +288,14 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
         printf("  %llu of them by another order of additions than lastbit's own, tried where no bytes were kept\n",
                (unsigned long long)s->regenerated);
     printf("verdict: ");
-    lb_print_verdict(lb_verdict_name(s->verdict), 0);
+    lb_command_print_verdict(lb_verdict_name(s->verdict), 0);
     putchar('\n');
     if (s->undecided) printf("undecided: %s\n", s->undecided_at);
     if (*s->note) printf("%s\n", s->note);
     for (uint32_t i = 0; i < plan->n_swaps; i++)
         if (!plan->touched[i])
-            printf("--%s %s%s%s concerned nothing\n", lb_swap_option(plan->swaps[i].kind), plan->swaps[i].selector,
-                   *plan->swaps[i].argument ? "=" : "", plan->swaps[i].argument);
+            printf("--%s %s%s%s concerned nothing\n", lb_command_swap_option(plan->swaps[i].kind),
+                   plan->swaps[i].selector, *plan->swaps[i].argument ? "=" : "", plan->swaps[i].argument);
     if (s->verdict == LB_VERDICT_SWAPPED)
         printf("  what a swap does is said, not judged%s\n",
                r->effects ? ":" : "; --mode chained says what becomes of it");
@@ -312,7 +313,7 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
     for (uint32_t i = 0; i < r->n_worst; i++) {
         const finding *f = &r->worst[i];
         char ratio[16], apart[16];
-        lb_print_verdict(lb_verdict_name(f->verdict), 10);
+        lb_command_print_verdict(lb_verdict_name(f->verdict), 10);
         printf(" %10s %10s  %-6u %-28s %s (%s, step %lld, rank %d)\n", known_text(f->ratio, ratio),
                known_text(f->max_abs, apart), f->index, f->op, *f->layer ? f->layer : "-", f->phase, (long long)f->step,
                (int)f->rank);
@@ -323,10 +324,10 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
 /* The numbers of a row are those of finite elements. */
 static void print_nonfinite(const lb_precision_row *row)
 {
-    const lb_rounding_loss *loss = &row->loss;
+    const lb_precision_loss *loss = &row->loss;
     if (!loss->nonfinite && !loss->spoiled) return;
     printf("%s %s, %s: %llu elements are NaN or infinite before rounding", *row->layer ? row->layer : "-",
-           lb_role_name(row->role), row->format, (unsigned long long)loss->nonfinite);
+           lb_precision_role_name(row->role), row->format, (unsigned long long)loss->nonfinite);
     if (loss->masked) printf("; %llu of them are finite after it", (unsigned long long)loss->masked);
     if (loss->spoiled)
         printf("; %llu finite ones are NaN or infinite after it, for their scale is",
@@ -345,10 +346,10 @@ static void print_table(const lb_precision_table *table)
            "mse", "SQNR dB", "scale");
     for (uint32_t i = 0; i < table->n_rows; i++) {
         const lb_precision_row *row = &table->rows[i];
-        const lb_rounding_loss *loss = &row->loss;
+        const lb_precision_loss *loss = &row->loss;
         printf("%-36s %-8s %-22s %9.3g %9.3f %9.3f %9.3g %8.2f  ", *row->layer ? row->layer : "-",
-               lb_role_name(row->role), row->format, loss->amax, percent(loss->underflow, loss->nonzero),
-               percent(loss->overflow, loss->elements), lb_rounding_loss_mse(loss), lb_rounding_loss_sqnr(loss));
+               lb_precision_role_name(row->role), row->format, loss->amax, percent(loss->underflow, loss->nonzero),
+               percent(loss->overflow, loss->elements), lb_precision_loss_mse(loss), lb_precision_loss_sqnr(loss));
         if (loss->scale_low == loss->scale_high)
             printf("%.3g\n", loss->scale_high);
         else
@@ -367,7 +368,7 @@ static void print_table(const lb_precision_table *table)
     if (!table->n_effects) printf("no loss: no backward starts from one in these steps\n");
 }
 
-/* ---- the command -------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 /* The same replay without any swap: what the loss is compared with. */
 static lb_status run_plain(lb_replay *replay, const lb_plan *plan, report *r, lb_err *err)
@@ -382,7 +383,7 @@ static lb_status run_plain(lb_replay *replay, const lb_plan *plan, report *r, lb
     return lb_replay_run(replay, &plain, &observer, NULL, err);
 }
 
-static lb_status open_backend(const lb_replay_request *o, lb_plan *plan, lb_err *err)
+static lb_status open_backend(const lb_cmd_plan_request *o, lb_plan *plan, lb_err *err)
 {
     uint32_t n = 0;
     while (o->imports && o->imports[n]) n++;
@@ -401,7 +402,7 @@ static bool nothing_happened(const lb_plan *plan)
     return true;
 }
 
-static int run(const char *path, const lb_replay_request *o, bool json)
+static int run(const char *path, const lb_cmd_plan_request *o, bool json)
 {
     lb_err err = LB_ERR_INIT;
     lb_plan plan;
@@ -431,7 +432,7 @@ static int run(const char *path, const lb_replay_request *o, bool json)
         return status == LB_OK ? LB_EXIT_SAME : lb_command_fail("replay", &err);
     }
     if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
-    if (status == LB_OK && lb_replay_request_wants_torch(o)) status = open_backend(o, &plan, &err);
+    if (status == LB_OK && lb_cmd_plan_request_wants_torch(o)) status = open_backend(o, &plan, &err);
     bool routers_differ = false, ended = false;
     if (status == LB_OK && o->routing)
         status = lb_routing_print(capture, replay, &plan, r.room, json, &routers_differ, &err);
@@ -444,7 +445,7 @@ static int run(const char *path, const lb_replay_request *o, bool json)
     if (status == LB_OK && !o->routing && !o->each && !summary.ops && !summary.views)
         status = lb_fail(&err, LB_ERR_NOT_CAPTURED,
                          "%s: these are tensors only: no op was recorded that could be run again", path);
-    lb_progress_end();
+    lb_command_progress_end();
     if (r.file) {
         lb_status closed = lb_tensorfile_close(r.file, status == LB_OK, status == LB_OK ? &err : NULL);
         if (status == LB_OK) status = closed;
@@ -463,7 +464,7 @@ static int run(const char *path, const lb_replay_request *o, bool json)
             r.effects = NULL;
         }
         if (json)
-            lb_print_json("replay", as_json(&plan, &summary, &r, o->coverage));
+            lb_command_print_json("replay", as_json(&plan, &summary, &r, o->coverage));
         else
             print_text(&plan, &summary, &r, o->coverage);
         if (r.table && !json) print_table(r.table);
@@ -487,8 +488,8 @@ static int run(const char *path, const lb_replay_request *o, bool json)
 
 int lb_cmd_replay(int argc, const char **argv)
 {
-    lb_replay_request o = {.worst = WORST};
-    const struct poptOption *swaps = lb_swap_options(&o.swaps);
+    lb_cmd_plan_request o = {.worst = WORST};
+    const struct poptOption *swaps = lb_command_swaps_table(&o.swaps);
     const struct poptOption options[] = {
         {"mode", 'm', POPT_ARG_STRING, &o.mode, 0,
          "isolated (default): each op from its recorded inputs, which leaves no room for routing, source, skip, muon "
@@ -560,13 +561,13 @@ int lb_cmd_replay(int argc, const char **argv)
         .max_args = 1};
     lb_command with_options = command;
     with_options.options = options;
-    lb_arguments arguments;
-    int code = lb_arguments_parse(&with_options, argc, argv, &arguments);
+    lb_command_arguments arguments;
+    int code = lb_command_arguments_parse(&with_options, argc, argv, &arguments);
     if (code < 0) {
         code = o.swaps.err.status != LB_OK ? lb_command_misused("replay", "%s", o.swaps.err.message)
                                            : run(arguments.args[0], &o, arguments.json);
-        lb_arguments_release(&arguments);
+        lb_command_arguments_release(&arguments);
     }
-    lb_replay_request_release(&o);
+    lb_cmd_plan_request_release(&o);
     return code;
 }

@@ -1,7 +1,7 @@
 /* Printing routing replay: see cmd_routing.h. */
-#include "cmd_routing.h"
+#include "cli/cmd_routing.h"
 
-#include "cmd_plan.h"
+#include "cli/cmd_plan.h"
 
 #include <lastbit/routing.h>
 
@@ -16,7 +16,7 @@ static json_t *as_json(const lb_routing_report *r, const lb_plan *plan, uint32_t
     return json_pack("{s:s, s:o, s:o}", "mode", "chained", "swaps", lb_plan_swaps_json(plan), "routing", routing);
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------------------ */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 static lb_status print_text(const lb_routing_report *r, const lb_plan *plan, uint32_t most, lb_err *err)
 {
@@ -24,7 +24,7 @@ static lb_status print_text(const lb_routing_report *r, const lb_plan *plan, uin
     if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
     printf("routing replay: chained, with the routing recomputed and with parts of it as recorded\n");
     for (uint32_t i = 0; i < plan->n_swaps; i++)
-        printf("  --%s %s%s%s%s\n", lb_swap_option(plan->swaps[i].kind), plan->swaps[i].selector,
+        printf("  --%s %s%s%s%s\n", lb_command_swap_option(plan->swaps[i].kind), plan->swaps[i].selector,
                *plan->swaps[i].argument && *plan->swaps[i].selector ? "=" : "", plan->swaps[i].argument,
                plan->touched[i] ? "" : " concerned nothing");
     if (!plan->n_swaps)
@@ -42,7 +42,7 @@ lb_status lb_routing_print(lb_capture *capture, lb_replay *replay, const lb_plan
     *differs = false;
     for (uint32_t i = 0; i < r.n_layers; i++) *differs |= r.layers[i].router_differences > 0;
     if (status == LB_OK && json)
-        lb_print_json("replay", as_json(&r, plan, most));
+        lb_command_print_json("replay", as_json(&r, plan, most));
     else if (status == LB_OK)
         status = print_text(&r, plan, most, err);
     lb_routing_report_release(&r);

@@ -1,7 +1,7 @@
 /* Printing what each swap does: see cmd_switches.h. */
-#include "cmd_switches.h"
+#include "cli/cmd_switches.h"
 
-#include "cmd_plan.h"
+#include "cli/cmd_plan.h"
 
 #include <lastbit/switches.h>
 
@@ -13,7 +13,8 @@
 
 static json_t *move_json(lb_switch_move move)
 {
-    return json_pack("{s:o, s:o}", "output", lb_json_finite(move.output), "loss", lb_json_finite(move.loss));
+    return json_pack("{s:o, s:o}", "output", lb_command_json_finite(move.output), "loss",
+                     lb_command_json_finite(move.loss));
 }
 
 static json_t *as_json(const lb_switch_table *t, const lb_plan *plan)
@@ -63,7 +64,7 @@ static void print_notes(const lb_switch_table *t, const lb_plan *plan)
     for (uint32_t i = 0; i < t->n_swaps; i++)
         if (!plan->touched[i])
             printf("--%s %s%s%s touches nothing here: `lastbit replay CAPTURE --kernels` lists what can be changed\n",
-                   lb_swap_option(plan->swaps[i].kind), plan->swaps[i].selector,
+                   lb_command_swap_option(plan->swaps[i].kind), plan->swaps[i].selector,
                    *plan->swaps[i].selector && *plan->swaps[i].argument ? "=" : "", plan->swaps[i].argument);
 }
 
@@ -78,7 +79,7 @@ static void print_text(const lb_switch_table *t, const lb_plan *plan)
         for (uint32_t i = 0; i < t->n_swaps; i++) {
             char text[160];
             const lb_swap *s = &plan->swaps[i];
-            snprintf(text, sizeof text, "--%s %s%s%s", lb_swap_option(s->kind), s->selector,
+            snprintf(text, sizeof text, "--%s %s%s%s", lb_command_swap_option(s->kind), s->selector,
                      *s->selector && *s->argument ? "=" : "", s->argument);
             printf("%-52s %8llu", text, (unsigned long long)plan->touched[i]);
             print_moves(e->alone[i], t->n_swaps > 1 ? &e->without[i] : NULL);
@@ -97,7 +98,7 @@ lb_status lb_switches_print(lb_capture *capture, lb_replay *replay, const lb_pla
     *undecided = false;
     for (uint32_t i = 0; status == LB_OK && i < t.n_swaps; i++) *undecided |= t.undecided[i];
     if (status == LB_OK && json)
-        lb_print_json("replay", as_json(&t, plan));
+        lb_command_print_json("replay", as_json(&t, plan));
     else if (status == LB_OK)
         print_text(&t, plan);
     lb_switch_table_release(&t);

@@ -1,5 +1,5 @@
 /* Computed values as a safetensors file: see cmd_tensorfile.h. */
-#include "cmd_tensorfile.h"
+#include "cli/cmd_tensorfile.h"
 
 #include <errno.h>
 #include <lastbit/json_text.h>

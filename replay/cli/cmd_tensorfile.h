@@ -1,10 +1,10 @@
 /* What `lastbit replay --write` leaves: computed values as one safetensors file, which Python and lastbit itself read.
  *
- * Tensors are named stepS.rankR.opI.N: result N (results first, then written values) of op I of the recorded program, in the
- * dtype in which replay held it. The metadata tells of every stepS.rankR.opI what it is, and of named values their names (a
- * gradient's is grad:PARAMETER).
- * The file is complete or not there: what was called so before stays until then. Its header stands before the tensors and is known after
- * them, so that they lie in a file without a name meanwhile. */
+ * Tensors are named stepS.rankR.opI.N: result N (results first, then written values) of op I of the recorded program,
+ * in the dtype in which replay held it. The metadata tells of every stepS.rankR.opI what it is, and of named values
+ * their names (a gradient's is grad:PARAMETER). The file is complete or not there: what was called so before stays
+ * until then. Its header stands before the tensors and is known after them, so that they lie in a file without a name
+ * meanwhile. */
 #ifndef LB_CMD_TENSORFILE_H
 #define LB_CMD_TENSORFILE_H
 

@@ -1,5 +1,5 @@
 /* Finding composites: see lastbit/composite.h. The recognisers are in composite_KIND.c. */
-#include "recogniser.h"
+#include "composites/recogniser.h"
 
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@ lb_status lb_composites_find(const lb_program *program, lb_composites *composite
 {
     *composites = (lb_composites){0};
     lb_recogniser trace = {.program = program, .found = composites, .err = err};
-    LB_TRY(lb_flow_new(program, &trace.flow, err));
+    LB_TRY(lb_slice_flow_new(program, &trace.flow, err));
     static lb_status (*const recognisers[])(lb_recogniser *) = {
         lb_recogniser_norms,        lb_recogniser_allreduce_norms, lb_recogniser_attention,   lb_recogniser_finalise,
         lb_recogniser_layer_norms,  lb_recogniser_gates,           lb_recogniser_ropes,       lb_recogniser_routers,
@@ -23,7 +23,7 @@ lb_status lb_composites_find(const lb_program *program, lb_composites *composite
     lb_status status = LB_OK;
     for (size_t i = 0; status == LB_OK && i < sizeof recognisers / sizeof *recognisers; i++)
         status = recognisers[i](&trace);
-    lb_flow_free(trace.flow);
+    lb_slice_flow_free(trace.flow);
     if (status != LB_OK)
         lb_composites_release(composites);
     else if (composites->n)

@@ -2,12 +2,12 @@
  *
  *      q k' ─ × scale ─ tanh cap? ─ + mask, or fill ─ cast? ─ softmax ─ cast? ─ × v ─ cast?
  *
- * Between the mask and the softmax one more score per head may be put behind the row (gpt_oss' sinks), of which the maximum is taken off
- * first, and whose probability no value meets.
+ * Between the mask and the softmax one more score per head may be put behind the row (gpt_oss' sinks), of which the
+ * maximum is taken off first, and whose probability no value meets.
  *
- * Copies in front that keep the elements in their order (expanded heads made dense, casts to f32) and factors of q and k before the
- * product (torch's math form) are part of it. */
-#include "recogniser.h"
+ * Copies in front that keep the elements in their order (expanded heads made dense, casts to f32) and factors of q and
+ * k before the product (torch's math form) are part of it. */
+#include "composites/recogniser.h"
 
 #include <string.h>
 
@@ -23,7 +23,7 @@ static void take(attention *a, uint32_t op)
     if (a->n_ops < MOST_OPS) a->ops[a->n_ops++] = op;
 }
 
-/* ---- operands of products --------------------------------------------------------------------------------------------------- */
+/* ---- operands of products ---------------------------------------------------------------------------------------- */
 
 static lb_layout turned_layout(const lb_layout *layout)
 {
@@ -91,7 +91,7 @@ static bool is_product(const lb_recogniser *t, uint32_t op)
     return op != LB_NONE && lb_recogniser_is_any(t, op, products);
 }
 
-/* ---- between the products ----------------------------------------------------------------------------------------------------- */
+/* ---- between the products ---------------------------------------------------------------------------------------- */
 
 /* The product behind `r`, at most through the ops named above; LB_NONE. */
 static uint32_t scores(const lb_recogniser *t, attention *a, lb_reading r)
@@ -228,7 +228,7 @@ static lb_status written_out(lb_recogniser *t, uint32_t softmax)
     return lb_recogniser_add(t, c, a.ops, a.n_ops);
 }
 
-/* ---- one op ------------------------------------------------------------------------------------------------------------------- */
+/* ---- one op ------------------------------------------------------------------------------------------------------ */
 
 static void argument(const lb_recogniser *t, uint32_t op, const char *name, uint32_t *value)
 {

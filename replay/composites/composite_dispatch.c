@@ -2,8 +2,9 @@
  *
  *   order = argsort(ids.flatten()); y = x[order // slots]
  *
- * as Hugging Face's `grouped_mm` and megablocks-like layers write it. The order goes on to the weights, and to putting things back. */
-#include "recogniser.h"
+ * as Hugging Face's `grouped_mm` and megablocks-like layers write it. The order goes on to the weights, and to putting
+ * things back. */
+#include "composites/recogniser.h"
 
 static uint32_t same_elements(const lb_recogniser *t, lb_reading r)
 {

@@ -1,15 +1,17 @@
 /* Recognises where a mixture of experts puts its experts' outputs together.
  *
- *   one expert after the other      acc = 0; for every expert: acc.index_add_(0, tokens, out * weights[tokens, slots, None])
- *                                   or rows[tokens, slots] = out * weights[tokens, slots, None], then rows.sum(1)
+ *   one expert after the other      acc = 0; for every expert: acc.index_add_(0, tokens, out * weights[tokens, slots,
+ *                                   None]) or rows[tokens, slots] = out * weights[tokens, slots, None], then
+ *                                   rows.sum(1)
  *   all at once                     (out * weights[:, None])[rows]?.view(tokens, slots, hidden).sum(1)
- *   one slot after the other        acc = out[:, i] * weights[:, i, None] + out[:, k] * weights[:, k, None] + …, from 0 or not
+ *   one slot after the other        acc = out[:, i] * weights[:, i, None] + out[:, k] * weights[:, k, None] + …, from 0
+ *                                   or not
  *
- * as Hugging Face's `eager`, and its `grouped_mm` and `batched_mm`, write it, and as people write it by hand: with casts around the
- * products, in any order of the slots. */
-#include "recogniser.h"
+ * as Hugging Face's `eager`, and its `grouped_mm` and `batched_mm`, write it, and as people write it by hand: with
+ * casts around the products, in any order of the slots. */
+#include "composites/recogniser.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +39,7 @@ typedef struct finalise {
     uint32_t *ops, n_ops, *list, n_list;
 } finalise;
 
-/* ---- one expert after the other ---------------------------------------------------------------------------------------------- */
+/* ---- one expert after the other ---------------------------------------------------------------------------------- */
 
 static bool grow(finalise *f)
 {
@@ -48,8 +50,8 @@ static bool grow(finalise *f)
     return ops && list;
 }
 
-/* out, tokens and slots of a product `value` = out * weights[tokens, slots], which `op` puts where it belongs. `by_slot`: as it says;
- * nothing: as the weights say. */
+/* out, tokens and slots of a product `value` = out * weights[tokens, slots], which `op` puts where it belongs.
+ * `by_slot`: as it says; nothing: as the weights say. */
 static bool take_product(const lb_recogniser *t, finalise *f, uint32_t op, lb_reading value, lb_reading tokens,
                          lb_reading slots)
 {
@@ -124,7 +126,8 @@ static bool is_over_slots(const lb_recogniser *t, uint32_t sum)
     return d->tag == LB_ARG_INT && (d->u.i == 1 || d->u.i == -2);
 }
 
-/* All experts from `zeros` on, by ops of that name; `*last`: the last of them. f->n_list is 0 when one of them is something else. */
+/* All experts from `zeros` on, by ops of that name; `*last`: the last of them. f->n_list is 0 when one of them is
+ * something else. */
 static lb_status take_experts(lb_recogniser *t, finalise *f, uint32_t zeros, const char *name,
                               bool (*take)(const lb_recogniser *, finalise *, uint32_t), uint32_t *last)
 {
@@ -168,7 +171,7 @@ static lb_status one_by_one(lb_recogniser *t, uint32_t zeros)
     return status;
 }
 
-/* ---- all at once ------------------------------------------------------------------------------------------------------------------ */
+/* ---- all at once ------------------------------------------------------------------------------------------------- */
 
 /* The experts behind the rows: what was sorted to make them, or what picked a weight matrix for each. */
 static void find_ids(const lb_recogniser *t, lb_composite *c, uint32_t mul, uint32_t reorder)
@@ -244,7 +247,7 @@ static lb_status at_once(lb_recogniser *t, uint32_t sum)
     return lb_recogniser_add(t, &c, ops, reorder == LB_NONE ? 2 : 3);
 }
 
-/* ---- one slot after the other ----------------------------------------------------------------------------------------------------- */
+/* ---- one slot after the other ------------------------------------------------------------------------------------ */
 
 typedef struct slots {
     const lb_recogniser *t;
@@ -254,7 +257,8 @@ typedef struct slots {
     uint64_t seen;
 } slots;
 
-/* Of which part of `*whole`, all that one op gave, is a reading slot `*slot`? Its rows are `step` apart, and `size` long. */
+/* Of which part of `*whole`, all that one op gave, is a reading slot `*slot`? Its rows are `step` apart, and `size`
+ * long. */
 static bool take_window(const slots *s, lb_reading part, int64_t size, uint32_t *whole, int64_t *slot)
 {
     const lb_recogniser *t = s->t;

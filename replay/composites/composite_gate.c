@@ -1,9 +1,9 @@
-/* Recognises gated activations, act(gate) up: the activation as an op of torch or written out, or all as one op; and with them the two
- * products that made gate and up from the same x. */
-#include "recogniser.h"
+/* Recognises gated activations, act(gate) up: the activation as an op of torch or written out, or all as one op; and
+ * with them the two products that made gate and up from the same x. */
+#include "composites/recogniser.h"
 
-#include "ops.h"
-#include "gate_pattern.h"
+#include "kernel/ops.h"
+#include "composites/gate_pattern.h"
 
 #include <string.h>
 

@@ -2,11 +2,12 @@
  *
  *      x ─ x - mean over the last dimension ─ / sqrt(variance + eps) ─ × weight ─ + bias
  *
- * The variance is the mean square of what is left without the mean, the mean square of x less that of the mean, or torch's var; its root
- * may be torch's std. The weight may also meet x - mean before the root does. As with RMSNorm the root is what is looked for. */
-#include "norm_parts.h"
+ * The variance is the mean square of what is left without the mean, the mean square of x less that of the mean, or
+ * torch's var; its root may be torch's std. The weight may also meet x - mean before the root does. As with RMSNorm the
+ * root is what is looked for. */
+#include "composites/norm_parts.h"
 
-/* ---- the variance --------------------------------------------------------------------------------------------------------- */
+/* ---- the variance ------------------------------------------------------------------------------------------------ */
 
 static const lb_reading nothing = {LB_NONE, LB_NONE};
 
@@ -77,7 +78,7 @@ static lb_reading spread_of(const lb_recogniser *t, const lb_norm_root *root, lb
     return x;
 }
 
-/* ---- behind the root ------------------------------------------------------------------------------------------------------ */
+/* ---- behind the root --------------------------------------------------------------------------------------------- */
 
 static bool takes_weight(const lb_recogniser *t, lb_norm_parts *n, lb_reading weight, uint32_t normal)
 {
@@ -177,7 +178,7 @@ static lb_status written_out(lb_recogniser *t, uint32_t op)
     return LB_OK;
 }
 
-/* ---- one op --------------------------------------------------------------------------------------------------------------- */
+/* ---- one op ------------------------------------------------------------------------------------------------------ */
 
 static lb_status single(lb_recogniser *t, uint32_t i)
 {

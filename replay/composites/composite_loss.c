@@ -4,7 +4,7 @@
  *      log_softmax ─ gather, or index ─ neg ─ mean       neg before the mean or behind it; a sum, also divided by the number of rows
  *      logsumexp(x) - gather(x) ─ mean                   the other way round with neg
  */
-#include "recogniser.h"
+#include "composites/recogniser.h"
 
 enum { MOST_OPS = 12 };
 
@@ -31,7 +31,7 @@ static const lb_layout *layout_of(const lb_recogniser *t, lb_reading r)
     return &lb_recogniser_value(t, r.value)->layout;
 }
 
-/* ---- as two ops ----------------------------------------------------------------------------------------------------------- */
+/* ---- as two ops -------------------------------------------------------------------------------------------------- */
 
 static lb_status two_ops(lb_recogniser *t, uint32_t i)
 {
@@ -55,7 +55,7 @@ static lb_status two_ops(lb_recogniser *t, uint32_t i)
     return lb_recogniser_add(t, &c, ops, 2);
 }
 
-/* ---- written out: one number per row ---------------------------------------------------------------------------------------- */
+/* ---- written out: one number per row ----------------------------------------------------------------------------- */
 
 /* 0, 1, … of as many rows as x has; made here. */
 static bool counts_rows(loss *l, lb_reading r, const lb_layout *x)
@@ -137,7 +137,7 @@ static lb_reading of_logsumexp(loss *l, lb_reading r, int *sign)
     return nothing;
 }
 
-/* ---- written out: of all rows ----------------------------------------------------------------------------------------------- */
+/* ---- written out: of all rows ------------------------------------------------------------------------------------ */
 
 /* Steps over a neg before the mean. */
 static lb_reading unsigned_of(loss *l, lb_reading r, int *sign)
@@ -159,7 +159,8 @@ static bool reduces_all(const lb_recogniser *t, uint32_t op)
            lb_recogniser_value(t, x.value)->dtype == lb_recogniser_value(t, y)->dtype;
 }
 
-/* From the mean or sum on: neg, and a sum's division by the number of rows. The last op; *sign becomes what it is there. */
+/* From the mean or sum on: neg, and a sum's division by the number of rows. The last op; *sign becomes what it is
+ * there. */
 static uint32_t follow(loss *l, uint32_t op, int64_t rows, int *sign)
 {
     for (uint32_t user; lb_recogniser_users(l->t, op, &user, 1) == 1; op = user) {

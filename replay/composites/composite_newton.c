@@ -2,8 +2,9 @@
  *
  *      A = X X'     B = b A + c A A     X ← a X + B X
  *
- * with addmm (torch.optim.Muon), or every product, factor and sum an op of its own. Coefficients may change from step to step. */
-#include "recogniser.h"
+ * with addmm (torch.optim.Muon), or every product, factor and sum an op of its own. Coefficients may change from step
+ * to step. */
+#include "composites/recogniser.h"
 
 #include <string.h>
 
@@ -32,7 +33,7 @@ static uint32_t user(const lb_recogniser *t, uint32_t from, const char *name, ui
 {
     for (uint32_t e = t->flow->first_use[from]; e < t->flow->first_use[from + 1]; e++) {
         const uint32_t op = t->flow->uses[e];
-        if (lb_op_defines(t->program, &t->program->ops[op]) && lb_recogniser_is(t, op, name) &&
+        if (lb_slice_op_defines(t->program, &t->program->ops[op]) && lb_recogniser_is(t, op, name) &&
             lb_recogniser_maker(t, lb_recogniser_arg(t, op, arg)) == from)
             return op;
     }

@@ -1,18 +1,19 @@
-/* Recognises RMSNorm: written out, as one op of torch, or as a custom op; with and without the residual addition before it.
+/* Recognises RMSNorm: written out, as one op of torch, or as a custom op; with and without the residual addition before
+ * it.
  *
  *      x ─ cast? ─ square ─ mean over the last dimension ─ + eps ─ rsqrt ─ × x ─ cast? ─ × (offset + weight) ─ cast?
  *      x ─ 2-norm over the last dimension ─ at least eps ─ x / that ─ × sqrt(size of a row) ─ × (offset + weight)
  *
- * The root is what is looked for (norm_parts.h has its spellings); what stands before it must be exactly this, behind it is taken what
- * still belongs to the same call. */
-#include "norm_parts.h"
+ * The root is what is looked for (norm_parts.h has its spellings); what stands before it must be exactly this, behind
+ * it is taken what still belongs to the same call. */
+#include "composites/norm_parts.h"
 
-#include "ops.h"
+#include "kernel/ops.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- before the root ------------------------------------------------------------------------------------------------------ */
+/* ---- before the root --------------------------------------------------------------------------------------------- */
 
 static lb_reading mean_square(const lb_recogniser *t, lb_reading variance, lb_norm_parts *n)
 {
@@ -24,8 +25,8 @@ static lb_reading mean_square(const lb_recogniser *t, lb_reading variance, lb_no
     return x;
 }
 
-/* x of its 2-norm over the last dimension, or of the norm times a number. `*times`: what the norm has to be multiplied with to become the
- * root of the mean square. */
+/* x of its 2-norm over the last dimension, or of the norm times a number. `*times`: what the norm has to be multiplied
+ * with to become the root of the mean square. */
 static lb_reading of_norm(const lb_recogniser *t, uint32_t op, lb_norm_parts *n, double *times)
 {
     const lb_reading nothing = {LB_NONE, LB_NONE};
@@ -44,8 +45,8 @@ static lb_reading of_norm(const lb_recogniser *t, uint32_t op, lb_norm_parts *n,
     return x;
 }
 
-/* The x whose mean square stands in the root, eps as the root of the mean square has it. `*factor`: what x over the root has to be
- * multiplied with yet. */
+/* The x whose mean square stands in the root, eps as the root of the mean square has it. `*factor`: what x over the
+ * root has to be multiplied with yet. */
 static lb_reading spread_of(const lb_recogniser *t, uint32_t op, lb_norm_parts *n, bool *divides, double *factor)
 {
     const lb_reading nothing = {LB_NONE, LB_NONE};
@@ -58,7 +59,7 @@ static lb_reading spread_of(const lb_recogniser *t, uint32_t op, lb_norm_parts *
     return x;
 }
 
-/* ---- behind the root ------------------------------------------------------------------------------------------------------ */
+/* ---- behind the root --------------------------------------------------------------------------------------------- */
 
 /* The other operand of the product, when it is the x that was squared. */
 static bool normalises(const lb_recogniser *t, uint32_t op, uint32_t root, bool divides, lb_reading x,
@@ -97,8 +98,8 @@ static bool near(double x, double y)
     return fabs(x - y) <= 1e-6 * fabs(y);
 }
 
-/* From the normalised x on: a cast, the factor that is still to come, the weight, a cast, as long as nothing else reads what lies
- * between. False: the factor did not come. */
+/* From the normalised x on: a cast, the factor that is still to come, the weight, a cast, as long as nothing else reads
+ * what lies between. False: the factor did not come. */
 static bool follow(const lb_recogniser *t, lb_norm_parts *n, uint32_t op, double factor)
 {
     for (bool weighted = false, whole = near(factor, 1);;) {
@@ -127,7 +128,7 @@ static bool follow(const lb_recogniser *t, lb_norm_parts *n, uint32_t op, double
     }
 }
 
-/* ---- the residual addition ------------------------------------------------------------------------------------------------ */
+/* ---- the residual addition --------------------------------------------------------------------------------------- */
 
 static lb_status add_with_residual(lb_recogniser *t, const lb_norm_parts *found, lb_reading x)
 {
@@ -172,7 +173,7 @@ static lb_status written_out(lb_recogniser *t, uint32_t op)
     return LB_OK;
 }
 
-/* ---- one op ----------------------------------------------------------------------------------------------------------------- */
+/* ---- one op ------------------------------------------------------------------------------------------------------ */
 
 static bool reading_named(const lb_recogniser *t, uint32_t op, const char *name, uint32_t *value)
 {
@@ -229,7 +230,7 @@ lb_status lb_recogniser_norms(lb_recogniser *t)
     return LB_OK;
 }
 
-/* ---- behind a collective ------------------------------------------------------------------------------------------------------ */
+/* ---- behind a collective ----------------------------------------------------------------------------------------- */
 
 /* The all-reduce whose result `value` is, as the op that adds it reads it; behind a wait, where there is one. */
 static uint32_t all_reduce(const lb_recogniser *t, uint32_t add, uint32_t value)

@@ -1,13 +1,14 @@
 /* Recognises selective scans that are written step by step, a loop over time whose outputs, or states, are stacked.
  *
- *   whole       h = E[:, i] h + D[:, i]                               E = exp(e) and D for all of time: Mamba in Hugging Face, its slow
+ *   whole       h = E[:, i] h + D[:, i]                               E = exp(e) and D for all of time: Mamba in
+ *               Hugging Face, its slow
  *                                                                    path, mamba-minimal, selective_scan_ref
  *   in the loop h = exp(dt_i A) h + dt_i B_i u_i                     dt, B and u for all of time, the rest for a step
- *   both        y_i = sum of h C_i over states, a product of matrices or of elements; in the loop also plus S u_i. Or states are stacked,
- *               and the sum is one for all steps (mamba.py)
+ *   both        y_i = sum of h C_i over states, a product of matrices or of elements; in the loop also plus S u_i. Or
+ *               states are stacked, and the sum is one for all steps (mamba.py)
  *
  * Every step has to be the same formula on the next slices, from a state of zeros on. */
-#include "scan_parts.h"
+#include "composites/scan_parts.h"
 
 static const lb_reading nothing = {LB_NONE, LB_NONE};
 
@@ -26,7 +27,7 @@ typedef struct step {
     lb_reading decay, drive, c, skip, u;
 } step;
 
-/* ---- slices ----------------------------------------------------------------------------------------------------------------- */
+/* ---- slices ------------------------------------------------------------------------------------------------------ */
 
 /* `part` is whole[…, i, …] along dimension `axis`. */
 static bool is_slice(const lb_recogniser *t, uint32_t part, uint32_t whole, int axis, int64_t i)
@@ -76,7 +77,7 @@ static bool has_shape(const recurrence *r, lb_reading part, int64_t channels, in
     return l->ndim == 3 && l->shape[0] == r->batch && l->shape[1] == channels && l->shape[2] == states;
 }
 
-/* ---- reading a step ----------------------------------------------------------------------------------------------------------- */
+/* ---- reading a step ---------------------------------------------------------------------------------------------- */
 
 /* h and C of the sum over states of h C: operands of a product of matrices, or of elements. */
 static bool read_sum(const lb_recogniser *t, uint32_t op, lb_reading *h, lb_reading *c, uint32_t before)
@@ -143,7 +144,7 @@ static bool reads_next(recurrence *r, const step *s, int64_t i)
     return s->c.op == LB_NONE || is_next(r, LB_SCAN_C, s->c, r->states, i);
 }
 
-/* ---- whole -------------------------------------------------------------------------------------------------------------------- */
+/* ---- whole ------------------------------------------------------------------------------------------------------- */
 
 /* E and D of the first step: results with time among their dimensions. */
 static bool begins_whole(recurrence *r, const step *s)
@@ -169,7 +170,7 @@ static bool goes_on_whole(recurrence *r, const step *s, int64_t i)
            is_slice(r->t, s->drive.value, r->composite.inputs[LB_SCAN_U], r->axis, i) && reads_next(r, s, i);
 }
 
-/* ---- in the loop -------------------------------------------------------------------------------------------------------------- */
+/* ---- in the loop ------------------------------------------------------------------------------------------------- */
 
 static bool begins_inside(recurrence *r, const step *s)
 {
@@ -230,7 +231,7 @@ static bool skips_on(recurrence *r, const step *s, int64_t i)
     return false;
 }
 
-/* ---- all steps ---------------------------------------------------------------------------------------------------------------- */
+/* ---- all steps --------------------------------------------------------------------------------------------------- */
 
 static int stacked_along(const lb_recogniser *t, uint32_t stack)
 {
@@ -264,9 +265,10 @@ static lb_status outputs_stacked(lb_recogniser *t, recurrence *r, uint32_t stack
     return lb_recogniser_add_between(t, &r->composite, stack, &added);
 }
 
-/* ---- stacked states ----------------------------------------------------------------------------------------------------------- */
+/* ---- stacked states ---------------------------------------------------------------------------------------------- */
 
-/* Whether x shows the elements of y in their order, y (batch, time, states): both dense, or in the same places but for dimensions of one. */
+/* Whether x shows the elements of y in their order, y (batch, time, states): both dense, or in the same places but for
+ * dimensions of one. */
 static bool same_order(const lb_layout *x, const lb_layout *y)
 {
     int from = 0;

@@ -1,5 +1,6 @@
-/* Recognises rotary embedding as Hugging Face writes it: x cos + cat(-x2, x1) sin, x1 and x2 the halves of the last dimension. */
-#include "recogniser.h"
+/* Recognises rotary embedding as Hugging Face writes it: x cos + cat(-x2, x1) sin, x1 and x2 the halves of the last
+ * dimension. */
+#include "composites/recogniser.h"
 
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* Recognises routers: a softmax over experts and the best of it, perhaps divided by their sum; or the best logits and a softmax over them. */
-#include "recogniser.h"
+/* Recognises routers: a softmax over experts and the best of it, perhaps divided by their sum; or the best logits and a
+ * softmax over them. */
+#include "composites/recogniser.h"
 
 static lb_status one(lb_recogniser *t, uint32_t topk)
 {

@@ -1,12 +1,14 @@
-/* Recognises selective scans, h = exp(e) h + dt B u and y = C h, where they are written out for all of time at once; composite_recurrence.c
- * does where they are written step by step.
+/* Recognises selective scans, h = exp(e) h + dt B u and y = C h, where they are written out for all of time at once;
+ * composite_recurrence.c does where they are written step by step.
  *
- *   pair by pair   y = (C B' * exp(c_t - c_s masked) * dt) u, with c the cumulative sum of e    the masked product of Mamba-2,
- *                  or with tril((C exp(c)) (B exp(-c))') for the pairs                          which overflows where c is far from 0
- *   in chunks      pairs inside a chunk, plus what the state before it gives                  Mamba-2, Bamba, Falcon-H1, …
+ *   pair by pair   y = (C B' * exp(c_t - c_s masked) * dt) u, with c the cumulative sum of e    the masked product of
+ *                  Mamba-2, or with tril((C exp(c)) (B exp(-c))') for the pairs                          which
+ *                  overflows where c is far from 0
+ *   in chunks      pairs inside a chunk, plus what the state before it gives                  Mamba-2, Bamba,
+ *                  Falcon-H1, …
  *
  * What stands around it (convolution, softplus, D u, the gate) is other parts' business. */
-#include "scan_parts.h"
+#include "composites/scan_parts.h"
 
 #include <math.h>
 
@@ -58,7 +60,7 @@ static int64_t last_of(const lb_layout *l)
     return l->ndim ? l->shape[l->ndim - 1] : 1;
 }
 
-/* ---- pair by pair --------------------------------------------------------------------------------------------------------- */
+/* ---- pair by pair ------------------------------------------------------------------------------------------------ */
 
 /* exp(masked(c[:, None] - c[None, :])) with c = cumsum(e): e. */
 static lb_reading exponent_of_pairs(const lb_recogniser *t, uint32_t exp)
@@ -160,7 +162,7 @@ static lb_status factored(lb_recogniser *t, uint32_t op)
     return lb_recogniser_add_between(t, &c, op, &added);
 }
 
-/* ---- in chunks -------------------------------------------------------------------------------------------------------------- */
+/* ---- in chunks --------------------------------------------------------------------------------------------------- */
 
 /* What was padded at the end of time and cut in chunks: the value before, and the op that padded it. */
 static lb_reading padded(const lb_recogniser *t, lb_reading r, uint32_t *pad)

@@ -1,5 +1,5 @@
 /* Flips and what they are measured by: see expert_flip.h. */
-#include "expert_flip.h"
+#include "composites/expert_flip.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* Flips: experts that one side chose for a token and the other did not. Slots don't matter. Each is paired with one that the other
- * side chose in its place, the best remaining of A's with the worst of B's, so that the margin of several flips is not made smaller
- * than it is. */
+/* Flips: experts that one side chose for a token and the other did not. Slots don't matter. Each is paired with one
+ * that the other side chose in its place, the best remaining of A's with the worst of B's, so that the margin of
+ * several flips is not made smaller than it is. */
 #ifndef LB_REPLAY_EXPERT_FLIP_H
 #define LB_REPLAY_EXPERT_FLIP_H
 

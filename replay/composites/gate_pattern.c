@@ -1,9 +1,9 @@
 /* Gated activations written out: see gate_pattern.h.
  *
- * Products are a tree whose leaves may stand in any order. The leaf that is a function of another one (sigmoid, 1 + exp, 1 + tanh,
- * 1 + erf) says which of them is the gate; what is left is the other factor. What the function is taken of is compared as a polynomial of
- * the gate, so that it doesn't matter how that was written. */
-#include "gate_pattern.h"
+ * Products are a tree whose leaves may stand in any order. The leaf that is a function of another one (sigmoid, 1 +
+ * exp, 1 + tanh, 1 + erf) says which of them is the gate; what is left is the other factor. What the function is taken
+ * of is compared as a polynomial of the gate, so that it doesn't matter how that was written. */
+#include "composites/gate_pattern.h"
 
 #include <math.h>
 
@@ -19,7 +19,7 @@ static bool near(double x, double y)
     return fabs(x - y) <= 1e-6 * fabs(y);
 }
 
-/* ---- what the function is taken of ---------------------------------------------------------------------------------------- */
+/* ---- what the function is taken of ------------------------------------------------------------------------------- */
 
 static bool multiply(const double *p, const double *q, double *product)
 {
@@ -81,7 +81,8 @@ static bool is_function(const lb_recogniser *t, uint32_t op)
            (lb_recogniser_is(t, op, "add") && lb_recogniser_number(t, op, 1, &one) && one == 1);
 }
 
-/* Whether that is one of x: sigmoid(x), 1 + erf(…), 1 + tanh(…), or 1 + exp(-x), which has to stand under the others: `*under`. */
+/* Whether that is one of x: sigmoid(x), 1 + erf(…), 1 + tanh(…), or 1 + exp(-x), which has to stand under the others:
+ * `*under`. */
 static bool is_function_of(const lb_recogniser *t, uint32_t op, lb_reading x, lb_gate_pattern *w, bool *under)
 {
     static const struct {
@@ -114,7 +115,7 @@ static bool is_function_of(const lb_recogniser *t, uint32_t op, lb_reading x, lb
     return false;
 }
 
-/* ---- the product ---------------------------------------------------------------------------------------------------------- */
+/* ---- the product ------------------------------------------------------------------------------------------------- */
 
 typedef struct product {
     const lb_recogniser *t;

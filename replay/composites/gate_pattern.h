@@ -1,11 +1,12 @@
 /* Gated activations written out: silu and gelu by their formulas, times another factor, multiplied in any order.
  *
- *      a sigmoid(a) u      a / (1 + exp(-a)) u      a/2 (1 + erf(a / sqrt 2)) u      a/2 (1 + tanh(sqrt(2/pi) (a + 0.044715 a³))) u
+ *      a sigmoid(a) u      a / (1 + exp(-a)) u      a/2 (1 + erf(a / sqrt 2)) u      a/2 (1 + tanh(sqrt(2/pi) (a +
+ *                          0.044715 a³))) u
  */
 #ifndef LB_REPLAY_GATE_PATTERN_H
 #define LB_REPLAY_GATE_PATTERN_H
 
-#include "recogniser.h"
+#include "composites/recogniser.h"
 
 enum { LB_GATE_PATTERN_OPS = 24 };
 

@@ -1,5 +1,5 @@
 /* Parts of norms: see norm_parts.h. */
-#include "norm_parts.h"
+#include "composites/norm_parts.h"
 
 static const lb_reading nothing = {LB_NONE, LB_NONE};
 
@@ -8,7 +8,7 @@ void lb_norm_take(lb_norm_parts *n, uint32_t op)
     if (n->n_ops < LB_NORM_MOST_OPS) n->ops[n->n_ops++] = op;
 }
 
-/* ---- the root ------------------------------------------------------------------------------------------------------------- */
+/* ---- the root ---------------------------------------------------------------------------------------------------- */
 
 static bool is_power(const lb_recogniser *t, uint32_t op, double exponent)
 {
@@ -78,7 +78,7 @@ bool lb_norm_read_root(const lb_recogniser *t, uint32_t op, lb_norm_parts *n, lb
     return true;
 }
 
-/* ---- rows ----------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 lb_reading lb_norm_squared(const lb_recogniser *t, uint32_t op)
 {

@@ -1,5 +1,5 @@
-/* What norms are written with: means over a row, the root of a spread with its eps, weights per element. The recognisers of RMSNorm and
- * layer norm are put together from these.
+/* What norms are written with: means over a row, the root of a spread with its eps, weights per element. The
+ * recognisers of RMSNorm and layer norm are put together from these.
  *
  *      1 / sqrt(v + eps)      rsqrt, pow -0.5, reciprocal of a root, or a root that something is divided by
  *      1 / (sqrt(v) + eps)    the same with eps behind the root
@@ -9,7 +9,7 @@
 #ifndef LB_REPLAY_NORM_PARTS_H
 #define LB_REPLAY_NORM_PARTS_H
 
-#include "recogniser.h"
+#include "composites/recogniser.h"
 
 enum { LB_NORM_MOST_OPS = 32 };
 

@@ -1,9 +1,9 @@
 /* Where values come from: see recogniser.h. */
-#include "recogniser.h"
+#include "composites/recogniser.h"
 
-#include "ops.h"
+#include "kernel/ops.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ bool lb_recogniser_is_any(const lb_recogniser *t, uint32_t op, const char *const
 bool lb_recogniser_forward(const lb_recogniser *t, uint32_t i)
 {
     const lb_op *op = &t->program->ops[i];
-    if (!lb_op_defines(t->program, op)) return false;
+    if (!lb_slice_op_defines(t->program, op)) return false;
     return op->phase == LB_PHASE_FORWARD || (op->phase == LB_PHASE_BACKWARD && op->flags & LB_OP_RECOMPUTE);
 }
 
@@ -62,7 +62,7 @@ bool lb_recogniser_number(const lb_recogniser *t, uint32_t op, uint32_t i, doubl
 uint32_t lb_recogniser_maker(const lb_recogniser *t, lb_reading r)
 {
     uint32_t defs[2];
-    if (r.op == LB_NONE || lb_flow_defs_of(t->flow, r.op, r.value, defs, 2) != 1) return LB_NONE;
+    if (r.op == LB_NONE || lb_slice_flow_defs_of(t->flow, r.op, r.value, defs, 2) != 1) return LB_NONE;
     return defs[0];
 }
 
@@ -160,7 +160,7 @@ bool lb_recogniser_position(const lb_recogniser *t, uint32_t op, const char *nam
     return false;
 }
 
-/* ---- what is found ------------------------------------------------------------------------------------------------------ */
+/* ---- what is found ----------------------------------------------------------------------------------------------- */
 
 lb_composite lb_recogniser_composite(const lb_recogniser *t, lb_composite_kind kind)
 {
@@ -197,7 +197,7 @@ lb_status lb_recogniser_add(lb_recogniser *t, const lb_composite *composite, con
     return LB_OK;
 }
 
-/* ---- all that lies between -------------------------------------------------------------------------------------------------- */
+/* ---- all that lies between --------------------------------------------------------------------------------------- */
 
 typedef struct between {
     const lb_recogniser *t;
@@ -222,7 +222,7 @@ static void mark_makers(void *context, uint32_t value)
     between *b = context;
     uint32_t defs[16];
     if (is_input(b, value)) return;
-    const uint32_t n = lb_flow_defs_of(b->t->flow, b->op, value, defs, 16);
+    const uint32_t n = lb_slice_flow_defs_of(b->t->flow, b->op, value, defs, 16);
     b->foreign |= n == 0 || n > 16;
     for (uint32_t i = 0; i < n && i < 16; i++) {
         b->foreign |= !lb_recogniser_same_call(b->t, defs[i], b->last);

@@ -1,15 +1,15 @@
-/* Asking where values come from: what the recognisers of composites are written in. Views need no rule: contents are followed through
- * storages (slice.h). */
+/* Asking where values come from: what the recognisers of composites are written in. Views need no rule: contents are
+ * followed through storages (slice.h). */
 #ifndef LB_REPLAY_RECOGNISER_H
 #define LB_REPLAY_RECOGNISER_H
 
-#include "slice.h"
+#include "program/slice.h"
 
 #include <lastbit/composite.h>
 
 typedef struct lb_recogniser {
     const lb_program *program;
-    lb_flow *flow;
+    lb_slice_flow *flow;
     lb_composites *found;
     lb_err *err;
 } lb_recogniser;
@@ -51,13 +51,13 @@ lb_reading lb_recogniser_item(const lb_recogniser *recogniser, uint32_t op, uint
 /* Where an argument of an op stands by its name in the op table; false: it has none of that name. */
 bool lb_recogniser_position(const lb_recogniser *recogniser, uint32_t op, const char *name, uint32_t *at);
 
-/* Adds a composite with these ops (any order, duplicates allowed). `list` is copied. Inputs and outputs have to be set; scope and call are those of the op
- * that gives output 0. */
+/* Adds a composite with these ops (any order, duplicates allowed). `list` is copied. Inputs and outputs have to be set;
+ * scope and call are those of the op that gives output 0. */
 lb_status lb_recogniser_add(lb_recogniser *recogniser, const lb_composite *composite, const uint32_t *ops,
                             uint32_t n_ops);
-/* The same with the ops between its inputs and `last`, which gives output 0: all that `last` depends on in its own call of a module, up
- * to contents of the inputs' storages. False, and nothing added, when something else is read on the way than sources and what the
- * module makes itself. */
+/* The same with the ops between its inputs and `last`, which gives output 0: all that `last` depends on in its own call
+ * of a module, up to contents of the inputs' storages. False, and nothing added, when something else is read on the way
+ * than sources and what the module makes itself. */
 lb_status lb_recogniser_add_between(lb_recogniser *recogniser, const lb_composite *composite, uint32_t last,
                                     bool *added);
 /* All inputs and outputs absent. */

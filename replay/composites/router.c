@@ -1,7 +1,7 @@
 /* Cutting a router out of a recorded program: see router.h. */
-#include "router.h"
+#include "composites/router.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,14 +39,14 @@ static bool append(uint32_t **rows, uint32_t *n, uint32_t row)
 static bool inside(const cut *c, uint32_t op)
 {
     const char *path = lb_op_layer(c->t->program, &c->t->program->ops[op]);
-    return *c->path && lb_name_extends(path, c->path);
+    return *c->path && lb_program_name_extends(path, c->path);
 }
 
 /* Contents that no forward op of this step computed. */
 static bool given(const lb_recogniser *t, lb_reading r)
 {
     uint32_t defs[4];
-    const uint32_t n = lb_flow_defs_of(t->flow, r.op, r.value, defs, 4);
+    const uint32_t n = lb_slice_flow_defs_of(t->flow, r.op, r.value, defs, 4);
     for (uint32_t i = 0; i < n && i < 4; i++)
         if (t->program->ops[defs[i]].phase == LB_PHASE_FORWARD) return false;
     return n <= 4;
@@ -82,7 +82,7 @@ static void enter(cut *c, lb_reading reading, bool behind)
 {
     uint32_t defs[8];
     lb_router *r = c->router;
-    const uint32_t n = lb_flow_defs_of(c->t->flow, reading.op, reading.value, defs, 8);
+    const uint32_t n = lb_slice_flow_defs_of(c->t->flow, reading.op, reading.value, defs, 8);
     bool all = n > 0 && n <= 8 && !given(c->t, reading);
     for (uint32_t i = 0; i < n && all; i++) all = belongs(c, defs[i], behind);
     if (!all) {
@@ -143,7 +143,8 @@ static bool find_choice(const lb_recogniser *t, lb_router *r)
     return true;
 }
 
-lb_status lb_router_find(const lb_program *program, lb_flow *flow, const lb_routing *row, lb_router *r, lb_err *err)
+lb_status lb_router_find(const lb_program *program, lb_slice_flow *flow, const lb_routing *row, lb_router *r,
+                         lb_err *err)
 {
     const lb_recogniser t = {.program = program, .flow = flow, .err = err};
     *r = (lb_router){.row = row, .topk = LB_NONE, .scores = LB_NONE, .made = LB_NONE};

@@ -1,5 +1,5 @@
 /* Parts of scans: see scan_parts.h. */
-#include "scan_parts.h"
+#include "composites/scan_parts.h"
 
 uint32_t lb_scan_maker(const lb_recogniser *t, lb_reading *r)
 {

@@ -2,7 +2,7 @@
 #ifndef LB_REPLAY_SCAN_PARTS_H
 #define LB_REPLAY_SCAN_PARTS_H
 
-#include "recogniser.h"
+#include "composites/recogniser.h"
 
 /* The op behind casts and copies, whatever they do to the layout; `*r` becomes what it made. */
 uint32_t lb_scan_maker(const lb_recogniser *t, lb_reading *r);

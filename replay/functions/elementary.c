@@ -1,7 +1,8 @@
-/* Arrays of the functions in elementary_real.h, compiled once per instruction set, and the reduction of large angles. */
-#include "elementary.h"
+/* Arrays of the functions in elementary_real.h, compiled once per instruction set, and the reduction of large
+ * angles. */
+#include "functions/elementary.h"
 
-#include "elementary_real.h"
+#include "functions/elementary_real.h"
 
 #define CHUNK 128 /* through local arrays, which the compiler knows not to overlap: in place is as fast */
 

@@ -1,7 +1,7 @@
 /* Transcendental functions with bits of their own: no libm, the same on every machine and instruction set.
  *
- * f64: the error is below 1 ulp (erf 1.5; tanh, sigmoid and softplus 2; erfc 5), so that an f32 result, which is
- * the f64 one rounded once, is the correctly rounded one but for about one argument in 10^8. Special values as in IEEE 754
+ * f64: the error is below 1 ulp (erf 1.5; tanh, sigmoid and softplus 2; erfc 5), so that an f32 result, which is the
+ * f64 one rounded once, is the correctly rounded one but for about one argument in 10^8. Special values as in IEEE 754
  * and C's Annex F; a NaN result is the canonical one. Subnormals are results and arguments like any other.
  *
  * Arrays may be equal (in place), else must not overlap. Any thread. Inside a loop of your own use elementary_real.h.

@@ -1,15 +1,15 @@
 /* One f64 of each function of elementary.h, inline, so that a loop around it becomes vector code.
  *
- * Not a libm: no errno, no traps, one rounding mode. Plain multiplications and additions in a stated order (never an fma),
- * selections instead of branches: under strict floating point the bits are those of the source on every instruction set.
- * Extra precision comes from error-free sums and products (Dekker, Knuth) where a rounding would show.
+ * Not a libm: no errno, no traps, one rounding mode. Plain multiplications and additions in a stated order (never an
+ * fma), selections instead of branches: under strict floating point the bits are those of the source on every
+ * instruction set. Extra precision comes from error-free sums and products (Dekker, Knuth) where a rounding would show.
  *
  * Coefficients are minimax fits by Remez exchange in 220-bit arithmetic; the comment gives interval and error.
  */
 #ifndef LB_ELEMENTARY_REAL_H
 #define LB_ELEMENTARY_REAL_H
 
-#include "real_bits.h"
+#include "functions/real_bits.h"
 
 #include <math.h>
 #include <string.h>
@@ -81,7 +81,8 @@ LB_INLINE double real_power_of_two(double rounder_plus_k)
     return real_of((real_bits(rounder_plus_k) + 1023) << 52);
 }
 
-/* y * 2^k for any k in [-2100, 2100], rounded once: by two exact factors, of which only the last can leave the range. */
+/* y * 2^k for any k in [-2100, 2100], rounded once: by two exact factors, of which only the last can leave the
+ * range. */
 LB_INLINE double real_scale(double y, double k)
 {
     const double half = k * 0.5 + LB_ROUNDER, rest = (k - (half - LB_ROUNDER)) + LB_ROUNDER;
@@ -120,8 +121,8 @@ LB_INLINE double real_exp(double x)
     return real_exp_pair(real_clamp(x, -746.0, 710.0), 0.0);
 }
 
-/* e^x of an f32, to be rounded to f32: for each of the 2^32 numbers that gives the bits which real_exp gives (gone through one by one).
- * (e^r - 1 - r) / r^2 to 2^-47; what is past f32's range on either side stays past it. */
+/* e^x of an f32, to be rounded to f32: for each of the 2^32 numbers that gives the bits which real_exp gives (gone
+ * through one by one). (e^r - 1 - r) / r^2 to 2^-47; what is past f32's range on either side stays past it. */
 LB_INLINE double real_exp_brief(double x)
 {
     x = real_clamp(x, -110.0, 90.0);

@@ -1,7 +1,7 @@
 /* Includes a template (a file *_real.h) twice: over f32 and over f64.
  *
- *      #define REAL_TEMPLATE "softmax_real.h"
- *      #include "real_template.h"
+ *      #define REAL_TEMPLATE "ops/softmax_real.h"
+ *      #include "functions/real_template.h"
  *
  * What a template may use of the type it is included for:
  *      REAL        the type

@@ -1,12 +1,12 @@
 /* Running the recorded ops of a composite: see eager.h. */
-#include "eager.h"
+#include "fused/eager.h"
 
-#include "complex_rows.h"
-#include "value_memory.h"
-#include "operands.h"
-#include "ops.h"
+#include "kernel/complex_rows.h"
+#include "kernel/value_memory.h"
+#include "machine/operands.h"
+#include "kernel/ops.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ static void *block(environment *e, size_t bytes)
     return p;
 }
 
-/* ---- storages ------------------------------------------------------------------------------------------------------------ */
+/* ---- storages ---------------------------------------------------------------------------------------------------- */
 
 static place *place_of(environment *e, int64_t storage)
 {
@@ -92,7 +92,7 @@ static lb_tensor window(environment *e, uint32_t value)
     return t;
 }
 
-/* ---- inputs and outputs ---------------------------------------------------------------------------------------------------- */
+/* ---- inputs and outputs ------------------------------------------------------------------------------------------ */
 
 static lb_tensor dense(environment *e, lb_dtype dtype, const lb_layout *like)
 {
@@ -111,23 +111,23 @@ static void put(environment *e, uint32_t value, const lb_tensor *given)
     const lb_tensor all = dense(e, to.dtype, &to.layout);
     if (!all.data) return;
     const lb_tensor part = {all.data, to.dtype, lb_layout_contiguous(given->layout.ndim, given->layout.shape)};
-    lb_tensor_copy(&part, given, NULL);
-    lb_tensor_copy(&to, &all, NULL);
+    lb_memory_tensor_copy(&part, given, NULL);
+    lb_memory_tensor_copy(&to, &all, NULL);
 }
 
 static void get(environment *e, uint32_t value, const lb_tensor *wanted)
 {
     const lb_tensor from = window(e, value), all = dense(e, from.dtype, &from.layout);
     if (!all.data) return;
-    lb_tensor_copy(&all, &from, NULL);
+    lb_memory_tensor_copy(&all, &from, NULL);
     const lb_tensor part = {all.data, from.dtype, lb_layout_contiguous(wanted->layout.ndim, wanted->layout.shape)};
     if (lb_layout_numel(&wanted->layout) > lb_layout_numel(&from.layout))
         e->status = lb_fail(e->err, LB_ERR_INVALID, "eager gives at most as many rows as were recorded");
     else
-        lb_tensor_copy(wanted, &part, NULL);
+        lb_memory_tensor_copy(wanted, &part, NULL);
 }
 
-/* ---- operands -------------------------------------------------------------------------------------------------------------- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 /* Inputs that lie where a result goes are copied, strides kept. */
 static lb_tensor operand_tensor(environment *e, const lb_op *op, uint32_t value)
@@ -192,7 +192,7 @@ static lb_operand operand(environment *e, const lb_op *op, const lb_arg *arg)
     return o;
 }
 
-/* ---- ops ------------------------------------------------------------------------------------------------------------------- */
+/* ---- ops --------------------------------------------------------------------------------------------------------- */
 
 static uint32_t list_results(environment *e, const lb_op *op, lb_op_form form, lb_tensor *results)
 {
@@ -233,8 +233,8 @@ static lb_status run_op(environment *e, const lb_op *op)
     if (!copies) return lb_row_run(&call);
     const lb_tensor all = dense(e, args[0].tensor.dtype, &args[0].tensor.layout);
     if (!all.data) return e->status;
-    lb_tensor_copy(&all, &args[0].tensor, NULL);
-    lb_tensor_copy(
+    lb_memory_tensor_copy(&all, &args[0].tensor, NULL);
+    lb_memory_tensor_copy(
         &results[0],
         &(lb_tensor){all.data, all.dtype, lb_layout_contiguous(results[0].layout.ndim, results[0].layout.shape)}, NULL);
     return LB_OK;

@@ -1,15 +1,15 @@
 /* Composites -> fused ops: see fuse.h. */
-#include "fuse.h"
+#include "fused/fuse.h"
 
-#include "block.h"
-#include "fused.h"
-#include "rewrite.h"
-#include "selector.h"
+#include "program/block.h"
+#include "fused/fused.h"
+#include "program/rewrite.h"
+#include "program/selector.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- texts ------------------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 lb_status lb_fuse_parse(const lb_swap *swap, lb_composite_kind *kind, const char **kernel, const char **selector,
                         lb_err *err)
@@ -46,7 +46,7 @@ lb_status lb_fuse_parse(const lb_swap *swap, lb_composite_kind *kind, const char
     return lb_composite_check(*kind, *kernel, err);
 }
 
-/* ---- which composites --------------------------------------------------------------------------------------------------------- */
+/* ---- which composites -------------------------------------------------------------------------------------------- */
 
 typedef struct fuse {
     const lb_program *in;
@@ -80,11 +80,11 @@ static lb_status choose(fuse *f, const lb_swap *swap, lb_composite_kind *kind, c
     return status;
 }
 
-/* ---- may it be fused ------------------------------------------------------------------------------------------------------------ */
+/* ---- may it be fused --------------------------------------------------------------------------------------------- */
 
 static bool writes(const lb_program *p, const lb_op *op, int64_t storage)
 {
-    for (uint32_t r = 0; lb_op_defines(p, op) && r < op->results + op->written; r++) {
+    for (uint32_t r = 0; lb_slice_op_defines(p, op) && r < op->results + op->written; r++) {
         const uint32_t v = lb_op_outcome(p, op, r);
         if (v != LB_NONE && p->values[v].storage == storage) return true;
     }
@@ -128,7 +128,7 @@ static bool read_on_the_way(const fuse *f, const lb_composite *c)
     for (uint32_t k = 0; k + 1 < c->n_ops; k++)
         for (uint32_t e = f->trace.flow->first_use[c->ops[k]]; e < f->trace.flow->first_use[c->ops[k] + 1]; e++) {
             const uint32_t user = f->trace.flow->uses[e];
-            if (user < last && lb_op_defines(f->in, &f->in->ops[user]) && !among(c, user)) return true;
+            if (user < last && lb_slice_op_defines(f->in, &f->in->ops[user]) && !among(c, user)) return true;
         }
     return false;
 }
@@ -148,15 +148,16 @@ static bool may_fuse(const fuse *f, const lb_composite *c)
     return true;
 }
 
-/* ---- what stays ------------------------------------------------------------------------------------------------------------------- */
+/* ---- what stays -------------------------------------------------------------------------------------------------- */
 
-/* Something other than the fused op reads what op `i` made. `gives`: the fused op makes it too, so that only what comes before counts. */
+/* Something other than the fused op reads what op `i` made. `gives`: the fused op makes it too, so that only what comes
+ * before counts. */
 static bool still_read(const fuse *f, const lb_composite *c, uint32_t i, bool gives)
 {
     const uint32_t last = c->ops[c->n_ops - 1];
     for (uint32_t e = f->trace.flow->first_use[i]; e < f->trace.flow->first_use[i + 1]; e++) {
         const uint32_t user = f->trace.flow->uses[e];
-        if (!lb_op_defines(f->in, &f->in->ops[user]) && !f->in->ops[user].args) continue;
+        if (!lb_slice_op_defines(f->in, &f->in->ops[user]) && !f->in->ops[user].args) continue;
         if (f->in->ops[user].flags & LB_OP_VIEW || f->going[user]) continue;
         if (!gives || user < last) return true;
     }
@@ -180,7 +181,7 @@ static void mark_going(fuse *f, uint32_t which)
     }
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static lb_arg value_arg(uint32_t value)
 {
@@ -249,7 +250,7 @@ lb_status lb_pass_fuse(const lb_program *in, const uint32_t *given, const lb_swa
     lb_composite_kind kind;
     const char *kernel, *ignored;
     *out = (lb_passed){0};
-    lb_status status = lb_flow_new(in, &f.trace.flow, err);
+    lb_status status = lb_slice_flow_new(in, &f.trace.flow, err);
     if (status == LB_OK) status = lb_composites_find(in, &f.found, err);
     f.chosen = calloc(f.found.n + 1, 1), f.dropped = calloc(f.found.n + 1, 1);
     f.going = calloc((size_t)in->n_ops + 1, 1), f.place = calloc((size_t)in->n_ops + 1, sizeof *f.place);
@@ -272,6 +273,6 @@ lb_status lb_pass_fuse(const lb_program *in, const uint32_t *given, const lb_swa
     free(f.going);
     free(f.place);
     lb_composites_release(&f.found);
-    lb_flow_free(f.trace.flow);
+    lb_slice_flow_free(f.trace.flow);
     return status;
 }

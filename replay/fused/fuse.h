@@ -3,22 +3,24 @@
  *      to ─ pow ─ mean ─ add ─ rsqrt ─ mul ─ to ─ mul ─▶ y        becomes    fused::rms_norm(kernel, …, x, weight) ─▶ y
  *                                └─▶ backward                                to ─ pow ─ mean ─ add ─ rsqrt ─▶ backward
  *
- * The op stands where output 0 was made and gives the recorded values. Ops whose results something else still reads stay; the others
- * go. A composite whose inputs are overwritten before its end, or that decides something, is left as it was recorded. */
+ * The op stands where output 0 was made and gives the recorded values. Ops whose results something else still reads
+ * stay; the others go. A composite whose inputs are overwritten before its end, or that decides something, is left as
+ * it was recorded. */
 #ifndef LB_REPLAY_FUSE_H
 #define LB_REPLAY_FUSE_H
 
-#include "passes.h"
-#include "recogniser.h"
+#include "program/passes.h"
+#include "composites/recogniser.h"
 
 #include <lastbit/replay.h>
 
-/* Of swaps that select the same composite the later counts: this is what swap `which` still has to say. As lb_pass_apply otherwise. */
+/* Of swaps that select the same composite the later counts: this is what swap `which` still has to say. As
+ * lb_pass_apply otherwise. */
 lb_status lb_pass_fuse(const lb_program *in, const uint32_t *given, const lb_swap *swaps, uint32_t n_swaps,
                        uint32_t which, lb_passed *out, lb_err *err);
 
-/* "KIND=KERNEL" or "SEL=KIND[:KERNEL]" as the command line splits it -> kind and kernel; on: the kernel that stands for it, off and
- * eager: NULL, nothing is fused. The kernel points into the swap, or is a constant. */
+/* "KIND=KERNEL" or "SEL=KIND[:KERNEL]" as the command line splits it -> kind and kernel; on: the kernel that stands for
+ * it, off and eager: NULL, nothing is fused. The kernel points into the swap, or is a constant. */
 lb_status lb_fuse_parse(const lb_swap *swap, lb_composite_kind *kind, const char **kernel, const char **selector,
                         lb_err *err);
 

@@ -1,8 +1,8 @@
 /* The kinds of composites and their kernels: see lastbit/composite.h and fused.h. */
-#include "fused.h"
+#include "fused/fused.h"
 
-#include "eager.h"
-#include "schedule.h"
+#include "fused/eager.h"
+#include "orders/schedule.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -60,7 +60,7 @@ int lb_composite_row_axis(lb_composite_kind kind)
     return fused[kind]->row_axis;
 }
 
-/* ---- from a kernel's text to the kernel ------------------------------------------------------------------------------------- */
+/* ---- from a kernel's text to the kernel -------------------------------------------------------------------------- */
 
 static bool cut(const char **at, const char *ends, char *out, size_t room)
 {
@@ -72,10 +72,10 @@ static bool cut(const char **at, const char *ends, char *out, size_t room)
     return true;
 }
 
-static lb_status parse_text(const char *text, lb_kernel_text *parsed, lb_err *err)
+static lb_status parse_text(const char *text, lb_fused_text *parsed, lb_err *err)
 {
     const char *at = text;
-    *parsed = (lb_kernel_text){0};
+    *parsed = (lb_fused_text){0};
     bool ok = cut(&at, ":,", parsed->name, sizeof parsed->name) && *parsed->name;
     if (ok && *at == ':')
         at++, ok = cut(&at, ",", parsed->parameters, sizeof parsed->parameters) && *parsed->parameters;
@@ -104,7 +104,7 @@ static lb_status refuse(lb_composite_kind kind, const char *text, lb_err *err)
 
 static lb_status read_kernel(lb_composite_kind kind, const char *text, void *kernel, lb_err *err)
 {
-    lb_kernel_text parsed;
+    lb_fused_text parsed;
     LB_CHECK(fused[kind]->kernel_size <= LB_FUSED_KERNEL_BYTES);
     LB_TRY(parse_text(text, &parsed, err));
     parsed.kind = kind;
@@ -113,10 +113,10 @@ static lb_status read_kernel(lb_composite_kind kind, const char *text, void *ker
 
 lb_status lb_fused_kernel_of(const lb_call *call, lb_composite_kind kind, void *kernel)
 {
-    return read_kernel(kind, lb_fused_text(call), kernel, call->err);
+    return read_kernel(kind, lb_fused_call_text(call), kernel, call->err);
 }
 
-/* ---- the calls --------------------------------------------------------------------------------------------------------------- */
+/* ---- the calls --------------------------------------------------------------------------------------------------- */
 
 lb_status lb_composite_check(lb_composite_kind kind, const char *kernel, lb_err *err)
 {
@@ -127,7 +127,8 @@ lb_status lb_composite_check(lb_composite_kind kind, const char *kernel, lb_err 
 uint32_t lb_composite_candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
     const lb_fused_kind *kind = fused[composite->kind];
-    return kind->fixed ? lb_candidate_add_all(texts, room, 0, kind->fixed) : kind->candidates(composite, texts, room);
+    return kind->fixed ? lb_fused_candidate_add_all(texts, room, 0, kind->fixed)
+                       : kind->candidates(composite, texts, room);
 }
 
 lb_status lb_composite_run(const lb_composite *c, const char *kernel, const lb_tensor *inputs, lb_tensor *outputs,
@@ -157,7 +158,7 @@ lb_status lb_composite_run(const lb_composite *c, const char *kernel, const lb_t
     return kind->run(&call, c->kind, false);
 }
 
-/* ---- parts of a kernel's text ---------------------------------------------------------------------------------------------------------- */
+/* ---- parts of a kernel's text ------------------------------------------------------------------------------------ */
 
 static int word_place(const char *words, const char *word)
 {
@@ -168,14 +169,14 @@ static int word_place(const char *words, const char *word)
     return -1;
 }
 
-int lb_kernel_text_choice(const lb_kernel_text *text, const char *key, const char *words, int otherwise)
+int lb_fused_text_choice(const lb_fused_text *text, const char *key, const char *words, int otherwise)
 {
     for (uint32_t i = 0; i < text->n_options; i++)
         if (!strcmp(text->options[i].key, key)) return word_place(words, text->options[i].value);
     return otherwise;
 }
 
-bool lb_kernel_text_keys(const lb_kernel_text *text, const char *keys)
+bool lb_fused_text_keys(const lb_fused_text *text, const char *keys)
 {
     for (uint32_t i = 0; i < text->n_options; i++) {
         const size_t n = strlen(text->options[i].key);
@@ -187,7 +188,7 @@ bool lb_kernel_text_keys(const lb_kernel_text *text, const char *keys)
     return true;
 }
 
-bool lb_kernel_text_order(const lb_kernel_text *text, const char *key, lb_schedule *order, bool *has)
+bool lb_fused_text_order(const lb_fused_text *text, const char *key, lb_schedule *order, bool *has)
 {
     for (uint32_t i = 0; i < text->n_options; i++) {
         if (strcmp(text->options[i].key, key)) continue;
@@ -202,7 +203,7 @@ bool lb_kernel_text_order(const lb_kernel_text *text, const char *key, lb_schedu
     return true;
 }
 
-int lb_kernel_text_numbers(const char *text, int64_t *numbers, int max)
+int lb_fused_text_numbers(const char *text, int64_t *numbers, int max)
 {
     int n = 0;
     if (!*text) return 0;
@@ -217,7 +218,7 @@ int lb_kernel_text_numbers(const char *text, int64_t *numbers, int max)
     }
 }
 
-uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *format, ...)
+uint32_t lb_fused_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *format, ...)
 {
     char text[LB_COMPOSITE_TEXT];
     va_list list;
@@ -230,14 +231,14 @@ uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint3
     return n + 1;
 }
 
-uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *words)
+uint32_t lb_fused_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *words)
 {
     for (const char *p = words; *p; p += strcspn(p, " "), p += *p == ' ')
-        n = lb_candidate_add(texts, room, n, "%.*s", (int)strcspn(p, " "), p);
+        n = lb_fused_candidate_add(texts, room, n, "%.*s", (int)strcspn(p, " "), p);
     return n;
 }
 
-/* ---- rows of the op table --------------------------------------------------------------------------------------------------- */
+/* ---- rows of the op table ---------------------------------------------------------------------------------------- */
 
 #define INPUTS "kernel numbers flags input0 input1 input2 input3 input4 input5 input6 input7 list?[]"
 #define FUNCTIONS(NAME, ID, FLAGS) LB_WITH_TWIN(ID, lb_fused_##ID.run(call, LB_COMPOSITE_##NAME, twin))

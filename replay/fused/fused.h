@@ -2,14 +2,14 @@
  *
  *      fused::KIND(kernel, numbers, flags, input 0 … input 7, list) -> output 0 … output 3
  *
- * `kernel` is a text (lastbit/composite.h), the rest what a lb_composite says, by role. A pass (fuse.c) puts such ops into programs;
- * lb_composite_run calls the same kernels. In f32 a kernel keeps the order and the roundings that its text says, for the dtype T of
- * input 0; with an f64 input or output it computes the real function, without any rounding. A twin is given in roundings of f32: the
- * bound of these rows is u times it. */
+ * `kernel` is a text (lastbit/composite.h), the rest what a lb_composite says, by role. A pass (fuse.c) puts such ops
+ * into programs; lb_composite_run calls the same kernels. In f32 a kernel keeps the order and the roundings that its
+ * text says, for the dtype T of input 0; with an f64 input or output it computes the real function, without any
+ * rounding. A twin is given in roundings of f32: the bound of these rows is u times it. */
 #ifndef LB_REPLAY_FUSED_H
 #define LB_REPLAY_FUSED_H
 
-#include "frame.h"
+#include "kernel/frame.h"
 
 #include <lastbit/composite.h>
 #include <math.h>
@@ -24,7 +24,7 @@ enum {
 };
 
 #define LB_FUSED_KERNEL_BYTES 512
-typedef struct lb_kernel_text lb_kernel_text;
+typedef struct lb_fused_text lb_fused_text;
 
 typedef struct lb_fused_kind {
     const char *row; /* "fused::rms_norm" */
@@ -33,7 +33,7 @@ typedef struct lb_fused_kind {
     const char *usual; /* what "on" means */
     int row_axis;
     lb_status (*run)(lb_call *call, lb_composite_kind kind, bool twin);
-    bool (*read)(const lb_kernel_text *text,
+    bool (*read)(const lb_fused_text *text,
                  void *kernel); /* what the text says, in the kind's own terms; false: there is no such kernel */
     size_t kernel_size;         /* of what it fills, at most LB_FUSED_KERNEL_BYTES */
     const char *fixed;          /* all candidates, by spaces, where they do not depend on the composite: */
@@ -41,11 +41,11 @@ typedef struct lb_fused_kind {
 } lb_fused_kind;
 const lb_fused_kind *lb_fused_kind_of(lb_composite_kind kind);
 
-/* ---- reading a call -------------------------------------------------------------------------------------------------------- */
+/* ---- reading a call ---------------------------------------------------------------------------------------------- */
 
 static inline const lb_tensor *lb_fused_input(const lb_call *call, uint32_t role)
 {
-    return lb_call_tensor(call, LB_FUSED_INPUTS + role);
+    return lb_frame_arg_tensor(call, LB_FUSED_INPUTS + role);
 }
 static inline double lb_fused_number(const lb_call *call, uint32_t role)
 {
@@ -55,7 +55,7 @@ static inline int64_t lb_fused_flags(const lb_call *call)
 {
     return call->args[LB_FUSED_FLAGS].i;
 }
-static inline const char *lb_fused_text(const lb_call *call)
+static inline const char *lb_fused_call_text(const lb_call *call)
 {
     return call->args[LB_FUSED_KERNEL].string;
 }
@@ -94,10 +94,10 @@ static inline float lb_fused_inverse_root_f32(float v, float eps, int place)
     return 1 / (place == LB_EPS_ADDED ? root + eps : place == LB_EPS_LEAST && root < eps ? eps : root);
 }
 
-/* ---- kernel texts ---------------------------------------------------------------------------------------------------------- */
+/* ---- kernel texts ------------------------------------------------------------------------------------------------ */
 
 /* "NAME[:PARAMETERS][,KEY:VALUE…]" cut in its parts. */
-struct lb_kernel_text {
+struct lb_fused_text {
     lb_composite_kind kind;
     char name[24], parameters[40];
     struct {
@@ -105,23 +105,26 @@ struct lb_kernel_text {
     } options[8];
     uint32_t n_options;
 };
-/* One of `words` ("a|b|c") that option `key` names: its place; `otherwise` when the option is not there, -1 when it names none of them. */
-int lb_kernel_text_choice(const lb_kernel_text *text, const char *key, const char *words, int otherwise);
+/* One of `words` ("a|b|c") that option `key` names: its place; `otherwise` when the option is not there, -1 when it
+ * names none of them. */
+int lb_fused_text_choice(const lb_fused_text *text, const char *key, const char *words, int otherwise);
 /* Every key is one of `keys` ("a b c"). */
-bool lb_kernel_text_keys(const lb_kernel_text *text, const char *keys);
-/* The order that option `key` names, NULL-like where there is none: `*has` stays false. False: no order of plain sums. */
+bool lb_fused_text_keys(const lb_fused_text *text, const char *keys);
+/* The order that option `key` names, NULL-like where there is none: `*has` stays false. False: no order of plain
+ * sums. */
 struct lb_schedule;
-bool lb_kernel_text_order(const lb_kernel_text *text, const char *key, struct lb_schedule *order, bool *has);
+bool lb_fused_text_order(const lb_fused_text *text, const char *key, struct lb_schedule *order, bool *has);
 /* "AxBxC": how many numbers there are, at most `max`; -1 when it is no such thing. */
-int lb_kernel_text_numbers(const char *text, int64_t *numbers, int max);
-/* The kernel that a call names, read by its kind; else a report of what is wrong with the text, with all that there is of the kind. */
+int lb_fused_text_numbers(const char *text, int64_t *numbers, int max);
+/* The kernel that a call names, read by its kind; else a report of what is wrong with the text, with all that there is
+ * of the kind. */
 lb_status lb_fused_kernel_of(const lb_call *call, lb_composite_kind kind, void *kernel);
 
 /* Adds a candidate; returns the new count. */
-uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *format, ...)
+uint32_t lb_fused_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *format, ...)
     LB_PRINTF(4, 5);
 /* Every word of `words`, by spaces. */
-uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *words);
+uint32_t lb_fused_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *words);
 
 /* X(NAME, name, flags of its row): each is lb_fused_name of its file, and the row fused::name. */
 #define LB_FUSED_KINDS(X)                                                                                              \

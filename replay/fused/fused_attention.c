@@ -1,25 +1,30 @@
-/* Fused attention: how keys are cut in blocks, how their parts of the softmax are put together, and what is rounded to 16 bits.
+/* Fused attention: how keys are cut in blocks, how their parts of the softmax are put together, and what is rounded to
+ * 16 bits.
  *
- *      unfused      the scores as ops one by one leave them: rounded to T after the product, the scale, the cap and the mask
+ *      unfused      the scores as ops one by one leave them: rounded to T after the product, the scale, the cap and the
+ *                   mask
  *      math         torch's math form: q and k scaled by sqrt(scale) each, all in f32
  *      flash[:B]    one pass over blocks of B keys (512; 0: all). A new maximum m rescales what was summed:
  *                      a = e^(m_old - m)   l = l a + sum p   o = o a + p v   at the end y = o / l
- *      splitkv:N    N slices of whole blocks of keys, each a softmax of its own with y_i and lse_i; y = sum y_i e^(lse_i - lse)
+ *      splitkv:N    N slices of whole blocks of keys, each a softmax of its own with y_i and lse_i; y = sum y_i
+ *                   e^(lse_i - lse)
  *
- * A sink, one more score per row without a value, is one more element of an unfused row; flash adds it to the sum at the end
- * (FlashAttention's `learnable_sink`) or begins with it (sink:first: m = sink, l = 1, vLLM's Triton kernel); to splitkv it is a slice.
+ * A sink, one more score per row without a value, is one more element of an unfused row; flash adds it to the sum at
+ * the end (FlashAttention's `learnable_sink`) or begins with it (sink:first: m = sink, l = 1, vLLM's Triton kernel); to
+ * splitkv it is a slice.
  *
- * Products are chains of fma in f32, or in the order gemm: says. Blocks of 512 keys, whose rows of p are added as vectors, rounded to T
- * before they meet v, and y times 1 / l is torch's CPU kernel (FlashAttentionKernel.cpp; with exp:fast and gemm:torch:1 its bits come out
- * as long as MKL takes a product in one tile, some 64 rows); exp:2 with the scale folded into the base is
- * FlashAttention's (softmax.h `scale_apply_exp2`), splitkv its decoding (flash_fwd_kernel.h `combine_attn_seqk_parallel`). */
-#include "elementary.h"
-#include "fused_head.h"
+ * Products are chains of fma in f32, or in the order gemm: says. Blocks of 512 keys, whose rows of p are added as
+ * vectors, rounded to T before they meet v, and y times 1 / l is torch's CPU kernel (FlashAttentionKernel.cpp; with
+ * exp:fast and gemm:torch:1 its bits come out as long as MKL takes a product in one tile, some 64 rows); exp:2 with the
+ * scale folded into the base is FlashAttention's (softmax.h `scale_apply_exp2`), splitkv its decoding
+ * (flash_fwd_kernel.h `combine_attn_seqk_parallel`). */
+#include "functions/elementary.h"
+#include "fused/fused_head.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- texts ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 static const lb_composite_kernel kernels[] = {
     {"eager", "eager", "the recorded ops, one by one"},
@@ -40,12 +45,12 @@ static const lb_composite_kernel kernels[] = {
     "AVX-512), end:divide|reciprocal, sum:ORDER (of p in a block), "                                                   \
     "gemm:ORDER (of both products), block:KEYS (of a slice), sink:end|first (of flash, where there is one)"
 
-static bool read_kernel(const lb_kernel_text *text, void *out)
+static bool read_kernel(const lb_fused_text *text, void *out)
 {
-    static const lb_kernel_text flash_cpu = {.name = "flash",
-                                             .parameters = "512",
-                                             .options = {{"exp", "fast"}, {"end", "reciprocal"}, {"gemm", "torch:1"}},
-                                             .n_options = 3};
+    static const lb_fused_text flash_cpu = {.name = "flash",
+                                            .parameters = "512",
+                                            .options = {{"exp", "fast"}, {"end", "reciprocal"}, {"gemm", "torch:1"}},
+                                            .n_options = 3};
     lb_fused_attention_kernel *k = out;
     int64_t number = 0;
     *k = (lb_fused_attention_kernel){.p_narrow = true};
@@ -55,27 +60,27 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
     for (int i = 0; i < 4; i++)
         if (!strcmp(text->name, names[i])) form = i;
     const bool whole = !strcmp(text->parameters, "0");
-    const int n = whole ? 1 : lb_kernel_text_numbers(text->parameters, &number, form >= LB_HEAD_FLASH);
-    const int p = lb_kernel_text_choice(text, "p", "t|f32", form == LB_HEAD_MATH),
-              base = lb_kernel_text_choice(text, "exp", "e|2|fast", 0),
-              end = lb_kernel_text_choice(text, "end", "divide|reciprocal", form == LB_HEAD_FLASH),
-              sink = lb_kernel_text_choice(text, "sink", "end|first", 0);
+    const int n = whole ? 1 : lb_fused_text_numbers(text->parameters, &number, form >= LB_HEAD_FLASH);
+    const int p = lb_fused_text_choice(text, "p", "t|f32", form == LB_HEAD_MATH),
+              base = lb_fused_text_choice(text, "exp", "e|2|fast", 0),
+              end = lb_fused_text_choice(text, "end", "divide|reciprocal", form == LB_HEAD_FLASH),
+              sink = lb_fused_text_choice(text, "sink", "end|first", 0);
     bool ok = form >= 0 && n >= 0 && (form != LB_HEAD_SPLITKV || (n == 1 && number > 0)) && p >= 0 && base >= 0 &&
               end >= 0 && sink >= 0 && (!sink || form == LB_HEAD_FLASH) &&
-              lb_kernel_text_keys(text, "p exp end sum gemm block sink") &&
-              lb_kernel_text_order(text, "sum", &k->sum, &k->has_sum) &&
-              lb_kernel_text_order(text, "gemm", &k->gemm, &k->has_gemm);
+              lb_fused_text_keys(text, "p exp end sum gemm block sink") &&
+              lb_fused_text_order(text, "sum", &k->sum, &k->has_sum) &&
+              lb_fused_text_order(text, "gemm", &k->gemm, &k->has_gemm);
     k->form = (lb_head_form)form, k->p_narrow = !p, k->base_two = base == 1, k->fast = base == 2, k->reciprocal = end,
     k->sink_first = sink;
     k->block = form == LB_HEAD_FLASH ? (n == 1 ? number : 512) : 0;
     k->slices = form == LB_HEAD_SPLITKV ? number : 1;
     for (uint32_t i = 0; ok && i < text->n_options; i++)
         if (!strcmp(text->options[i].key, "block"))
-            ok = form == LB_HEAD_SPLITKV && lb_kernel_text_numbers(text->options[i].value, &k->block, 1) == 1;
+            ok = form == LB_HEAD_SPLITKV && lb_fused_text_numbers(text->options[i].value, &k->block, 1) == 1;
     return ok;
 }
 
-/* ---- a call ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- a call ------------------------------------------------------------------------------------------------------ */
 
 static int64_t dim(const lb_tensor *t, int from_end)
 {
@@ -194,7 +199,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     if (!begin(&w, call)) return lb_frame_end(&w.frame);
     const int64_t q_step = w.queries * w.size, k_step = w.keys * w.size, v_step = w.keys * w.values,
                   y_step = w.queries * w.values;
-    const double scale16 = lb_twin_scale(call, LB_FUSED_INPUTS);
+    const double scale16 = lb_frame_twin_scale(call, LB_FUSED_INPUTS);
     const float *q = w.frame.wide ? NULL : scaled(&w, w.q, w.heads * q_step),
                 *k = w.frame.wide ? NULL : scaled(&w, w.k, w.heads / w.groups * k_step);
     const uint32_t buffers = w.frame.n_buffers;
@@ -215,28 +220,28 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     return lb_frame_end(&w.frame);
 }
 
-/* ---- candidates -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- candidates -------------------------------------------------------------------------------------------------- */
 
 static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
     const lb_layout *v = &c->program->values[c->inputs[LB_ATTENTION_V]].layout;
     const int64_t keys = v->ndim >= 2 ? v->shape[v->ndim - 2] : 1;
     const bool narrow = lb_dtype_bits(c->program->values[c->inputs[LB_ATTENTION_Q]].dtype) == 16;
-    uint32_t n = lb_candidate_add_all(texts, room, 0, "eager flash-cpu flash:512 unfused math");
+    uint32_t n = lb_fused_candidate_add_all(texts, room, 0, "eager flash-cpu flash:512 unfused math");
     for (int wide = 0; wide < (narrow ? 2 : 1); wide++)
         for (int two = 0; two < 2; two++)
             for (int end = 0; end < 2; end++) {
                 const char *options[] = {wide ? ",p:f32" : "", two ? ",exp:2" : "", end ? ",end:divide" : ""};
                 for (int64_t block = 512; block >= 16; block /= 2)
                     if (block < keys || block == 512)
-                        n = lb_candidate_add(texts, room, n, "flash:%d%s%s%s", (int)block, options[0], options[1],
-                                             options[2]);
+                        n = lb_fused_candidate_add(texts, room, n, "flash:%d%s%s%s", (int)block, options[0], options[1],
+                                                   options[2]);
                 for (int64_t slices = 2; slices <= 16 && slices <= keys && !end; slices *= 2)
-                    n = lb_candidate_add(texts, room, n, "splitkv:%d%s%s", (int)slices, options[0], options[1]);
+                    n = lb_fused_candidate_add(texts, room, n, "splitkv:%d%s%s", (int)slices, options[0], options[1]);
             }
     for (int64_t block = 512; block >= 16 && c->inputs[LB_ATTENTION_SINKS] != LB_NONE; block /= 2)
-        if (block < keys || block == 512) n = lb_candidate_add(texts, room, n, "flash:%d,sink:first", (int)block);
-    if (narrow) n = lb_candidate_add(texts, room, n, "unfused,p:f32");
+        if (block < keys || block == 512) n = lb_fused_candidate_add(texts, room, n, "flash:%d,sink:first", (int)block);
+    if (narrow) n = lb_fused_candidate_add(texts, room, n, "unfused,p:f32");
     return n;
 }
 

@@ -1,10 +1,11 @@
-/* Fused dispatches: every token copied once per choice of an expert, rows in the order of the experts. Nothing is rounded; what kernels
- * differ in is the order of the rows of one expert, which whatever adds them up later sees.
+/* Fused dispatches: every token copied once per choice of an expert, rows in the order of the experts. Nothing is
+ * rounded; what kernels differ in is the order of the rows of one expert, which whatever adds them up later sees.
  *
  *      stable          by token and slot: a stable sort, or counting
  *      reversed        the last token first
- *      shuffled:SEED   any order: rows that claim their places by an atomic counter, as moe_align kernels of serving stacks do */
-#include "fused.h"
+ *      shuffled:SEED   any order: rows that claim their places by an atomic counter, as moe_align kernels of serving
+ *                      stacks do */
+#include "fused/fused.h"
 
 #include <string.h>
 
@@ -20,14 +21,14 @@ static const lb_composite_kernel kernels[] = {
     {"shuffled", "shuffled:SEED", "by expert, then in an order drawn from the seed: places by an atomic counter"},
     {NULL, NULL, NULL}};
 
-static bool read_kernel(const lb_kernel_text *text, void *out)
+static bool read_kernel(const lb_fused_text *text, void *out)
 {
     kernel *k = out;
     int64_t seed = 0;
     *k = (kernel){.reversed = !strcmp(text->name, "reversed"), .shuffled = !strcmp(text->name, "shuffled")};
-    bool known = lb_kernel_text_keys(text, "");
+    bool known = lb_fused_text_keys(text, "");
     if (k->shuffled)
-        known &= lb_kernel_text_numbers(text->parameters, &seed, 1) == 1;
+        known &= lb_fused_text_numbers(text->parameters, &seed, 1) == 1;
     else
         known &= !*text->parameters && (k->reversed || !strcmp(text->name, "stable"));
     k->seed = (uint64_t)seed;

@@ -1,17 +1,22 @@
-/* MoE finalise: y[token] = sum over the slots of a token of weight * output, in the order and with the roundings of a kernel.
+/* MoE finalise: y[token] = sum over the slots of a token of weight * output, in the order and with the roundings of a
+ * kernel.
  *
  *                 order    product   sum        of
  *   index_add     expert   T         T          Hugging Face's eager: index_add_ into zeros of T, expert by expert
- *   batched       slot     T         f32        Hugging Face's grouped_mm and batched_mm: view(tokens, slots, hidden).sum(1)
+ *   batched       slot     T         f32        Hugging Face's grouped_mm and batched_mm: view(tokens, slots,
+ *                 hidden).sum(1)
  *   batched-f32   slot     f32       f32        a sum in f32 that is cast once; DeepEP's low-latency combine
  *   score-bf16    slot     T         T          weights rounded to T too: TensorRT-LLM's `acc += rT(x * scale)`
  *   slots         slot     T         T          the same with the weights as they are
- *   ranks:R[xN]   rank     f32, T    f32        every rank's part summed in f32 and sent as T, ranks added in order, in f32, cast once
- *                                               (DeepEP intranode); with N nodes each node's sum is rounded to T first (internode)
+ *   ranks:R[xN]   rank     f32, T    f32        every rank's part summed in f32 and sent as T, ranks added in order, in
+ *                 f32, cast once
+ *                                               (DeepEP intranode); with N nodes each node's sum is rounded to T first
+ *                                               (internode)
  *
- * `order:last` adds from the last slot to the first. f32 sums start from 0 and add slot by slot; of the recorded sum torch's order differs from it for more than four slots. */
-#include "fused.h"
-#include "value_memory.h"
+ * `order:last` adds from the last slot to the first. f32 sums start from 0 and add slot by slot; of the recorded sum
+ * torch's order differs from it for more than four slots. */
+#include "fused/fused.h"
+#include "kernel/value_memory.h"
 
 #include <math.h>
 #include <string.h>
@@ -40,7 +45,7 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "order:slot|expert|last, product:f32|t, sum:f32|t, weight:f32|t, fma:off|on"
 
-static bool read_kernel(const lb_kernel_text *text, void *out)
+static bool read_kernel(const lb_fused_text *text, void *out)
 {
     kernel *k = out;
     static const struct {
@@ -57,22 +62,22 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
     for (size_t i = 0; i < sizeof named / sizeof *named && !ok; i++)
         if ((ok = !strcmp(text->name, named[i].name))) *k = named[i].kernel;
     const bool ranks = !strcmp(text->name, "ranks");
-    const int n = lb_kernel_text_numbers(text->parameters, numbers, ranks ? 2 : 0);
+    const int n = lb_fused_text_numbers(text->parameters, numbers, ranks ? 2 : 0);
     if (!ok || n < 0 || (ranks && (n < 1 || numbers[0] % numbers[1]))) return false;
     k->ranks = numbers[0], k->nodes = numbers[1];
-    const int order = lb_kernel_text_choice(text, "order", "slot|expert|last", k->order),
-              product = lb_kernel_text_choice(text, "product", "f32|t", k->product_t),
-              sum = lb_kernel_text_choice(text, "sum", "f32|t", k->sum_t),
-              weight = lb_kernel_text_choice(text, "weight", "f32|t", k->weight_t),
-              fma = lb_kernel_text_choice(text, "fma", "off|on", 0);
+    const int order = lb_fused_text_choice(text, "order", "slot|expert|last", k->order),
+              product = lb_fused_text_choice(text, "product", "f32|t", k->product_t),
+              sum = lb_fused_text_choice(text, "sum", "f32|t", k->sum_t),
+              weight = lb_fused_text_choice(text, "weight", "f32|t", k->weight_t),
+              fma = lb_fused_text_choice(text, "fma", "off|on", 0);
     if (order < 0 || product < 0 || sum < 0 || weight < 0 || fma < 0 ||
-        !lb_kernel_text_keys(text, ranks ? "fma weight" : "order product sum weight fma") || (fma && product))
+        !lb_fused_text_keys(text, ranks ? "fma weight" : "order product sum weight fma") || (fma && product))
         return false;
     k->order = order, k->product_t = product, k->sum_t = sum, k->weight_t = weight, k->fma = fma;
     return true;
 }
 
-/* ---- who contributes ------------------------------------------------------------------------------------------------------------- */
+/* ---- who contributes --------------------------------------------------------------------------------------------- */
 
 typedef struct term {
     int64_t expert, slot;
@@ -108,7 +113,7 @@ static int64_t load_item(const lb_operand *list, uint32_t i, lb_dtype dtype, voi
 {
     const lb_tensor *from = &list->tensors[i];
     const lb_tensor dense = {to, dtype, lb_layout_contiguous(from->layout.ndim, from->layout.shape)};
-    lb_tensor_copy(&dense, from, NULL);
+    lb_memory_tensor_copy(&dense, from, NULL);
     return lb_tensor_numel(from);
 }
 
@@ -183,7 +188,7 @@ static void turn(term *terms, int64_t n)
     }
 }
 
-/* ---- sums ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
 
 static void add_terms(const work *w, const term *terms, int64_t n, float *y)
 {
@@ -262,9 +267,10 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
         else
             read_rows(&w, call, factors, lb_tensor_numel(weights));
     }
-    const double scale = 8 + (double)w.slots +
-                         (2 + 2 * (double)w.slots) *
-                             lb_twin_scale(call, listed ? LB_FUSED_INPUTS + LB_FINALISE_WEIGHTS : LB_FUSED_INPUTS);
+    const double scale =
+        8 + (double)w.slots +
+        (2 + 2 * (double)w.slots) *
+            lb_frame_twin_scale(call, listed ? LB_FUSED_INPUTS + LB_FINALISE_WEIGHTS : LB_FUSED_INPUTS);
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < w.tokens; i++) {
         term *terms = w.terms + i * w.slots;
         if (w.kernel.order == BY_EXPERT) sort_by_expert(terms, w.slots);

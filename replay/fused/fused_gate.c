@@ -4,12 +4,12 @@
  *      fused      all in f32, one rounding: `silu_and_mul` of serving stacks, torch.compile
  *      epilogue   gate_up alone: also gate and up stay in the f32 accumulators of their products
  *
- * gate_up computes both products as one with the weights side by side would: the order of each (gemm:) does not see the other columns, but
- * a library may choose another order for a wider product, which is what to try here. */
-#include "elementary.h"
-#include "fused.h"
-#include "product.h"
-#include "schedule.h"
+ * gate_up computes both products as one with the weights side by side would: the order of each (gemm:) does not see the
+ * other columns, but a library may choose another order for a wider product, which is what to try here. */
+#include "functions/elementary.h"
+#include "fused/fused.h"
+#include "kernel/product.h"
+#include "orders/schedule.h"
 
 #include <math.h>
 #include <string.h>
@@ -32,15 +32,15 @@ static const lb_composite_kernel products[] = {
     {"epilogue", "epilogue", "from the f32 accumulators of one product to the result with one rounding"},
     {NULL, NULL, NULL}};
 
-static bool read_kernel(const lb_kernel_text *text, void *out)
+static bool read_kernel(const lb_fused_text *text, void *out)
 {
     kernel *k = out;
     *k = (kernel){0};
     k->rounds = !strcmp(text->name, "rounded"),
     k->epilogue = text->kind == LB_COMPOSITE_GATE_UP && !strcmp(text->name, "epilogue");
     const bool known = (k->rounds || k->epilogue || !strcmp(text->name, "fused")) && !*text->parameters;
-    return known && lb_kernel_text_keys(text, text->kind == LB_COMPOSITE_GATE_UP ? "gemm" : "") &&
-           lb_kernel_text_order(text, "gemm", &k->gemm, &k->has_gemm);
+    return known && lb_fused_text_keys(text, text->kind == LB_COMPOSITE_GATE_UP ? "gemm" : "") &&
+           lb_fused_text_order(text, "gemm", &k->gemm, &k->has_gemm);
 }
 static double activated(int act, double x)
 {
@@ -94,7 +94,7 @@ static lb_status swiglu(lb_call *call, lb_composite_kind kind, bool twin)
         lb_frame_fail(&w.frame, LB_ERR_INVALID, "gate, up and result do not match");
     const char *g = lb_frame_tensor(&w.frame, in), *u = other ? lb_frame_tensor(&w.frame, other) : NULL;
     char *y = lb_frame_output(&w.frame, LB_GATE_Y, n);
-    w.scale = 12 + 4 * lb_twin_scale(call, LB_FUSED_INPUTS);
+    w.scale = 12 + 4 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < rows; i++)
         gated(&w, g + i * last * e, u ? u + i * width * e : g + (i * last + width) * e, y + i * width * e, width);
     return lb_frame_end(&w.frame);
@@ -129,7 +129,7 @@ static lb_status gate_up(lb_call *call, lb_composite_kind kind, bool twin)
     const int64_t n = x->layout.shape[0] * g->layout.shape[1];
     void *y = lb_frame_output(&w.frame, LB_GATE_Y, n), *gate = lb_frame_reals(&w.frame, n + 1),
          *up = lb_frame_reals(&w.frame, n + 1);
-    w.scale = 12 + 2 * (double)x->layout.shape[1] + 6 * lb_twin_scale(call, LB_FUSED_INPUTS);
+    w.scale = 12 + 2 * (double)x->layout.shape[1] + 6 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
     if (lb_frame_ok(&w.frame) && run_product(&w, x, g, gate) && run_product(&w, x, u, up)) {
         if (!w.frame.wide && !w.kernel.epilogue) lb_fused_round(gate, n, w.narrow), lb_fused_round(up, n, w.narrow);
         gated(&w, gate, up, y, n);
@@ -143,9 +143,9 @@ static uint32_t products_candidates(const lb_composite *c, char (*texts)[LB_COMP
     static const char *const orders[] = {
         "", ",gemm:torch", ",gemm:splitk:2", ",gemm:splitk:4", ",gemm:tensorcore:h100", ",gemm:tensorcore:a100"};
     const bool narrow = lb_dtype_bits(c->program->values[c->inputs[LB_GATE_X]].dtype) == 16;
-    uint32_t n = lb_candidate_add(texts, room, 0, "eager");
+    uint32_t n = lb_fused_candidate_add(texts, room, 0, "eager");
     for (size_t o = 0; o < (narrow ? 6 : 4); o++)
-        for (size_t f = 0; f < 3; f++) n = lb_candidate_add(texts, room, n, "%s%s", forms[f], orders[o]);
+        for (size_t f = 0; f < 3; f++) n = lb_fused_candidate_add(texts, room, n, "%s%s", forms[f], orders[o]);
     return n;
 }
 

@@ -1,13 +1,13 @@
 /* One head of fused attention: see fused_head.h, and fused_attention.c for what the forms are. */
-#include "fused_head.h"
+#include "fused/fused_head.h"
 
-#include "elementary.h"
-#include "real_bits.h"
+#include "functions/elementary.h"
+#include "functions/real_bits.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- scores ------------------------------------------------------------------------------------------------------------ */
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
 
 static const double *mask_row(const lb_fused_heads *w, int64_t head, int64_t i)
 {
@@ -65,8 +65,8 @@ static bool scores(lb_fused_heads *w, int64_t head, const float *q, const float 
     return true;
 }
 
-/* Vectorized<float>::fexp_u20 of torch's vec512_float.h, for 16-bit p: 2^xi times a cubic for 2^xf, put together in the bits of a float
- * (Malossi et al., Fast Exponential Computation on SIMD Architectures). */
+/* Vectorized<float>::fexp_u20 of torch's vec512_float.h, for 16-bit p: 2^xi times a cubic for 2^xf, put together in the
+ * bits of a float (Malossi et al., Fast Exponential Computation on SIMD Architectures). */
 static float fast_exp_narrow(float x)
 {
     if (x < float_of(0xc2aeac50)) return 0;
@@ -89,7 +89,8 @@ static float fast_exp_wide(float x)
     return under ? 0 : y * float_of((uint32_t)((int32_t)(n - 1) + 127) << 23) * 2;
 }
 
-/* torch's `_exp_reduce_sum_fusion_kernel`: vectors of 16 with the fast exponential, lanes added up by halves, then the tail. */
+/* torch's `_exp_reduce_sum_fusion_kernel`: vectors of 16 with the fast exponential, lanes added up by halves, then the
+ * tail. */
 static float fast_exponentials(const lb_fused_heads *w, const float *s, float *p, int64_t n, float top)
 {
     float lanes[16] = {0};
@@ -120,7 +121,7 @@ static float exponentials(const lb_fused_heads *w, const float *s, float *p, int
         for (int64_t j = 0; j < n; j++) p[j] = s[j] - top;
         lb_exp_f32(p, p, (size_t)n);
     }
-    return lb_sum_f32(w->kernel.has_sum ? &w->kernel.sum : NULL, p, n, LB_NO_DTYPE);
+    return lb_schedule_sum_f32(w->kernel.has_sum ? &w->kernel.sum : NULL, p, n, LB_NO_DTYPE);
 }
 
 static float rescale(const lb_fused_heads *w, float old, float top)
@@ -190,7 +191,8 @@ static void finish(const lb_fused_heads *w, float *y, float *lse)
     }
 }
 
-/* A row of keys + 1 scores of which the maximum was taken off, rounded as all scores are; the last one's part is dropped. */
+/* A row of keys + 1 scores of which the maximum was taken off, rounded as all scores are; the last one's part is
+ * dropped. */
 static void softmax_with_sink(const lb_fused_heads *w, int64_t head, const float *scores, float *p, float *lse)
 {
     float *row = w->row, top = sink_of(w, head);
@@ -274,7 +276,7 @@ bool lb_fused_head_f32(lb_fused_heads *w, int64_t head, const float *q, const fl
     return true;
 }
 
-/* ---- the real function ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the real function ------------------------------------------------------------------------------------------- */
 
 /* Twin: sum p |v| (roundings of p + terms of its score and of the weighted scores). */
 void lb_fused_head_f64(lb_fused_heads *w, int64_t head, const lb_fused_head_numbers *numbers, bool twin, double scale16)

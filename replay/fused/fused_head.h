@@ -2,9 +2,9 @@
 #ifndef LB_REPLAY_FUSED_HEAD_H
 #define LB_REPLAY_FUSED_HEAD_H
 
-#include "fused.h"
-#include "product.h"
-#include "schedule.h"
+#include "fused/fused.h"
+#include "kernel/product.h"
+#include "orders/schedule.h"
 
 /* The forms of fused_attention.c. */
 typedef enum lb_head_form { LB_HEAD_UNFUSED, LB_HEAD_MATH, LB_HEAD_FLASH, LB_HEAD_SPLITKV } lb_head_form;

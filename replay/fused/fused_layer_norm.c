@@ -4,12 +4,13 @@
  *      one-pass    m = sum x / n      v = sum x² / n - m², at least 0: kernels that read a row once
  *      welford     torch's CPU kernel (welford.h)
  *
- * Where the program divides by n - 1, two-pass does so, too; the others make the variance larger by n / (n - 1). Sums are in the order
- * that sum: says; 1 / sqrt(v + eps) has two roundings, as in torch, and eps stands where the program has it.
- * y = (x - m) r weight + bias, the last product fused with the sum (torch's build), or apply:affine: x r + (-r m), then weight and bias. */
-#include "fused.h"
-#include "schedule.h"
-#include "welford.h"
+ * Where the program divides by n - 1, two-pass does so, too; the others make the variance larger by n / (n - 1). Sums
+ * are in the order that sum: says; 1 / sqrt(v + eps) has two roundings, as in torch, and eps stands where the program
+ * has it. y = (x - m) r weight + bias, the last product fused with the sum (torch's build), or apply:affine: x r + (-r
+ * m), then weight and bias. */
+#include "fused/fused.h"
+#include "orders/schedule.h"
+#include "orders/welford.h"
 
 #include <math.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "sum:ORDER (cascade), apply:fma|affine"
 
-static bool read_kernel(const lb_kernel_text *text, void *out)
+static bool read_kernel(const lb_fused_text *text, void *out)
 {
     kernel *k = out;
     static const char *const names[] = {"two-pass", "one-pass", "welford"};
@@ -36,10 +37,10 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
     *k = (kernel){0};
     for (int i = 0; i < 3; i++)
         if (!strcmp(text->name, names[i])) form = i;
-    const int apply = lb_kernel_text_choice(text, "apply", "fma|affine", 0);
+    const int apply = lb_fused_text_choice(text, "apply", "fma|affine", 0);
     if (form < 0 || apply < 0 || *text->parameters ||
-        !lb_kernel_text_keys(text, form == WELFORD ? "apply" : "sum apply") ||
-        !lb_kernel_text_order(text, "sum", &k->sum, &k->has_sum))
+        !lb_fused_text_keys(text, form == WELFORD ? "apply" : "sum apply") ||
+        !lb_fused_text_order(text, "sum", &k->sum, &k->has_sum))
         return false;
     k->form = form, k->affine = apply;
     return true;
@@ -66,10 +67,10 @@ static void row_f32(const work *w, const float *x, float *y, float *mean, float 
     if (k->form == WELFORD) {
         lb_welford(x, n, w->halves, &m, &v);
     } else {
-        m = lb_sum_f32(order, x, n, LB_NO_DTYPE) / (float)n;
+        m = lb_schedule_sum_f32(order, x, n, LB_NO_DTYPE) / (float)n;
         const float from = k->form == TWO_PASS ? m : 0;
         for (int64_t i = 0; i < n; i++) w->row[i] = (x[i] - from) * (x[i] - from);
-        v = lb_sum_f32(order, w->row, n, LB_NO_DTYPE) / (k->form == TWO_PASS ? others : (float)n);
+        v = lb_schedule_sum_f32(order, w->row, n, LB_NO_DTYPE) / (k->form == TWO_PASS ? others : (float)n);
         if (k->form == ONE_PASS) v -= m * m;
     }
     if (w->less > 0 && k->form != TWO_PASS) v *= (float)n / others;
@@ -125,7 +126,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     char *rstd = lb_fused_wants(call, LB_LAYER_RSTD) ? lb_frame_output(&w.frame, LB_LAYER_RSTD, rows)
                                                      : lb_frame_reals(&w.frame, rows + 1);
     w.row = lb_frame_reals(&w.frame, w.size + 1);
-    const double scale = 16 + (double)w.size + 2 * lb_twin_scale(call, LB_FUSED_INPUTS);
+    const double scale = 16 + (double)w.size + 2 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
     const int64_t e = w.frame.wide ? 8 : 4;
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < rows; i++) {
         const int64_t at = i * w.size * e;

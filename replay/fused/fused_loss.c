@@ -1,13 +1,14 @@
 /* Fused cross-entropy: a row's log-sum-exp, and the mean of the rows.
  *
- *      two-pass      m = max x   l = sum e^(x - m)   x - m - log l, of the target alone: log-softmax and its negative log likelihood
- *      online[:B]    a running maximum over blocks of B classes (1) that rescales the sum; lse = log l + m, lse - x[target]: fused
- *                    cross-entropy kernels (Liger, Cut Cross Entropy)
+ *      two-pass      m = max x   l = sum e^(x - m)   x - m - log l, of the target alone: log-softmax and its negative
+ *                    log likelihood
+ *      online[:B]    a running maximum over blocks of B classes (1) that rescales the sum; lse = log l + m, lse -
+ *                    x[target]: fused cross-entropy kernels (Liger, Cut Cross Entropy)
  *
  * Rows are added in the order rows: says (sequential), then divided by how many count. */
-#include "elementary.h"
-#include "fused.h"
-#include "schedule.h"
+#include "functions/elementary.h"
+#include "fused/fused.h"
+#include "orders/schedule.h"
 
 #include <math.h>
 #include <string.h>
@@ -25,15 +26,15 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "sum:ORDER (of the exponentials of a pass or block), rows:ORDER (of the mean)"
 
-static bool read_kernel(const lb_kernel_text *text, void *out)
+static bool read_kernel(const lb_fused_text *text, void *out)
 {
     kernel *k = out;
     *k = (kernel){.block = 1};
     k->online = !strcmp(text->name, "online");
     const bool known = (k->online || !strcmp(text->name, "two-pass")) &&
-                       lb_kernel_text_numbers(text->parameters, &k->block, k->online) >= 0;
-    return known && lb_kernel_text_keys(text, "sum rows") && lb_kernel_text_order(text, "sum", &k->sum, &k->has_sum) &&
-           lb_kernel_text_order(text, "rows", &k->rows, &k->has_rows);
+                       lb_fused_text_numbers(text->parameters, &k->block, k->online) >= 0;
+    return known && lb_fused_text_keys(text, "sum rows") && lb_fused_text_order(text, "sum", &k->sum, &k->has_sum) &&
+           lb_fused_text_order(text, "rows", &k->rows, &k->has_rows);
 }
 static float row_f32(const kernel *k, const float *x, float *p, int64_t n, int64_t target)
 {
@@ -45,7 +46,7 @@ static float row_f32(const kernel *k, const float *x, float *p, int64_t n, int64
         for (int64_t i = at; i < at + count; i++) top = x[i] > top ? x[i] : top;
         for (int64_t i = 0; i < count; i++) p[i] = x[at + i] - top;
         lb_exp_f32(p, p, (size_t)count);
-        const float part = lb_sum_f32(k->has_sum ? &k->sum : NULL, p, count, LB_NO_DTYPE);
+        const float part = lb_schedule_sum_f32(k->has_sum ? &k->sum : NULL, p, count, LB_NO_DTYPE);
         sum = at ? sum * (float)lb_exp((double)(old - top)) + part : part;
     }
     const float log_sum = (float)lb_log((double)sum);
@@ -95,7 +96,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     if (frame.wide) {
         *(double *)y = (mean ? wide / (double)counted : wide) * (twin ? 4 + (double)counted : 1);
     } else {
-        const float sum = lb_sum_f32(k.has_rows ? &k.rows : &in_order, each, counted, LB_NO_DTYPE);
+        const float sum = lb_schedule_sum_f32(k.has_rows ? &k.rows : &in_order, each, counted, LB_NO_DTYPE);
         *(float *)y = mean ? sum / (float)counted : sum;
     }
     return lb_frame_end(&frame);

@@ -4,10 +4,11 @@
  *      separate   every product, factor and sum is rounded: op by op; scale:first takes (c A) A
  *      f32        nothing is rounded until the end
  *
- * Products are chains of fma, or in the order gemm: says. The twin iterates magnitudes, which says little after many steps. */
-#include "fused.h"
-#include "product.h"
-#include "schedule.h"
+ * Products are chains of fma, or in the order gemm: says. The twin iterates magnitudes, which says little after many
+ * steps. */
+#include "fused/fused.h"
+#include "kernel/product.h"
+#include "orders/schedule.h"
 
 #include <math.h>
 #include <string.h>
@@ -24,16 +25,15 @@ static const lb_composite_kernel kernels[] = {{"eager", "eager", "the recorded o
                                               {NULL, NULL, NULL}};
 #define OPTIONS "scale:last|first (first: (c A) A), gemm:ORDER"
 
-static bool read_kernel(const lb_kernel_text *text, void *out)
+static bool read_kernel(const lb_fused_text *text, void *out)
 {
     kernel *k = out;
-    const int scale = lb_kernel_text_choice(text, "scale", "last|first", 0);
+    const int scale = lb_fused_text_choice(text, "scale", "last|first", 0);
     *k = (kernel){
         .separate = !strcmp(text->name, "separate"), .wide = !strcmp(text->name, "f32"), .scale_first = scale == 1};
     const bool known = (k->separate || k->wide || !strcmp(text->name, "addmm")) && !*text->parameters && scale >= 0 &&
                        !(scale && !k->separate);
-    return known && lb_kernel_text_keys(text, "scale gemm") &&
-           lb_kernel_text_order(text, "gemm", &k->gemm, &k->has_gemm);
+    return known && lb_fused_text_keys(text, "scale gemm") && lb_fused_text_order(text, "gemm", &k->gemm, &k->has_gemm);
 }
 typedef struct work {
     lb_frame frame;
@@ -127,7 +127,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
         step(&w, call->args[LB_FUSED_NUMBERS].floats + 1 + 3 * s);
     if (lb_frame_ok(&w.frame)) memcpy(y, w.x, (size_t)(w.m * w.n * e));
     const double scale =
-        (double)steps * (16 + 2 * (double)w.n + 2 * (double)w.m + 8 * lb_twin_scale(call, LB_FUSED_INPUTS));
+        (double)steps * (16 + 2 * (double)w.n + 2 * (double)w.m + 8 * lb_frame_twin_scale(call, LB_FUSED_INPUTS));
     for (int64_t i = 0; twin && lb_frame_ok(&w.frame) && i < w.m * w.n; i++) ((double *)y)[i] *= scale;
     return lb_frame_end(&w.frame);
 }

@@ -1,18 +1,20 @@
 /* Fused RMSNorm: one sum of squares per row in a stated order, one reciprocal root, one pass of products.
  *
- *      h = x (+ residual)   q = h²   total = sum of q in the kernel's order   s = 1/sqrt(total / n + eps)   y = h s (offset + weight)
+ *      h = x (+ residual)   q = h²   total = sum of q in the kernel's order   s = 1/sqrt(total / n + eps)   y = h s
+ *                           (offset + weight)
  *
- * butterfly is what FlashInfer and TensorRT-LLM do (trtllm_allreduce_fusion.cuh, allReduceFusionKernels.cu `rms_norm`, blockReduceSumV2):
- * a thread chains fma over its V consecutive elements, warps exchange by xor 16 to 1, then a warp exchanges the warps' sums (padded with
- * zeros to 32), then the blocks of a cluster are added in order from 0. Element i belongs to thread i / V mod (T C). Without numbers its
- * geometry is the one they launch: V = 16 bytes, clusters of up to 8 blocks that are halved until they fit 132 SMs (or sms:N).
- * flashinfer is its plain norm (norm.cuh, RMSNormKernel): one block of at most 1024 threads that goes over the row in rounds.
- * The other orders are those of schedule.h over rounded squares, as ops one by one compute them. eps stands where the program has it. */
-#include "fused.h"
+ * butterfly is what FlashInfer and TensorRT-LLM do (trtllm_allreduce_fusion.cuh, allReduceFusionKernels.cu `rms_norm`,
+ * blockReduceSumV2): a thread chains fma over its V consecutive elements, warps exchange by xor 16 to 1, then a warp
+ * exchanges the warps' sums (padded with zeros to 32), then the blocks of a cluster are added in order from 0. Element
+ * i belongs to thread i / V mod (T C). Without numbers its geometry is the one they launch: V = 16 bytes, clusters of
+ * up to 8 blocks that are halved until they fit 132 SMs (or sms:N). flashinfer is its plain norm (norm.cuh,
+ * RMSNormKernel): one block of at most 1024 threads that goes over the row in rounds. The other orders are those of
+ * schedule.h over rounded squares, as ops one by one compute them. eps stands where the program has it. */
+#include "fused/fused.h"
 
-#include "elementary.h"
-#include "value_memory.h"
-#include "schedule.h"
+#include "functions/elementary.h"
+#include "kernel/value_memory.h"
+#include "orders/schedule.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +33,7 @@ typedef struct kernel {
     int64_t sms;
 } kernel;
 
-/* ---- geometry ---------------------------------------------------------------------------------------------------------------- */
+/* ---- geometry ---------------------------------------------------------------------------------------------------- */
 
 static launch fusion_launch(int64_t size, int64_t element_bytes, int64_t tokens, int64_t sms)
 {
@@ -55,7 +57,7 @@ static launch plain_launch(int64_t size, int64_t element_bytes)
     return l;
 }
 
-/* ---- texts --------------------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 static const lb_composite_kernel kernels[] = {
     {"eager", "eager", "the recorded ops, one by one"},
@@ -81,29 +83,29 @@ static const lb_composite_kernel kernels[] = {
     "fma:on|off, "                                                                                                     \
     "acc:f32|f64|bf16|f16, mean:div|mul (by 1/n), rsqrt:once|twice (twice: root and quotient rounded each)"
 
-static bool read_kernel(const lb_kernel_text *text, void *out)
+static bool read_kernel(const lb_fused_text *text, void *out)
 {
     kernel *k = out;
     static const lb_dtype accumulators[] = {LB_F32, LB_F64, LB_BF16, LB_F16};
     *k = (kernel){.launch.cluster = 1};
     const bool flashinfer = !strcmp(text->name, "flashinfer");
     k->butterfly = flashinfer || !strcmp(text->name, "butterfly");
-    const int round = lb_kernel_text_choice(text, "round", "once|twice", 0),
-              square = lb_kernel_text_choice(text, "square", "f32|t", 0);
-    const int fma = lb_kernel_text_choice(text, "fma", "off|on", k->butterfly),
-              acc = lb_kernel_text_choice(text, "acc", "f32|f64|bf16|f16", 0);
-    const int mean = lb_kernel_text_choice(text, "mean", "div|mul", 0),
-              root = lb_kernel_text_choice(text, "rsqrt", "once|twice", 0);
-    const int residual = lb_kernel_text_choice(text, "residual", "t|f32", 0),
-              ranks = lb_kernel_text_choice(text, "ranks", "t|f32|chunks", 0);
+    const int round = lb_fused_text_choice(text, "round", "once|twice", 0),
+              square = lb_fused_text_choice(text, "square", "f32|t", 0);
+    const int fma = lb_fused_text_choice(text, "fma", "off|on", k->butterfly),
+              acc = lb_fused_text_choice(text, "acc", "f32|f64|bf16|f16", 0);
+    const int mean = lb_fused_text_choice(text, "mean", "div|mul", 0),
+              root = lb_fused_text_choice(text, "rsqrt", "once|twice", 0);
+    const int residual = lb_fused_text_choice(text, "residual", "t|f32", 0),
+              ranks = lb_fused_text_choice(text, "ranks", "t|f32|chunks", 0);
     const char *keys = text->kind == LB_COMPOSITE_RMS_NORM       ? "round square fma acc mean rsqrt sms"
                        : text->kind == LB_COMPOSITE_ADD_RMS_NORM ? "round square fma acc mean rsqrt sms residual"
                                                                  : "round square fma acc mean rsqrt sms residual ranks";
     bool ok = round >= 0 && square >= 0 && fma >= 0 && acc >= 0 && mean >= 0 && root >= 0 && residual >= 0 &&
-              ranks >= 0 && lb_kernel_text_keys(text, keys);
+              ranks >= 0 && lb_fused_text_keys(text, keys);
     k->sms = 132;
     for (uint32_t i = 0; ok && i < text->n_options; i++)
-        if (!strcmp(text->options[i].key, "sms")) ok = lb_kernel_text_numbers(text->options[i].value, &k->sms, 1) == 1;
+        if (!strcmp(text->options[i].key, "sms")) ok = lb_fused_text_numbers(text->options[i].value, &k->sms, 1) == 1;
     if (!ok) return false;
     k->twice = round, k->square_t = square, k->fma = fma, k->multiplies = mean, k->root_twice = root,
     k->residual_f32 = residual;
@@ -111,7 +113,7 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
     k->accumulate = accumulators[acc];
     if (k->butterfly) {
         int64_t numbers[3] = {0, 0, 1};
-        const int n = lb_kernel_text_numbers(text->parameters, numbers, flashinfer ? 0 : 3);
+        const int n = lb_fused_text_numbers(text->parameters, numbers, flashinfer ? 0 : 3);
         if (n < 0 || n == 1 || numbers[0] > 1024 || numbers[2] > 16) return false;
         k->launch = (launch){numbers[0], numbers[1], numbers[2]};
         if (flashinfer) k->launch.cluster = 0; /* its own geometry */
@@ -129,7 +131,7 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
     return true;
 }
 
-/* ---- sums ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
 
 static double rounded(const kernel *k, double x)
 {
@@ -138,7 +140,8 @@ static double rounded(const kernel *k, double x)
     if (k->accumulate != LB_F32) lb_round_to_grid_f32(&y, 1, k->accumulate, NULL);
     return y;
 }
-/* Operands are f32, or already on the accumulator's grid: a sum of two is exact in f64 or rounded innocently, the product is exact. */
+/* Operands are f32, or already on the accumulator's grid: a sum of two is exact in f64 or rounded innocently, the
+ * product is exact. */
 static double added(const kernel *k, double a, double b)
 {
     if (k->accumulate == LB_F64) return a + b;
@@ -194,9 +197,9 @@ static double sum_of_squares(const kernel *k, const launch *l, const float *h, c
         return total;
     }
     if (k->accumulate != LB_F64)
-        return lb_sum_f32(&k->schedule, q, n, k->accumulate == LB_F32 ? LB_NO_DTYPE : k->accumulate);
+        return lb_schedule_sum_f32(&k->schedule, q, n, k->accumulate == LB_F32 ? LB_NO_DTYPE : k->accumulate);
     for (int64_t i = 0; i < n; i++) wide[i] = q[i];
-    return lb_sum_f64(&k->schedule, wide, n, LB_NO_DTYPE);
+    return lb_schedule_sum_f64(&k->schedule, wide, n, LB_NO_DTYPE);
 }
 
 static float reciprocal_root(const kernel *k, double total, int64_t n, double eps, int place)
@@ -208,7 +211,7 @@ static float reciprocal_root(const kernel *k, double total, int64_t n, double ep
     return (float)lb_fused_inverse_root((double)mean, eps, place);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 typedef struct work {
     lb_frame frame;
@@ -268,8 +271,9 @@ static void row_f64(work *w, int64_t at, bool twin)
     }
 }
 
-/* Contributions of ranks, in order, into one x: TensorRT-LLM's and FlashInfer's one-shot and two-shot kernels round every sum to T unless
- * fp32_acc is set, FlashInfer's MNNVL kernel adds chunks of eight (trtllm_mnnvl_allreduce.cuh). */
+/* Contributions of ranks, in order, into one x: TensorRT-LLM's and FlashInfer's one-shot and two-shot kernels round
+ * every sum to T unless fp32_acc is set, FlashInfer's MNNVL kernel adds chunks of eight
+ * (trtllm_mnnvl_allreduce.cuh). */
 static const void *sum_of_ranks(work *w, const lb_operand *list, const lb_tensor *like, bool twin)
 {
     const int64_t n = lb_tensor_numel(like);
@@ -282,7 +286,7 @@ static const void *sum_of_ranks(work *w, const lb_operand *list, const lb_tensor
             lb_frame_fail(&w->frame, LB_ERR_INVALID, "contributions of other shapes");
             return NULL;
         }
-        lb_tensor_copy(&dense, from, NULL);
+        lb_memory_tensor_copy(&dense, from, NULL);
         const bool starts = w->kernel.ranks == 2 ? r % 8 == 0 : r == 0, ends = r % 8 == 7 || r + 1 == list->count;
         for (int64_t i = 0; i < n && w->frame.wide; i++) {
             const double x = ((double *)part)[i];
@@ -302,9 +306,9 @@ static const void *sum_of_ranks(work *w, const lb_operand *list, const lb_tensor
 /* In roundings of f32: those of the sum, and a few to 16 bits. */
 static void scale_twin(work *w, const lb_call *call, uint32_t ranks)
 {
-    const double sixteen = lb_twin_scale(call, LB_FUSED_INPUTS + LB_NORM_WEIGHT);
-    const double scale =
-        8 + (double)w->size + (3 + (double)ranks) * (sixteen > 1 ? sixteen : lb_twin_scale(call, LB_FUSED_INPUTS));
+    const double sixteen = lb_frame_twin_scale(call, LB_FUSED_INPUTS + LB_NORM_WEIGHT);
+    const double scale = 8 + (double)w->size +
+                         (3 + (double)ranks) * (sixteen > 1 ? sixteen : lb_frame_twin_scale(call, LB_FUSED_INPUTS));
     const int64_t n = w->rows * w->size;
     for (int64_t i = 0; i < n; i++) {
         ((double *)w->y)[i] *= scale;
@@ -354,7 +358,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     return lb_frame_end(&w.frame);
 }
 
-/* ---- candidates ------------------------------------------------------------------------------------------------------------------- */
+/* ---- candidates -------------------------------------------------------------------------------------------------- */
 
 static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
@@ -365,7 +369,7 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
     const launch fusion = fusion_launch(size, bytes, size ? numel / size : 0, 132), plain = plain_launch(size, bytes);
     static const char *const orders[] = {"cascade", "sequential", "cascade:16", "pairwise", "numpy", "exact"};
     char trees[32][40];
-    uint32_t n_trees = 0, n = lb_candidate_add(texts, room, 0, "eager");
+    uint32_t n_trees = 0, n = lb_fused_candidate_add(texts, room, 0, "eager");
     snprintf(trees[n_trees++], sizeof *trees, "%s", orders[0]);
     snprintf(trees[n_trees++], sizeof *trees, "butterfly:%dx%dx%d", (int)fusion.threads, (int)fusion.vector,
              (int)fusion.cluster);
@@ -381,13 +385,13 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
             for (int wide = 0; wide < (narrow && residual ? 2 : 1); wide++)
                 for (uint32_t t = 0; t < n_trees; t++)
                     for (int off = 0; off < (strncmp(trees[t], "butterfly", 9) ? 1 : 2); off++)
-                        n = lb_candidate_add(texts, room, n, "%s%s%s%s%s", trees[t], round ? ",round:twice" : "",
-                                             square ? ",square:t" : "", wide ? ",residual:f32" : "",
-                                             off ? ",fma:off" : "");
+                        n = lb_fused_candidate_add(texts, room, n, "%s%s%s%s%s", trees[t], round ? ",round:twice" : "",
+                                                   square ? ",square:t" : "", wide ? ",residual:f32" : "",
+                                                   off ? ",fma:off" : "");
     static const char *const ranks[] = {"f32", "chunks"};
     for (uint32_t t = 0; c->kind == LB_COMPOSITE_ALLREDUCE_NORM && t < n_trees; t++)
         for (size_t r = 0; r < (narrow ? 2 : 1); r++)
-            n = lb_candidate_add(texts, room, n, "%s,ranks:%s", trees[t], ranks[r]);
+            n = lb_fused_candidate_add(texts, room, n, "%s,ranks:%s", trees[t], ranks[r]);
     return n;
 }
 

@@ -1,7 +1,7 @@
 /* Fused rotary embedding: rounded to T after every op, or in f32 with one rounding.
  *
  *      y1 = x1 cos1 - x2 sin1      y2 = x2 cos2 + x1 sin2      (fma:on: the product with cos is fused with the sum) */
-#include "fused.h"
+#include "fused/fused.h"
 
 #include <math.h>
 #include <string.h>
@@ -17,15 +17,15 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "fma:off|on, table:f32|t (t: cosines and sines rounded to the type)"
 
-static bool read_kernel(const lb_kernel_text *text, void *out)
+static bool read_kernel(const lb_fused_text *text, void *out)
 {
     kernel *k = out;
-    const int fma = lb_kernel_text_choice(text, "fma", "off|on", 0),
-              table = lb_kernel_text_choice(text, "table", "f32|t", 0);
+    const int fma = lb_fused_text_choice(text, "fma", "off|on", 0),
+              table = lb_fused_text_choice(text, "table", "f32|t", 0);
     *k = (kernel){!strcmp(text->name, "rounded"), fma == 1, table == 1};
     const bool known = (k->rounds || !strcmp(text->name, "fused")) && !*text->parameters && fma >= 0 && table >= 0 &&
                        !(k->rounds && fma);
-    return known && lb_kernel_text_keys(text, "fma table");
+    return known && lb_fused_text_keys(text, "fma table");
 }
 /* `t` as if it had the shape of x. False when it does not broadcast to it. */
 static bool expanded(const lb_tensor *x, const lb_tensor *t, lb_tensor *out)
@@ -62,7 +62,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     void *y = lb_frame_output(&frame, LB_ROPE_Y, n);
     const lb_dtype narrow = lb_fused_narrow(&frame, in), table = k.table_t ? narrow : LB_NO_DTYPE,
                    each = k.rounds ? narrow : LB_NO_DTYPE;
-    const double scale = 4 + 4 * lb_twin_scale(call, LB_FUSED_INPUTS);
+    const double scale = 4 + 4 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
     for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
         const int64_t d = i % size, other = d < half ? i + half : i - half;
         if (frame.wide) {

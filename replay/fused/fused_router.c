@@ -1,13 +1,14 @@
 /* Fused routers: scores, choice and weights of experts in one kernel.
  *
  *      softmax-topk   softmax over all experts in f32, the k best, divided by their sum where the model does so
- *      topk-softmax   the k best logits, a softmax over these alone: the same numbers when they are normalised, otherwise rounded
+ *      topk-softmax   the k best logits, a softmax over these alone: the same numbers when they are normalised,
+ *                     otherwise rounded
  *
  * Of equal scores the expert of the lower number comes first. */
-#include "elementary.h"
-#include "expert_choice.h"
-#include "fused.h"
-#include "schedule.h"
+#include "functions/elementary.h"
+#include "kernel/expert_choice.h"
+#include "fused/fused.h"
+#include "orders/schedule.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,14 +28,14 @@ static const lb_composite_kernel kernels[] = {
     "sum:ORDER (of the softmax), scores:f32|t (t: chosen scores rounded to the type of the logits before "             \
     "they are normalised)"
 
-static bool read_kernel(const lb_kernel_text *text, void *out)
+static bool read_kernel(const lb_fused_text *text, void *out)
 {
     kernel *k = out;
     *k = (kernel){.chosen_only = !strcmp(text->name, "topk-softmax")};
-    const int scores = lb_kernel_text_choice(text, "scores", "f32|t", 0);
+    const int scores = lb_fused_text_choice(text, "scores", "f32|t", 0);
     k->scores_t = scores == 1;
     const bool known = (k->chosen_only || !strcmp(text->name, "softmax-topk")) && !*text->parameters && scores >= 0;
-    return known && lb_kernel_text_keys(text, "sum scores") && lb_kernel_text_order(text, "sum", &k->sum, &k->has_sum);
+    return known && lb_fused_text_keys(text, "sum scores") && lb_fused_text_order(text, "sum", &k->sum, &k->has_sum);
 }
 static void softmax_f32(const kernel *k, const float *x, int64_t n, float *p)
 {
@@ -42,7 +43,7 @@ static void softmax_f32(const kernel *k, const float *x, int64_t n, float *p)
     for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
     for (int64_t i = 0; i < n; i++) p[i] = x[i] - top;
     lb_exp_f32(p, p, (size_t)n);
-    const float sum = lb_sum_f32(k->has_sum ? &k->sum : NULL, p, n, LB_NO_DTYPE);
+    const float sum = lb_schedule_sum_f32(k->has_sum ? &k->sum : NULL, p, n, LB_NO_DTYPE);
     for (int64_t i = 0; i < n; i++) p[i] /= sum;
 }
 
@@ -67,7 +68,7 @@ static void token_f32(const work *w, const float *x, float *weights, int64_t *id
         memcpy(weights, w->chosen, (size_t)w->k * sizeof *weights);
     if (w->kernel.scores_t) lb_fused_round(weights, w->k, w->narrow);
     if (!w->normalised || w->kernel.chosen_only) return;
-    const float sum = lb_sum_f32(NULL, weights, w->k, LB_NO_DTYPE);
+    const float sum = lb_schedule_sum_f32(NULL, weights, w->k, LB_NO_DTYPE);
     for (int64_t j = 0; j < w->k; j++) weights[j] /= sum;
 }
 
@@ -103,7 +104,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     w.p = lb_frame_scratch(&frame, (size_t)(w.experts + 1) * sizeof *w.p),
     w.chosen = lb_frame_scratch(&frame, (size_t)(w.k + 1) * sizeof *w.chosen);
     w.score = lb_frame_scratch(&frame, (size_t)(w.experts + 1) * sizeof *w.score);
-    const double scale = 16 + 2 * (double)w.experts + 4 * lb_twin_scale(call, LB_FUSED_INPUTS);
+    const double scale = 16 + 2 * (double)w.experts + 4 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
     for (int64_t i = 0; lb_frame_ok(&frame) && i < tokens; i++) {
         if (frame.wide)
             token_f64(&w, (const double *)x + i * w.experts, (double *)weights + i * w.k, ids + i * w.k, twin, scale);
@@ -114,10 +115,10 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 }
 static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
-    uint32_t n = lb_candidate_add_all(texts, room, 0, "eager softmax-topk");
-    if (c->flags & LB_ROUTER_NORMALISED) n = lb_candidate_add(texts, room, n, "topk-softmax");
-    return lb_candidate_add_all(texts, room, n,
-                                "softmax-topk,sum:sequential softmax-topk,sum:butterfly:32 softmax-topk,scores:t");
+    uint32_t n = lb_fused_candidate_add_all(texts, room, 0, "eager softmax-topk");
+    if (c->flags & LB_ROUTER_NORMALISED) n = lb_fused_candidate_add(texts, room, n, "topk-softmax");
+    return lb_fused_candidate_add_all(
+        texts, room, n, "softmax-topk,sum:sequential softmax-topk,sum:butterfly:32 softmax-topk,scores:t");
 }
 
 const lb_fused_kind lb_fused_router = {

@@ -1,16 +1,19 @@
 /* Fused selective scans: h_t = exp(e_t) h_{t-1} + (dt_t u_t) B_t and y_t = C_t h_t, per head, channel and state.
  *
  *      sequential                  step by step
- *      blocks:THREADSxITEMS        pairs (a, b) under (a, b) then (c, d) = (c a, c b + d): ITEMS one after the other in every thread, Kogge-Stone
- *                                  over the 32 threads of a warp, warps one after the other, blocks one after the other
- *      chunked:SIZE                inside a chunk all pairs of steps, sum over s of (C_t B_s) exp(c_t - c_s) dt u_s with c the running sum of
- *                                  e; and (C_t S) exp(c_t) from the state S before the chunk, S' = exp(c_last) S + sum exp(c_last - c_s) dt u_s B_s
+ *      blocks:THREADSxITEMS        pairs (a, b) under (a, b) then (c, d) = (c a, c b + d): ITEMS one after the other in
+ *                                  every thread, Kogge-Stone over the 32 threads of a warp, warps one after the other,
+ *                                  blocks one after the other
+ *      chunked:SIZE                inside a chunk all pairs of steps, sum over s of (C_t B_s) exp(c_t - c_s) dt u_s
+ *                                  with c the running sum of e; and (C_t S) exp(c_t) from the state S before the chunk,
+ *                                  S' = exp(c_last) S + sum exp(c_last - c_s) dt u_s B_s
  *
- * e may also be dt A, and S u be added to y, each product rounded. Sums over states and steps are sequential, from the first. In f64 every kernel is the recurrence.
- * Where: blocks is cub's BlockScan with warp scans, as state-spaces/mamba csrc/selective_scan/selective_scan_fwd_kernel.cuh uses it; chunked is
- * "state space duality", Dao and Gu 2024 (arXiv:2405.21060, section 6), as mamba_ssm/ops/triton/ssd_combined.py cuts it. */
-#include "elementary.h"
-#include "fused.h"
+ * e may also be dt A, and S u be added to y, each product rounded. Sums over states and steps are sequential, from the
+ * first. In f64 every kernel is the recurrence. Where: blocks is cub's BlockScan with warp scans, as state-spaces/mamba
+ * csrc/selective_scan/selective_scan_fwd_kernel.cuh uses it; chunked is "state space duality", Dao and Gu 2024
+ * (arXiv:2405.21060, section 6), as mamba_ssm/ops/triton/ssd_combined.py cuts it. */
+#include "functions/elementary.h"
+#include "fused/fused.h"
 
 #include <math.h>
 #include <string.h>
@@ -35,36 +38,36 @@ static const lb_composite_kernel kernels[] = {
     "state:f32|bf16|f16 (what the state is kept in), fma:off|on, read:f32|t (t: the state is rounded to the "          \
     "type of C before it meets it), pairs:f32|t (chunked: pairs rounded before they meet u)"
 
-static bool read_kernel(const lb_kernel_text *text, void *out)
+static bool read_kernel(const lb_fused_text *text, void *out)
 {
     kernel *k = out;
     int64_t n[2];
     *k = (kernel){.form = !strcmp(text->name, "blocks")    ? BLOCKS
                           : !strcmp(text->name, "chunked") ? CHUNKED
                                                            : SEQUENTIAL};
-    const int state = lb_kernel_text_choice(text, "state", "f32|bf16|f16", 0),
-              fma = lb_kernel_text_choice(text, "fma", "off|on", 0),
-              read = lb_kernel_text_choice(text, "read", "f32|t", 0),
-              pairs = lb_kernel_text_choice(text, "pairs", "f32|t", 0);
+    const int state = lb_fused_text_choice(text, "state", "f32|bf16|f16", 0),
+              fma = lb_fused_text_choice(text, "fma", "off|on", 0),
+              read = lb_fused_text_choice(text, "read", "f32|t", 0),
+              pairs = lb_fused_text_choice(text, "pairs", "f32|t", 0);
     bool known = state >= 0 && fma >= 0 && read >= 0 && pairs >= 0;
     if (k->form == BLOCKS) {
         known &=
-            lb_kernel_text_numbers(text->parameters, n, 2) == 2 && n[0] >= 1 && n[0] <= 1024 && n[1] >= 1 && n[1] <= 64;
+            lb_fused_text_numbers(text->parameters, n, 2) == 2 && n[0] >= 1 && n[0] <= 1024 && n[1] >= 1 && n[1] <= 64;
         if (known) k->threads = n[0], k->items = n[1];
-        known = known && lb_kernel_text_keys(text, "fma read");
+        known = known && lb_fused_text_keys(text, "fma read");
     } else if (k->form == CHUNKED) {
-        known &= lb_kernel_text_numbers(text->parameters, n, 1) == 1 && n[0] >= 1 && n[0] <= 4096;
+        known &= lb_fused_text_numbers(text->parameters, n, 1) == 1 && n[0] >= 1 && n[0] <= 4096;
         if (known) k->chunk = n[0];
-        known = known && lb_kernel_text_keys(text, "state fma pairs");
+        known = known && lb_fused_text_keys(text, "state fma pairs");
     } else {
         known = known && !strcmp(text->name, "sequential") && !*text->parameters &&
-                lb_kernel_text_keys(text, "state fma read");
+                lb_fused_text_keys(text, "state fma read");
     }
     k->state = state == 1 ? LB_BF16 : state == 2 ? LB_F16 : LB_NO_DTYPE;
     k->fma = fma == 1, k->read_t = read == 1, k->pairs_t = pairs == 1;
     return known;
 }
-/* ---- one head of one sample ---------------------------------------------------------------------------------------------------- */
+/* ---- one head of one sample -------------------------------------------------------------------------------------- */
 
 /* Dimensions: batch, heads, time, size (of u), states. */
 typedef struct work {
@@ -124,7 +127,7 @@ static double skipped_at(const work *w, int64_t b, int64_t h, int64_t t, int64_t
     return multiplied(w, get(w, w->skip, h), get(w, w->u, place(w, w->heads, w->time, b, h, t) * w->size + p));
 }
 
-/* ---- f32 --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- f32 --------------------------------------------------------------------------------------------------------- */
 
 static void load_head(const work *w, int64_t b, int64_t h)
 {
@@ -173,7 +176,8 @@ static link then(const work *w, link first, link second)
     return (link){second.a * first.a, times_plus(w, second.a, first.b, second.b)};
 }
 
-/* One block of a chain: items [0, threads * items) of a and add, those beyond `n` being (1, 0); add becomes the states. */
+/* One block of a chain: items [0, threads * items) of a and add, those beyond `n` being (1, 0); add becomes the
+ * states. */
 static link scan_block(const work *w, float *a, float *add, int64_t n, link before)
 {
     link sums[1024], total = {1, 0};
@@ -286,7 +290,7 @@ static void head_f32(const work *w, int64_t b, int64_t h)
         }
 }
 
-/* ---- f64 --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- f64 --------------------------------------------------------------------------------------------------------- */
 
 /* The twin adds magnitudes up; running sums of exponents are off by what all of them come to. */
 static void head_f64(const work *w, int64_t b, int64_t h)
@@ -316,7 +320,7 @@ static void head_f64(const work *w, int64_t b, int64_t h)
     }
 }
 
-/* ---- the call ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- the call ---------------------------------------------------------------------------------------------------- */
 
 static int64_t dim(const lb_tensor *t, int d)
 {
@@ -365,7 +369,7 @@ static void take_room(work *w)
 static double twin_scale(const work *w, const lb_call *call)
 {
     const double roundings =
-        16 + 4 * (double)w->time + 2 * (double)w->states + 4 * lb_twin_scale(call, LB_FUSED_INPUTS + LB_SCAN_U);
+        16 + 4 * (double)w->time + 2 * (double)w->states + 4 * lb_frame_twin_scale(call, LB_FUSED_INPUTS + LB_SCAN_U);
     return roundings + (w->kernel.state ? 0x1p16 * (double)w->time : 0) +
            (w->kernel.read_t || w->kernel.pairs_t ? 0x1p16 : 0);
 }
@@ -402,19 +406,21 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 
 static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
-    uint32_t n = lb_candidate_add(texts, room, 0, "eager");
+    uint32_t n = lb_fused_candidate_add(texts, room, 0, "eager");
     const bool narrow = lb_dtype_bits(c->program->values[c->inputs[LB_SCAN_C]].dtype) == 16;
     if (!(c->flags & LB_SCAN_DRIVEN) && c->inputs[LB_SCAN_A] == LB_NONE) {
         if (c->numbers[LB_SCAN_CHUNK] > 0)
-            n = lb_candidate_add(texts, room, n, "chunked:%d", (int)c->numbers[LB_SCAN_CHUNK]);
-        n = lb_candidate_add_all(texts, room, n, "chunked:64 chunked:128 chunked:256 chunked:4096");
+            n = lb_fused_candidate_add(texts, room, n, "chunked:%d", (int)c->numbers[LB_SCAN_CHUNK]);
+        n = lb_fused_candidate_add_all(texts, room, n, "chunked:64 chunked:128 chunked:256 chunked:4096");
         if (narrow)
-            n = lb_candidate_add_all(texts, room, n, "chunked:64,pairs:t chunked:256,pairs:t chunked:256,state:bf16");
+            n = lb_fused_candidate_add_all(texts, room, n,
+                                           "chunked:64,pairs:t chunked:256,pairs:t chunked:256,state:bf16");
     }
-    n = lb_candidate_add_all(texts, room, n, "sequential sequential,fma:on");
-    if (narrow) n = lb_candidate_add_all(texts, room, n, "sequential,read:t sequential,state:bf16");
-    /* selective_scan_fwd_kernel.cuh: 32 threads by 4, 8 or 16 items up to 128, 256, 512 steps, then 64 or 128 threads by 16 */
-    return lb_candidate_add_all(
+    n = lb_fused_candidate_add_all(texts, room, n, "sequential sequential,fma:on");
+    if (narrow) n = lb_fused_candidate_add_all(texts, room, n, "sequential,read:t sequential,state:bf16");
+    /* selective_scan_fwd_kernel.cuh: 32 threads by 4, 8 or 16 items up to 128, 256, 512 steps, then 64 or 128 threads
+     * by 16 */
+    return lb_fused_candidate_add_all(
         texts, room, n,
         "blocks:32x4,fma:on blocks:32x8,fma:on blocks:32x16,fma:on blocks:64x16,fma:on blocks:128x16,fma:on "
         "blocks:32x4 blocks:32x16");

@@ -4,9 +4,9 @@
  *      online[:B]     over blocks of B elements (1): l = l e^(m_old - m) + sum of the block; then y = e^(x - m) / l
  *      warp           PyTorch's CUDA kernel for rows of up to 1024: lane i adds elements i, i + 32, …, then xor 16 to 1
  *                     (PersistentSoftmax.cuh) */
-#include "elementary.h"
-#include "fused.h"
-#include "schedule.h"
+#include "functions/elementary.h"
+#include "fused/fused.h"
+#include "orders/schedule.h"
 
 #include <math.h>
 #include <string.h>
@@ -25,15 +25,15 @@ static const lb_composite_kernel kernels[] = {
     {NULL, NULL, NULL}};
 #define OPTIONS "sum:ORDER (of a pass or block), end:divide|reciprocal"
 
-static bool read_kernel(const lb_kernel_text *text, void *out)
+static bool read_kernel(const lb_fused_text *text, void *out)
 {
     kernel *k = out;
     *k = (kernel){.block = 1};
     k->online = !strcmp(text->name, "online"), k->warp = !strcmp(text->name, "warp");
-    const int end = lb_kernel_text_choice(text, "end", "divide|reciprocal", 0),
-              n = lb_kernel_text_numbers(text->parameters, &k->block, k->online);
+    const int end = lb_fused_text_choice(text, "end", "divide|reciprocal", 0),
+              n = lb_fused_text_numbers(text->parameters, &k->block, k->online);
     bool ok = (k->online || k->warp || !strcmp(text->name, "two-pass")) && end >= 0 && n >= 0 &&
-              lb_kernel_text_keys(text, k->warp ? "end" : "sum end");
+              lb_fused_text_keys(text, k->warp ? "end" : "sum end");
     for (uint32_t i = 0; ok && i < text->n_options; i++) {
         if (strcmp(text->options[i].key, "sum")) continue;
         ok = lb_schedule_parse(text->options[i].value, &k->sum, NULL) == LB_OK;
@@ -48,7 +48,7 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
 
 static float sum_of(const kernel *k, const float *x, int64_t n)
 {
-    return lb_sum_f32(k->has_sum ? &k->sum : NULL, x, n, LB_NO_DTYPE);
+    return lb_schedule_sum_f32(k->has_sum ? &k->sum : NULL, x, n, LB_NO_DTYPE);
 }
 
 static void row_f32(const kernel *k, const float *x, float *y, int64_t n)

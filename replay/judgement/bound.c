@@ -1,7 +1,7 @@
 /* Running error bounds: see bound.h. */
-#include "bound.h"
+#include "judgement/bound.h"
 
-#include "complex_rows.h"
+#include "kernel/complex_rows.h"
 
 #include <lastbit/statistics.h>
 
@@ -10,15 +10,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-double lb_ulp(lb_dtype dtype, double x)
+/* 2^(e - precision), where a = m * 2^e and m lies in [1/2, 1); a > 0 is finite. Normal numbers hold e in their bits. */
+static inline double step_near(double a, int precision)
+{
+    uint64_t bits;
+    memcpy(&bits, &a, sizeof bits);
+    const int power = (int)(bits >> 52) - 1022 - precision;
+    int e;
+    if (a >= DBL_MIN && power >= -1022) {
+        bits = (uint64_t)(power + 1023) << 52;
+        memcpy(&a, &bits, sizeof a);
+        return a;
+    }
+    frexp(a, &e);
+    return ldexp(1.0, e - precision);
+}
+
+double lb_bound_ulp(lb_dtype dtype, double x)
 {
     double tiny = lb_dtype_min_subnormal(dtype), a = fabs(x);
     if (!(a > tiny)) return tiny;
     if (isinf(a)) a = lb_dtype_max_finite(dtype);
-    int e;
-    frexp(a, &e); /* a = m * 2^e, m in [1/2, 1) */
-    double ulp = ldexp(1.0, e - lb_dtype_precision(dtype));
-    return ulp > tiny ? ulp : tiny;
+    return fmax(step_near(a, lb_dtype_precision(dtype)), tiny);
 }
 
 /* The same shape with the same order of strides, dense: kernels see the layout they know. */
@@ -64,7 +77,7 @@ static lb_status f64_results(lb_memory *memory, const lb_call *call, lb_tensor *
         if (!results[i].data) return LB_ERR_LIMIT;
         memset(results[i].data, 0, bytes);
         if (!lb_dtype_is_float(lb_dtype_part(original->dtype)))
-            lb_tensor_copy(&results[i], original, NULL); /* a recorded mask */
+            lb_memory_tensor_copy(&results[i], original, NULL); /* a recorded mask */
     }
     return LB_OK;
 }
@@ -81,8 +94,8 @@ static bool has_f64(const lb_call *call)
     return false;
 }
 
-/* The largest finite magnitude among bf16 factors of a product; negative: there are none. What a custom op writes stands first and is
- * no factor. */
+/* The largest finite magnitude among bf16 factors of a product; negative: there are none. What a custom op writes
+ * stands first and is no factor. */
 static double largest_bf16(const lb_call *call)
 {
     double largest = -1;
@@ -95,9 +108,9 @@ static double largest_bf16(const lb_call *call)
     return largest;
 }
 
-/* What one rounding may lose where numbers are too small. Dot products of bf16 (VDPBF16PS, TDPBF16PS) take subnormals for 0 and flush
- * what they add up to 0: Intel's manual, volume 2, has it under both instructions. A sum that is flushed is off by less than the least
- * normal number, a factor by that times the other factor. */
+/* What one rounding may lose where numbers are too small. Dot products of bf16 (VDPBF16PS, TDPBF16PS) take subnormals
+ * for 0 and flush what they add up to 0: Intel's manual, volume 2, has it under both instructions. A sum that is
+ * flushed is off by less than the least normal number, a factor by that times the other factor. */
 static double least(const lb_call *call, bool f64)
 {
     const double largest = call->row->flags & LB_ROW_MATMUL && !f64 ? largest_bf16(call) : -1;
@@ -115,12 +128,27 @@ static double from_factors(const lb_call *call, bool f64)
     return any ? LB_TF32_LOSS : 0;
 }
 
-/* What rounding the result to its dtype may lose. VCVTNEPS2BF16, with which oneDNN and compilers do it where the processor has it, takes
- * subnormals for 0 and gives 0 for them (Intel's manual, volume 2). */
-static double last_rounding(lb_dtype dtype, double exact)
+/* What is asked of a dtype for each element. */
+typedef struct result_type {
+    lb_dtype dtype;
+    double limit,
+        tiny; /* the largest finite number: beyond it infinity (or saturation) is the right answer; the least step */
+    int precision;
+} result_type;
+
+static result_type type_of(lb_dtype dtype)
 {
-    const double half_ulp = 0.5 * lb_ulp(dtype, exact);
-    return dtype == LB_BF16 ? fmax(half_ulp, FLT_MIN) : half_ulp;
+    return (result_type){dtype, lb_dtype_max_finite(dtype), lb_dtype_min_subnormal(dtype), lb_dtype_precision(dtype)};
+}
+
+/* What rounding the result to its dtype may lose. VCVTNEPS2BF16, with which oneDNN and compilers do it where the
+ * processor has it, takes subnormals for 0 and gives 0 for them (Intel's manual, volume 2). */
+static inline double last_rounding(const result_type *type, double exact)
+{
+    const double a = isinf(exact) ? type->limit : fabs(exact);
+    const double step = a > type->tiny ? step_near(a, type->precision) : 0;
+    const double half_ulp = 0.5 * (step > type->tiny ? step : type->tiny);
+    return type->dtype == LB_BF16 && half_ulp < FLT_MIN ? FLT_MIN : half_ulp;
 }
 
 static void release(lb_memory *memory, lb_tensor *tensors, uint32_t n)
@@ -135,9 +163,9 @@ static void forget_twin(lb_bound *bound)
     for (uint32_t i = 0; i < bound->n_results; i++) bound->twin[i].data = NULL;
 }
 
-/* ---- squares that overflow ------------------------------------------------------------------------------------------- *
- * Norms and variances add up squares. Where those overflow in f32, a norm is infinite or what it divides becomes 0, or not, as the squares
- * are scaled and in what they are added up. Of f32 and bf16 alone inputs can be so large. */
+/* ---- squares that overflow ---------------------------------------------------------------------------------------- *
+ * Norms and variances add up squares. Where those overflow in f32, a norm is infinite or what it divides becomes 0, or
+ * not, as the squares are scaled and in what they are added up. Of f32 and bf16 alone inputs can be so large. */
 
 static double most_squared(const lb_call *call)
 {
@@ -166,7 +194,7 @@ static lb_status with_nan(lb_memory *memory, lb_tensor *t, double most, lb_err *
     const int64_t numel = lb_layout_numel(&copy.layout);
     copy.data = lb_memory_scratch(memory, lb_dtype_bytes(copy.dtype, (size_t)numel), err);
     if (!copy.data) return LB_ERR_LIMIT;
-    lb_tensor_copy(&copy, t, NULL);
+    lb_memory_tensor_copy(&copy, t, NULL);
     const double nan = NAN;
     const size_t size = lb_dtype_bits(copy.dtype) / 8;
     for (int64_t i = 0; i < numel; i++) {
@@ -198,7 +226,7 @@ static lb_status fill_twin(lb_bound *bound, const lb_call *call, lb_err *err)
         if (bound->twin[i].data) return LB_OK;
     LB_TRY(f64_results(bound->memory, call, bound->twin, err));
     for (uint32_t i = 0; i < bound->n_results; i++)
-        if (bound->twin[i].data) lb_tensor_copy(&bound->twin[i], &bound->exact[i], NULL);
+        if (bound->twin[i].data) lb_memory_tensor_copy(&bound->twin[i], &bound->exact[i], NULL);
     return LB_OK;
 }
 
@@ -231,7 +259,7 @@ static lb_status silence_squares(lb_bound *bound, const lb_call *call, lb_err *e
     return status;
 }
 
-/* ---- the bound -------------------------------------------------------------------------------------------------------- */
+/* ---- the bound --------------------------------------------------------------------------------------------------- */
 
 lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call, lb_err *err)
 {
@@ -277,16 +305,17 @@ void lb_bound_release(lb_bound *bound)
     bound->exact = NULL;
 }
 
-/* One element. `limit`: where the type overflows; beyond it infinity (or saturation) is the right answer. */
-static double element_ratio(const lb_bound *bound, lb_dtype dtype, double limit, double value, double exact,
-                            double twin)
+/* One element. */
+static double element_ratio(const lb_bound *bound, const result_type *type, double value, double exact, double twin)
 {
-    /* Terms of finite inputs that overflow what is computed in: on the way to either value one may have become infinite, or not. */
+    const double limit = type->limit;
+    /* Terms of finite inputs that overflow what is computed in: on the way to either value one may have become
+     * infinite, or not. */
     if (isfinite(twin) && fabs(twin) >= limit && fabs(twin) >= FLT_MAX) return 0;
     /* Another order of the same operations makes infinity minus infinity at another place, or not at all. */
     if (isnan(exact)) return isnan(value) || (isinf(value) && !(fabs(twin) < limit)) ? 0 : INFINITY;
     double room = bound->factor * fabs(twin) + bound->tiny;
-    double half_ulp = last_rounding(dtype, exact);
+    double half_ulp = last_rounding(type, exact);
     if (isnan(value)) {
         /* Intermediate overflow (inf - inf) is legal where the terms themselves overflow. */
         return fabs(twin) >= limit ? 0 : INFINITY;
@@ -302,23 +331,59 @@ static double element_ratio(const lb_bound *bound, lb_dtype dtype, double limit,
     return isnan(room) || isinf(room) ? 0 : error / (room + half_ulp);
 }
 
+/* The worst of `n` elements that lie beside each other; most are finite and far from the limit. */
+static double worst_of(const lb_bound *bound, const result_type *type, const double *x, const double *exact,
+                       const double *twin, int64_t n)
+{
+    double worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (x[i] == exact[i]) continue;
+        const double ratio = element_ratio(bound, type, x[i], exact[i], twin[i]);
+        if (ratio > worst) worst = ratio;
+    }
+    return worst;
+}
+
+/* Do both walk through memory alike? The second is dense. */
+static bool lie_alike(const lb_layout *value, const lb_layout *dense)
+{
+    for (int d = 0; d < value->ndim; d++)
+        if (value->shape[d] > 1 && value->stride[d] != dense->stride[d]) return false;
+    return true;
+}
+
+enum { CHUNK = 256 };
+
+static double worst_alike(const lb_bound *bound, const result_type *type, const char *value, const double *exact,
+                          const double *twin, int64_t n)
+{
+    const int64_t size = (int64_t)(lb_dtype_bits(type->dtype) / 8);
+    double x[CHUNK], worst = 0;
+    for (int64_t i = 0; i < n; i += CHUNK) {
+        const int64_t count = n - i < CHUNK ? n - i : CHUNK;
+        lb_load_f64_strided(x, type->dtype, value + i * size, 1, (size_t)count);
+        worst = fmax(worst, worst_of(bound, type, x, exact + i, twin + i, count));
+    }
+    return worst;
+}
+
 double lb_bound_ratio(const lb_bound *bound, uint32_t i, const lb_tensor *value)
 {
     if (!bound->exact[i].data || lb_dtype_part(bound->exact[i].dtype) != LB_F64) return NAN;
-    const lb_dtype part = lb_dtype_part(value->dtype);
+    const result_type type = type_of(lb_dtype_part(value->dtype));
     const int parts = lb_dtype_is_complex(value->dtype) ? 2 : 1; /* each is judged by itself */
-    double limit = lb_dtype_max_finite(part), worst = 0;
+    double worst = 0;
     const double *exact = bound->exact[i].data;
     const double *twin = bound->twin[i].data ? bound->twin[i].data : exact;
     const lb_layout *layout = &value->layout, *dense = &bound->exact[i].layout;
     int64_t numel = lb_layout_numel(layout), index[LB_MAX_DIMS] = {0}, at = 0, dense_at = 0;
-    size_t size = lb_dtype_bits(part) / 8;
+    size_t size = lb_dtype_bits(type.dtype) / 8;
     if (!size) return NAN;
+    if (lie_alike(layout, dense)) return worst_alike(bound, &type, value->data, exact, twin, numel * parts);
     for (int64_t n = 0; n < numel; n++) {
         for (int k = 0; k < parts; k++) {
-            double x = lb_to_f64(part, (const char *)value->data + (at * parts + k) * (int64_t)size);
-            double ratio =
-                element_ratio(bound, part, limit, x, exact[dense_at * parts + k], twin[dense_at * parts + k]);
+            double x = lb_to_f64(type.dtype, (const char *)value->data + (at * parts + k) * (int64_t)size);
+            double ratio = element_ratio(bound, &type, x, exact[dense_at * parts + k], twin[dense_at * parts + k]);
             if (ratio > worst) worst = ratio;
         }
         for (int d = layout->ndim - 1; d >= 0; d--) {
@@ -333,7 +398,7 @@ double lb_bound_ratio(const lb_bound *bound, uint32_t i, const lb_tensor *value)
     return worst;
 }
 
-/* ---- statistics ------------------------------------------------------------------------------------------------------- */
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
 
 /* The numbers that one element may be: from `low` to `high`, which may be infinite, besides NaN and the infinities. */
 typedef struct possible {
@@ -341,17 +406,20 @@ typedef struct possible {
     bool number, nan, pos_inf, neg_inf;
 } possible;
 
-static possible possible_of(const lb_bound *bound, lb_dtype dtype, double exact, double twin)
+static possible possible_of(const lb_bound *bound, const result_type *type, double exact, double twin)
 {
-    const double limit = lb_dtype_max_finite(dtype);
-    possible p = {.nan = element_ratio(bound, dtype, limit, NAN, exact, twin) <= 1,
-                  .pos_inf = element_ratio(bound, dtype, limit, INFINITY, exact, twin) <= 1,
-                  .neg_inf = element_ratio(bound, dtype, limit, -INFINITY, exact, twin) <= 1};
-    const double room = bound->factor * fabs(twin) + bound->tiny + last_rounding(dtype, exact);
+    const double limit = type->limit;
+    const double room = bound->factor * fabs(twin) + bound->tiny + last_rounding(type, exact);
+    /* Most elements: a number, far from where the type ends. */
+    if (fabs(twin) < limit && fabs(exact) + room < limit / 2)
+        return (possible){.number = true, .low = exact - room, .high = exact + room};
+    possible p = {.nan = element_ratio(bound, type, NAN, exact, twin) <= 1,
+                  .pos_inf = element_ratio(bound, type, INFINITY, exact, twin) <= 1,
+                  .neg_inf = element_ratio(bound, type, -INFINITY, exact, twin) <= 1};
     const bool free =
         (isfinite(exact) && !(room < INFINITY)) || (isfinite(twin) && fabs(twin) >= limit && fabs(twin) >= FLT_MAX);
     p.number = free || isfinite(exact) ||
-               (isinf(exact) && element_ratio(bound, dtype, limit, copysign(limit, exact), exact, twin) <= 1);
+               (isinf(exact) && element_ratio(bound, type, copysign(limit, exact), exact, twin) <= 1);
     p.low = free ? -INFINITY : isfinite(exact) ? exact - room : exact;
     p.high = free ? INFINITY : isfinite(exact) ? exact + room : exact;
     /* Beyond the type's range the largest finite number is right, too. */
@@ -365,19 +433,20 @@ bool lb_bound_allows(const lb_bound *bound, uint32_t i, lb_dtype dtype, const lb
     const lb_tensor *exact = &bound->exact[i], *twin = &bound->twin[i];
     if (!exact->data || exact->dtype != LB_F64 || !lb_dtype_is_float(dtype)) return true;
     const int64_t n = lb_layout_numel(&exact->layout);
+    const result_type type = type_of(dtype);
     int64_t nan = 0, pos_inf = 0, neg_inf = 0, no_number = 0, must_nan = 0, must_inf = 0;
     double most_low = -INFINITY, most_high = -INFINITY, least_low = INFINITY, least_high = INFINITY;
     for (int64_t k = 0; k < n; k++) {
         const double x = ((const double *)exact->data)[k];
-        const possible p = possible_of(bound, dtype, x, twin->data ? ((const double *)twin->data)[k] : x);
+        const possible p = possible_of(bound, &type, x, twin->data ? ((const double *)twin->data)[k] : x);
         nan += p.nan, pos_inf += p.pos_inf, neg_inf += p.neg_inf;
         no_number += !p.number;
         must_nan += !p.number && !p.pos_inf && !p.neg_inf;
         must_inf += !p.number && !p.nan;
         if (!p.number) continue;
-        most_high = fmax(most_high, p.high), least_low = fmin(least_low, p.low);
+        most_high = p.high > most_high ? p.high : most_high, least_low = p.low < least_low ? p.low : least_low;
         if (p.nan || p.pos_inf || p.neg_inf) continue; /* it need not be among the finite ones */
-        most_low = fmax(most_low, p.low), least_high = fmin(least_high, p.high);
+        most_low = p.low > most_low ? p.low : most_low, least_high = p.high < least_high ? p.high : least_high;
     }
     if (recorded->nan > nan || recorded->pos_inf > pos_inf || recorded->neg_inf > neg_inf) return false;
     if (lb_statistics_nonfinite(recorded) < no_number || recorded->nan < must_nan ||

@@ -1,7 +1,7 @@
 /* Residuals of factorisations: see factorisation.h. Everything is f64, matrices are dense and row-major. */
-#include "factorisation.h"
+#include "judgement/factorisation.h"
 
-#include "elementary.h"
+#include "functions/elementary.h"
 
 #include <float.h>
 #include <math.h>
@@ -41,7 +41,7 @@ static void clear(workspace *w)
     while (w->n) free(w->blocks[--w->n]);
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------------------ */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static bool is_real(const lb_tensor *t)
 {
@@ -87,7 +87,7 @@ static matrix read_matrix(workspace *w, const lb_tensor *t, int64_t b, int core)
     return a;
 }
 
-/* ---- arithmetic ----------------------------------------------------------------------------------------------------------------- */
+/* ---- arithmetic -------------------------------------------------------------------------------------------------- */
 
 static matrix transposed(workspace *w, matrix a)
 {
@@ -193,9 +193,10 @@ static double square_sum(matrix a)
     return sum;
 }
 
-/* ---- the ops -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the ops ----------------------------------------------------------------------------------------------------- */
 
-/* A call, and which matrix of its batch is looked at. Checks give the worst of what they find, in units of n ulp; -1: nothing. */
+/* A call, and which matrix of its batch is looked at. Checks give the worst of what they find, in units of n ulp; -1:
+ * nothing. */
 typedef struct check {
     const lb_operand *args;
     uint32_t n_args;
@@ -307,7 +308,8 @@ static double check_inverse(const check *c)
     return a.x && x.x && !gave_up(c, 1) ? inverse_of(c, a, x) : -1;
 }
 
-/* Of a matrix with independent columns X A is the identity, and A X symmetric; with independent rows the other way round. Others are not judged. */
+/* Of a matrix with independent columns X A is the identity, and A X symmetric; with independent rows the other way
+ * round. Others are not judged. */
 static double check_pseudoinverse(const check *c)
 {
     matrix a = arg(c, 0), x = result(c, 0, 2);
@@ -350,9 +352,10 @@ static matrix inverse_of_lower(workspace *w, matrix l)
     return s;
 }
 
-/* LAPACK inverts the triangle first and multiplies then: with S = L^-1, X = S'S. Of the two residuals SL - I and LS - I one is small, |S||L| or |L||S|
- * times the rounding: which one depends on the triangle and the library. Either way X is off by at most |S'||S||L||S| and its transpose
- * (running error analysis, to first order), though XA - I may exceed what norms of A and X tell by the condition of L. */
+/* LAPACK inverts the triangle first and multiplies then: with S = L^-1, X = S'S. Of the two residuals SL - I and LS - I
+ * one is small, |S||L| or |L||S| times the rounding: which one depends on the triangle and the library. Either way X is
+ * off by at most |S'||S||L||S| and its transpose (running error analysis, to first order), though XA - I may exceed
+ * what norms of A and X tell by the condition of L. */
 static double off_by_two_steps(const check *c, matrix l, matrix x)
 {
     matrix s = inverse_of_lower(c->w, l), exact = product(c->w, transposed(c->w, s), s);
@@ -432,8 +435,8 @@ static double check_lu_parts(const check *c)
                 part(c, distance(c->w, product(c->w, p, product(c->w, l, u)), a), size));
 }
 
-/* The LU that stands beside a determinant or a solution, from result `first` on, is of A or of its transpose, as library and layout have it.
- * Which one cannot be seen from single rows: a row may be equal to its column. */
+/* The LU that stands beside a determinant or a solution, from result `first` on, is of A or of its transpose, as
+ * library and layout have it. Which one cannot be seen from single rows: a row may be equal to its column. */
 static double lu_of_either(const check *c, uint32_t first)
 {
     matrix a = arg(c, 0), turned = {0};

@@ -1,8 +1,8 @@
 /* Local verdicts: see verdict.h. */
-#include "verdict.h"
+#include "judgement/verdict.h"
 
-#include "complex_rows.h"
-#include "factorisation.h"
+#include "kernel/complex_rows.h"
+#include "judgement/factorisation.h"
 
 #include <math.h>
 
@@ -23,11 +23,12 @@ int lb_verdict_severity(lb_verdict verdict)
     return severity[verdict];
 }
 
-/* Of equal zeros a maximum may keep either; instruction sets and lanes differ in it. As numbers the two tensors are the same. */
+/* Of equal zeros a maximum may keep either; instruction sets and lanes differ in it. As numbers the two tensors are the
+ * same. */
 static bool differ_in_signs_of_zero(const lb_tensor *first, const lb_tensor *second)
 {
     lb_tensor parts[2];
-    if (!lb_tensor_parts(first, &parts[0]) || !lb_tensor_parts(second, &parts[1])) return false;
+    if (!lb_complex_tensor_parts(first, &parts[0]) || !lb_complex_tensor_parts(second, &parts[1])) return false;
     const lb_tensor *a = &parts[0], *b = &parts[1];
     size_t size = lb_dtype_bits(a->dtype) / 8;
     if (!lb_dtype_is_float(a->dtype) || !size || a->dtype != b->dtype) return false;
@@ -52,7 +53,7 @@ static lb_status judge_factors(lb_memory *memory, const lb_call *call, const lb_
 {
     bool differs = false;
     for (uint32_t i = 0; i < call->n_results; i++)
-        differs |= call->results[i].data && recorded[i].data && !lb_tensor_same(&call->results[i], &recorded[i]);
+        differs |= call->results[i].data && recorded[i].data && !lb_memory_tensor_same(&call->results[i], &recorded[i]);
     if (differs) {
         const double ratio =
             lb_factorisation_ratio(call->row->name, call->args, call->n_args, recorded, call->n_results);
@@ -74,7 +75,8 @@ lb_status lb_verdict_judge(lb_memory *memory, const lb_call *call, const lb_tens
     const bool strict = lb_row_is_exact(call);
     bool differs = false, hard = strict, zeros = true; /* zeros: signs of zeros are all that differs */
     for (uint32_t i = 0; i < call->n_results; i++) {
-        if (!call->results[i].data || !recorded[i].data || lb_tensor_same(&call->results[i], &recorded[i])) continue;
+        if (!call->results[i].data || !recorded[i].data || lb_memory_tensor_same(&call->results[i], &recorded[i]))
+            continue;
         differs = true;
         hard |= !lb_dtype_is_float(lb_dtype_part(recorded[i].dtype));
         zeros = zeros && strict && differ_in_signs_of_zero(&call->results[i], &recorded[i]);

@@ -1,5 +1,5 @@
 /* Moments of channels; see channel_moments.h. */
-#include "channel_moments.h"
+#include "kernel/channel_moments.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 #ifndef LB_REPLAY_CHANNEL_MOMENTS_H
 #define LB_REPLAY_CHANNEL_MOMENTS_H
 
-#include "frame.h"
+#include "kernel/frame.h"
 
 /* (samples, channels, spatial) */
 typedef struct lb_channel_batch {
@@ -20,7 +20,8 @@ static inline int64_t lb_channel_place(const lb_channel_batch *b, int64_t channe
     return (i / b->spatial * b->channels + channel) * b->spatial + i % b->spatial;
 }
 
-/* In f64, in two passes. e = mean |x|, kappa = mean |x - m| (|x| + e) / (var + eps): by how much more than itself a variance is off. */
+/* In f64, in two passes. e = mean |x|, kappa = mean |x - m| (|x| + e) / (var + eps): by how much more than itself a
+ * variance is off. */
 typedef struct lb_channel_moments {
     double mean, var, e, kappa; /* var: biased */
 } lb_channel_moments;

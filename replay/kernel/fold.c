@@ -1,5 +1,5 @@
 /* Folding dimensions; see fold.h. Threads take whole results, so their number cannot change a bit. */
-#include "fold.h"
+#include "kernel/fold.h"
 
 #include <string.h>
 
@@ -9,11 +9,11 @@
 uint32_t lb_fold_dims(const lb_call *call, uint32_t i, int ndim)
 {
     int64_t dims[LB_MAX_DIMS];
-    int n = lb_call_ints(call, i, dims, LB_MAX_DIMS);
+    int n = lb_frame_arg_ints(call, i, dims, LB_MAX_DIMS);
     uint32_t all = ndim ? (uint32_t)((1ull << ndim) - 1) : 0, bits = 0;
     if (!n) return all;
     for (int k = 0; k < n; k++) {
-        int d = lb_wrap_dim(dims[k], ndim);
+        int d = lb_frame_wrap_dim(dims[k], ndim);
         if (d >= 0) bits |= 1u << d;
     }
     return bits & all;
@@ -78,9 +78,9 @@ void lb_fold_strides(const lb_fold *fold, const lb_tensor *in, const lb_tensor *
             int64_t width = inner - j < COLUMNS ? inner - j : COLUMNS;                                                 \
             const REAL *from = x + o * n * inner + j;                                                                  \
             if (inner == 1)                                                                                            \
-                out[o] = lb_sum_##SUFFIX(schedule, from, n, accumulate);                                               \
+                out[o] = lb_schedule_sum_##SUFFIX(schedule, from, n, accumulate);                                      \
             else                                                                                                       \
-                lb_sum_columns_##SUFFIX(schedule, from, inner, n, width, out + o * inner + j, accumulate);             \
+                lb_schedule_sum_columns_##SUFFIX(schedule, from, inner, n, width, out + o * inner + j, accumulate);    \
         }                                                                                                              \
     }
 DEFINE_FOLD_SUM(float, f32)

@@ -5,8 +5,8 @@
 #ifndef LB_REPLAY_FOLD_H
 #define LB_REPLAY_FOLD_H
 
-#include "frame.h"
-#include "schedule.h"
+#include "kernel/frame.h"
+#include "orders/schedule.h"
 
 typedef struct lb_fold {
     lb_tensor view;

@@ -1,6 +1,6 @@
 /* Dense working copies of a call's tensors; see frame.h. The one hard idea: borrow whenever dtype and layout allow, so
  * that the usual f32 step copies nothing. */
-#include "frame.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -121,7 +121,7 @@ const void *lb_frame_tensor(lb_frame *frame, const lb_tensor *tensor)
 
 const void *lb_frame_input(lb_frame *frame, uint32_t i)
 {
-    return lb_frame_tensor(frame, lb_call_tensor(frame->call, i));
+    return lb_frame_tensor(frame, lb_frame_arg_tensor(frame->call, i));
 }
 
 const int64_t *lb_frame_integers(lb_frame *frame, const lb_tensor *tensor)
@@ -265,29 +265,29 @@ lb_status lb_frame_end(lb_frame *frame)
     return frame->status;
 }
 
-const lb_tensor *lb_call_tensor(const lb_call *call, uint32_t i)
+const lb_tensor *lb_frame_arg_tensor(const lb_call *call, uint32_t i)
 {
     return i < call->n_args && call->args[i].tag == LB_OPERAND_TENSOR ? &call->args[i].tensor : NULL;
 }
 
-bool lb_call_given(const lb_call *call, uint32_t i)
+bool lb_frame_arg_given(const lb_call *call, uint32_t i)
 {
     return i < call->n_args && call->args[i].tag != LB_OPERAND_NONE;
 }
 
-int64_t lb_call_int(const lb_call *call, uint32_t i, int64_t otherwise)
+int64_t lb_frame_arg_int(const lb_call *call, uint32_t i, int64_t otherwise)
 {
-    return lb_call_given(call, i) ? call->args[i].i : otherwise;
+    return lb_frame_arg_given(call, i) ? call->args[i].i : otherwise;
 }
 
-double lb_call_float(const lb_call *call, uint32_t i, double otherwise)
+double lb_frame_arg_float(const lb_call *call, uint32_t i, double otherwise)
 {
-    return lb_call_given(call, i) ? call->args[i].f : otherwise;
+    return lb_frame_arg_given(call, i) ? call->args[i].f : otherwise;
 }
 
-int lb_call_ints(const lb_call *call, uint32_t i, int64_t *numbers, int max)
+int lb_frame_arg_ints(const lb_call *call, uint32_t i, int64_t *numbers, int max)
 {
-    if (!lb_call_given(call, i) || max < 1) return 0;
+    if (!lb_frame_arg_given(call, i) || max < 1) return 0;
     const lb_operand *arg = &call->args[i];
     if (arg->tag == LB_OPERAND_INT || arg->tag == LB_OPERAND_BOOL) {
         numbers[0] = arg->i;
@@ -299,14 +299,14 @@ int lb_call_ints(const lb_call *call, uint32_t i, int64_t *numbers, int max)
     return count;
 }
 
-int lb_wrap_dim(int64_t dim, int ndim)
+int lb_frame_wrap_dim(int64_t dim, int ndim)
 {
     int n = ndim ? ndim : 1;
     if (dim < 0) dim += n;
     return dim < 0 || dim >= n ? -1 : (int)dim;
 }
 
-lb_around lb_shape_around(const lb_layout *layout, int dim)
+lb_around lb_frame_shape_around(const lb_layout *layout, int dim)
 {
     lb_around around = {1, 1, 1};
     for (int d = 0; d < layout->ndim; d++) {
@@ -317,7 +317,7 @@ lb_around lb_shape_around(const lb_layout *layout, int dim)
     return around;
 }
 
-lb_tensor lb_tensor_dim_last(const lb_tensor *tensor, int dim)
+lb_tensor lb_frame_dim_last(const lb_tensor *tensor, int dim)
 {
     lb_tensor moved = *tensor;
     lb_layout *layout = &moved.layout;
@@ -351,16 +351,16 @@ void lb_frame_round(const lb_frame *frame, void *x, int64_t n, lb_dtype dtype)
         lb_round_to_grid_f32(x, (size_t)n, dtype, NULL);
 }
 
-double lb_twin_scale(const lb_call *call, uint32_t i)
+double lb_frame_twin_scale(const lb_call *call, uint32_t i)
 {
-    const lb_tensor *tensor = lb_call_tensor(call, i);
+    const lb_tensor *tensor = lb_frame_arg_tensor(call, i);
     if (!tensor || lb_dtype_bits(tensor->dtype) != 16) return 1;
     return tensor->dtype == LB_BF16 ? 0x1p16 : 0x1p13;
 }
 
-double lb_twin_rounding(const lb_call *call, uint32_t i)
+double lb_frame_twin_rounding(const lb_call *call, uint32_t i)
 {
-    double scale = lb_twin_scale(call, i),
+    double scale = lb_frame_twin_scale(call, i),
            factor = (double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call);
     return scale > 1 && factor > 0 ? scale / factor : 0;
 }

@@ -1,8 +1,9 @@
 /* The working set of one kernel call: its tensors as dense row-major arrays of the type it computes in.
  *
- * That type is f32, or f64 as soon as a float input or a result is f64. A tensor that is dense and of that type already is
- * borrowed; any other is converted (and rounded to `method.compute`). Results are written in place where that is safe
- * and rounded once, with `method.cast`, by `lb_frame_end` otherwise. So a kernel between begin and end is plain loops:
+ * That type is f32, or f64 as soon as a float input or a result is f64. A tensor that is dense and of that type already
+ * is borrowed; any other is converted (and rounded to `method.compute`). Results are written in place where that is
+ * safe and rounded once, with `method.cast`, by `lb_frame_end` otherwise. So a kernel between begin and end is plain
+ * loops:
  *
  *      lb_frame f = lb_frame_begin(call);
  *      const float *x = lb_frame_input(&f, 0);
@@ -14,11 +15,12 @@
 #ifndef LB_REPLAY_FRAME_H
 #define LB_REPLAY_FRAME_H
 
-#include "ops.h"
+#include "kernel/ops.h"
 
 #define LB_FRAME_BUFFERS 32
 
-/* NULL comes with a failure of the frame, which every loop asks about first: the analyser sees one file at a time and is told. */
+/* NULL comes with a failure of the frame, which every loop asks about first: the analyser sees one file at a time and
+ * is told. */
 #ifdef __clang_analyzer__
 #define LB_FRAME_GIVES __attribute__((returns_nonnull))
 #else
@@ -89,14 +91,14 @@ void lb_frame_absolute(const lb_frame *frame, const void *x, void *y, int64_t n)
 /* ---- args ------------------------------------------------------------------------------------------------------ */
 
 /* NULL when arg `i` is absent, NONE or no tensor. */
-const lb_tensor *lb_call_tensor(const lb_call *call, uint32_t i);
-bool lb_call_given(const lb_call *call, uint32_t i); /* present and not NONE */
-int64_t lb_call_int(const lb_call *call, uint32_t i, int64_t otherwise);
-double lb_call_float(const lb_call *call, uint32_t i, double otherwise);
+const lb_tensor *lb_frame_arg_tensor(const lb_call *call, uint32_t i);
+bool lb_frame_arg_given(const lb_call *call, uint32_t i); /* present and not NONE */
+int64_t lb_frame_arg_int(const lb_call *call, uint32_t i, int64_t otherwise);
+double lb_frame_arg_float(const lb_call *call, uint32_t i, double otherwise);
 /* The numbers of list arg `i` as integers (a lone INT counts as a list of one); returns how many, at most `max`. */
-int lb_call_ints(const lb_call *call, uint32_t i, int64_t *numbers, int max);
+int lb_frame_arg_ints(const lb_call *call, uint32_t i, int64_t *numbers, int max);
 /* `dim` with negatives wrapped; 0-dim tensors have one dimension of size 1. -1 when out of range. */
-int lb_wrap_dim(int64_t dim, int ndim);
+int lb_frame_wrap_dim(int64_t dim, int ndim);
 
 /* ---- shapes ---------------------------------------------------------------------------------------------------- */
 
@@ -104,9 +106,9 @@ int lb_wrap_dim(int64_t dim, int ndim);
 typedef struct lb_around {
     int64_t outer, size, inner;
 } lb_around;
-lb_around lb_shape_around(const lb_layout *layout, int dim);
+lb_around lb_frame_shape_around(const lb_layout *layout, int dim);
 /* The same elements with `dim` moved to the end, so that what runs along it is a dense row. */
-lb_tensor lb_tensor_dim_last(const lb_tensor *tensor, int dim);
+lb_tensor lb_frame_dim_last(const lb_tensor *tensor, int dim);
 static inline int64_t lb_tensor_numel(const lb_tensor *tensor)
 {
     return lb_layout_numel(&tensor->layout);
@@ -116,10 +118,10 @@ static inline int64_t lb_tensor_numel(const lb_tensor *tensor)
 
 /* Rounds n reals of the frame's type to `dtype` if that has 16 bits: what ops do that add up in their own dtype. */
 void lb_frame_round(const lb_frame *frame, void *x, int64_t n, lb_dtype dtype);
-/* By how much the twin of such an op grows, since the bound assumes the roundoff of f32: 2^16 when arg `i` is bf16, 2^13
- * for f16, else 1. */
-double lb_twin_scale(const lb_call *call, uint32_t i);
+/* By how much the twin of such an op grows, since the bound assumes the roundoff of f32: 2^16 when arg `i` is bf16,
+ * 2^13 for f16, else 1. */
+double lb_frame_twin_scale(const lb_call *call, uint32_t i);
 /* What one rounding to 16 bits adds to a twin, per magnitude that is rounded; 0 when arg `i` has no 16 bits. */
-double lb_twin_rounding(const lb_call *call, uint32_t i);
+double lb_frame_twin_rounding(const lb_call *call, uint32_t i);
 
 #endif

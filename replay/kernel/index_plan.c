@@ -1,5 +1,5 @@
 /* Advanced indexing, see index_plan.h. */
-#include "index_plan.h"
+#include "kernel/index_plan.h"
 
 #include <string.h>
 

@@ -1,21 +1,22 @@
 /* How many terms go into one result element: what roundings_per_term of a row is multiplied with.
  *
- * By the row's flags where that is enough: 1 for elementwise, the reduced elements for reductions. For all others the row says what is
- * counted. Ops that add at given places may add every index to one element: they count their indices. */
-#include "frame.h"
+ * By the row's flags where that is enough: 1 for elementwise, the reduced elements for reductions. For all others
+ * the row says what is counted. Ops that add at given places may add every index to one element: they count their
+ * indices. */
+#include "kernel/frame.h"
 
 #include <string.h>
 
 static double numel(const lb_call *call, uint32_t i)
 {
-    const lb_tensor *tensor = lb_call_tensor(call, i);
+    const lb_tensor *tensor = lb_frame_arg_tensor(call, i);
     return tensor ? (double)lb_tensor_numel(tensor) : 1;
 }
 
 static double size_of(const lb_call *call, uint32_t i, int64_t dim)
 {
-    const lb_tensor *tensor = lb_call_tensor(call, i);
-    int d = tensor ? lb_wrap_dim(dim, tensor->layout.ndim) : -1;
+    const lb_tensor *tensor = lb_frame_arg_tensor(call, i);
+    int d = tensor ? lb_frame_wrap_dim(dim, tensor->layout.ndim) : -1;
     return d >= 0 && tensor->layout.ndim ? (double)tensor->layout.shape[d] : 1;
 }
 
@@ -23,7 +24,7 @@ static double product_of(const lb_call *call, uint32_t i)
 {
     int64_t numbers[LB_MAX_DIMS];
     double product = 1;
-    for (int k = 0, n = lb_call_ints(call, i, numbers, LB_MAX_DIMS); k < n; k++) product *= (double)numbers[k];
+    for (int k = 0, n = lb_frame_arg_ints(call, i, numbers, LB_MAX_DIMS); k < n; k++) product *= (double)numbers[k];
     return product;
 }
 
@@ -56,16 +57,16 @@ static double of_kernel(const lb_call *call, uint32_t weight)
     return (outputs > 0 ? numel(call, weight) / outputs : 1) + meets;
 }
 
-/* Where oneDNN has no convolution of a 16-bit type for the processor, torch's own takes its place, and rounds to that type on the
- * way: a sample's product before the bias is added; the other way round every position of the kernel (col2im) and every sample's
- * part of a weight's gradient. Each counts as many terms as f32 roundings are one of that type. Source: torch's
- * ConvolutionMM2d.cpp, NaiveConvolutionTranspose2d.cpp. */
+/* Where oneDNN has no convolution of a 16-bit type for the processor, torch's own takes its place, and rounds to that
+ * type on the way: a sample's product before the bias is added; the other way round every position of the kernel
+ * (col2im) and every sample's part of a weight's gradient. Each counts as many terms as f32 roundings are one of that
+ * type. Source: torch's ConvolutionMM2d.cpp, NaiveConvolutionTranspose2d.cpp. */
 static double narrow_terms(const lb_call *call)
 {
     const lb_tensor *narrow = NULL, *weight = NULL;
     int64_t samples = 1, positions = 1;
     for (uint32_t i = 0; i < call->n_args; i++) {
-        const lb_tensor *tensor = lb_call_tensor(call, i);
+        const lb_tensor *tensor = lb_frame_arg_tensor(call, i);
         if (!tensor || tensor->layout.ndim < 2) continue;
         if (!weight) samples = tensor->layout.shape[0];
         if (lb_dtype_bits(tensor->dtype) == 16) narrow = tensor;
@@ -82,16 +83,16 @@ static double terms_from(const lb_call *call, lb_terms_source from, uint32_t a)
     case LB_TERMS_INNER: return size_of(call, a, -1);
     case LB_TERMS_FIRST: return size_of(call, a, 0);
     case LB_TERMS_ELEMENTS: return numel(call, a);
-    case LB_TERMS_DIMENSION: return size_of(call, 0, lb_call_int(call, a, -1));
+    case LB_TERMS_DIMENSION: return size_of(call, 0, lb_frame_arg_int(call, a, -1));
     case LB_TERMS_POSITIONS: return positions_of(call, a);
-    case LB_TERMS_INDICES: return size_of(call, a, lb_call_int(call, 1, 0));
+    case LB_TERMS_INDICES: return size_of(call, a, lb_frame_arg_int(call, 1, 0));
     case LB_TERMS_SIZES: return product_of(call, a);
     case LB_TERMS_ROWS: {
         double rows = call->n_results > 1 ? (double)lb_tensor_numel(&call->results[1]) : 1;
         return rows > 0 ? numel(call, a) / rows : 1;
     }
     case LB_TERMS_GROUPS: {
-        double groups = size_of(call, a, 0) * (double)lb_call_int(call, 1, 1);
+        double groups = size_of(call, a, 0) * (double)lb_frame_arg_int(call, 1, 1);
         return groups > 0 ? numel(call, a) / groups : 1;
     }
     case LB_TERMS_PER_CHANNEL: return per_channel(call, a);
@@ -102,7 +103,7 @@ static double terms_from(const lb_call *call, lb_terms_source from, uint32_t a)
     case LB_TERMS_KERNEL: return of_kernel(call, a) + narrow_terms(call);
     case LB_TERMS_TRANSPOSED: return per_channel(call, a) + narrow_terms(call);
     case LB_TERMS_CONVOLUTION:
-        return terms_from(call, lb_call_int(call, 6, 0) ? LB_TERMS_TRANSPOSED : LB_TERMS_KERNEL, a);
+        return terms_from(call, lb_frame_arg_int(call, 6, 0) ? LB_TERMS_TRANSPOSED : LB_TERMS_KERNEL, a);
     case LB_TERMS_KEYS: return size_of(call, a + 1, -2) + size_of(call, a, -2) + size_of(call, a, -1);
     case LB_TERMS_CELLS:
         return size_of(call, a, -1) + size_of(call, a + 1, 0) + size_of(call, a, 0) * size_of(call, a, 1);

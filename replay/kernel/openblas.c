@@ -1,5 +1,5 @@
 /* See openblas.h. */
-#include "openblas.h"
+#include "kernel/openblas.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -18,7 +18,8 @@ static sgemm *product_f32;
 static dgemm *product_f64;
 static char why[256];
 
-/* When it gets no address space for its threads and buffers, OpenBLAS asks again for ever: so a limit that may not suffice is told before. */
+/* When it gets no address space for its threads and buffers, OpenBLAS asks again for ever: so a limit that may not
+ * suffice is told before. */
 static bool has_room(void)
 {
     struct rlimit limit;

@@ -11,13 +11,14 @@
  * Bits: results do not depend on thread count or instruction set. Sums say their order; transcendentals come from
  * elementary.h (evaluated in f64, rounded once to f32), never from libm.
  *
- * In place: for `add_.Tensor`, `mul.out`, `_foreach_add_.List`, … the interpreter finds the base row and passes the written
- * argument as the result, so results[i] may be exactly the same memory and layout as an input. An elementwise kernel must
- * be right then. Any other overlap the interpreter removes by a temporary copy. A base row whose result starts as
- * a copy of an input (`index_add`, `copy`, `masked_fill`, `scatter`) copies only if the addresses differ.
+ * In place: for `add_.Tensor`, `mul.out`, `_foreach_add_.List`, … the interpreter finds the base row and passes the
+ * written argument as the result, so results[i] may be exactly the same memory and layout as an input. An elementwise
+ * kernel must be right then. Any other overlap the interpreter removes by a temporary copy. A base row whose result
+ * starts as a copy of an input (`index_add`, `copy`, `masked_fill`, `scatter`) copies only if the addresses differ.
  *
  * The error bound of a result element, from the same input bits, is
- *      |y_computed − y_exact| ≤ ½ulp_dtype(y) + u · (row->roundings + row->roundings_per_term · terms) · twin + underflow
+ *      |y_computed − y_exact| ≤ ½ulp_dtype(y) + u · (row->roundings + row->roundings_per_term · terms) · twin +
+ *      underflow
  * where u is the unit roundoff of the compute type, twin the row's absolute-value twin (|y| where there is none), and
  * terms the number of summed terms (`lb_call_terms`). bound.c evaluates it. EXACT rows must be bit-equal.
  */
@@ -82,15 +83,17 @@ typedef struct lb_call {
     lb_err *err;
     bool tf32; /* what was recorded may have read factors of f32 as TF32: the bound allows for it */
     bool cuda; /* what was recorded ran on CUDA: where torch computes another function there */
-    /* Of a row that is LB_ROW_FACTORS, LB_ROW_COMPLETES LB_ROW_CHOOSES or LB_ROW_CASTS: what was recorded of each result (of side A, where a shadow of side B runs), in its
-     * recorded dtype. data NULL: it was not kept. NULL: nothing is known. */
+    /* Of a row that is LB_ROW_FACTORS, LB_ROW_COMPLETES LB_ROW_CHOOSES or LB_ROW_CASTS: what was recorded of each
+     * result (of side A, where a shadow of side B runs), in its recorded dtype. data NULL: it was not kept. NULL:
+     * nothing is known. */
     const lb_tensor *branch;
     bool host_scalars; /* it ran on CUDA and read tensors of the host, which are single numbers */
     bool e4m3_nan; /* a number beyond the range of e4m3fn became NaN when it was cast: torch before 2.13 (e4m3_nan.h) */
 } lb_call;
 
-/* What a product of two factors that were read as TF32 may be off by, in parts of itself: each lost at most 2^-10, where an instruction cuts
- * off the 13 bits that it does not read; half of that where a library rounds before (NVIDIA's PTX ISA, mma and cvt.rna.tf32). */
+/* What a product of two factors that were read as TF32 may be off by, in parts of itself: each lost at most 2^-10,
+ * where an instruction cuts off the 13 bits that it does not read; half of that where a library rounds before (NVIDIA's
+ * PTX ISA, mma and cvt.rna.tf32). */
 #define LB_TF32_LOSS 0x1.01p-9
 
 /* LB_ERR_UNSUPPORTED: this variant (dtype, mode) is not computed here, the op counts as opaque. */
@@ -101,10 +104,10 @@ enum lb_row_flags {
     LB_ROW_ELEMENTWISE = 1 << 1, /* result element depends on the broadcast input elements alone */
     LB_ROW_REDUCTION = 1 << 2,   /* has a summation order: `schedule` applies */
     LB_ROW_MATMUL = 1 << 3,
-    LB_ROW_DISCONTINUOUS =
-        1 << 4,             /* comparison, round, sign, top-k, integer result: the shadow takes the recorded result */
-    LB_ROW_RANDOM = 1 << 5, /* results are recorded sources; kernel may be NULL */
-    LB_ROW_VIEW = 1 << 6,   /* results alias args[0]; the interpreter does it, kernel is NULL */
+    /* comparison, round, sign, top-k, integer result: the shadow takes the recorded result */
+    LB_ROW_DISCONTINUOUS = 1 << 4,
+    LB_ROW_RANDOM = 1 << 5,    /* results are recorded sources; kernel may be NULL */
+    LB_ROW_VIEW = 1 << 6,      /* results alias args[0]; the interpreter does it, kernel is NULL */
     LB_ROW_UNDEFINED = 1 << 7, /* result bytes are whatever they are: empty_like */
     LB_ROW_DECISION = 1 << 8,
     LB_ROW_HOST = 1 << 9,        /* no numeric effect: profiler marks, barriers */
@@ -113,27 +116,27 @@ enum lb_row_flags {
     LB_ROW_OUT = 1 << 12,        /* … whose written args stand last and are not read: LB_FORM_OUT */
     LB_ROW_ZERO = 1 << 13,       /* every byte of the result is 0: fresh memory needs no kernel */
     LB_ROW_SQUARES = 1 << 14,    /* adds up squares, or divides by what did: norms, variances */
-    LB_ROW_CONVOLUTION =
-        1 << 15, /* torch's own convolution or its gradient, not one that computes it under another name */
+    /* torch's own convolution or its gradient, not one that computes it under another name */
+    LB_ROW_CONVOLUTION = 1 << 15,
     /* Bits 16 to 23 are LB_ROW_GIVEN. */
-    LB_ROW_FACTORS =
-        1
-        << 24, /* the result is one of several that are right (signs, bases, exchanged rows), or its bits are a library's own: the
-                                 kernel follows lb_call.branch, and the recorded result is judged by what it promises (factorisation.h) */
+    /* the result is one of several that are right (signs, bases, exchanged rows), or its bits are a library's own: the
+     * kernel follows lb_call.branch, and the recorded result is judged by what it promises (factorisation.h) */
+    LB_ROW_FACTORS = 1 << 24,
     LB_ROW_COMPLETES = 1 << 25, /* some elements are left as memory was: they are taken from lb_call.branch */
     LB_ROW_COMPLEX = 1 << 26,   /* kernel and twin know complex numbers themselves: Fourier transforms */
     LB_ROW_CASTS = 1 << 28,     /* a copy, which follows lb_call.branch in how it casts to e4m3fn */
     LB_ROW_CHOOSES = 1 << 27 /* chooses among equal values as lb_call.branch did, where that is right: tied_choice.h */
 };
-/* `count` results from `first` on are by-products that no definition gives (a generator's state, a workspace): they are taken as
- * recorded, the kernel does not see them. */
+/* `count` results from `first` on are by-products that no definition gives (a generator's state, a workspace): they are
+ * taken as recorded, the kernel does not see them. */
 #define LB_ROW_GIVEN(first, count) ((uint32_t)(first) << 16 | (uint32_t)(count) << 20)
 #define LB_ROW_GIVEN_FIRST(flags) ((flags) >> 16 & 0xf)
 #define LB_ROW_GIVEN_COUNT(flags) ((flags) >> 20 & 0xf) /* 0: none */
 
 /* What the terms of a result element are counted by, from arg `a`. */
 typedef enum lb_terms_source {
-    LB_TERMS_USUAL, /* by the row's flags: 1 for elementwise, the elements of arg 0 per element of the result for reductions, else 1 */
+    /* by the row's flags: 1 for elementwise, the elements of arg 0 per element of the result for reductions, else 1 */
+    LB_TERMS_USUAL,
     LB_TERMS_INNER,       /* last dimension of arg `a` */
     LB_TERMS_FIRST,       /* first dimension of arg `a` */
     LB_TERMS_ELEMENTS,    /* of arg `a` */
@@ -153,16 +156,18 @@ typedef enum lb_terms_source {
     LB_TERMS_CONVOLUTION, /* one of the two, as arg 6 says */
     LB_TERMS_KEYS,        /* attention: queries + keys + head size; `a` is the query */
     LB_TERMS_TOKENS,      /* the same where tokens may stand before heads */
-    LB_TERMS_CELLS, /* recurrent layers: inputs and hidden size, steps times samples; `a` is the input, the weights follow */
-    LB_TERMS_LAYERS, /* stacks of them: the same of the widest; `a` is the input, the fourth behind it the hidden state */
+    /* recurrent layers: inputs and hidden size, steps times samples; `a` is the input, the weights follow */
+    LB_TERMS_CELLS,
+    /* stacks of them: the same of the widest; `a` is the input, the fourth behind it the hidden state */
+    LB_TERMS_LAYERS,
     LB_TERMS_FED /* an encoder layer: tokens of arg 0, and both sizes of its first feed-forward weight, which is `a` */
 } lb_terms_source;
 #define LB_TERMS(SOURCE, A) (LB_TERMS_##SOURCE | (uint32_t)(A) << 8)
 #define LB_TERMS_SOURCE(terms) ((lb_terms_source)((terms) & 0xff))
 #define LB_TERMS_ARG(terms) ((terms) >> 8)
 
-/* Which args of a product are its factors, and along which dimension each is summed, from the end: 1 is the last. All 0: it is none of two
- * factors that have a known place. */
+/* Which args of a product are its factors, and along which dimension each is summed, from the end: 1 is the last. All
+ * 0: it is none of two factors that have a known place. */
 typedef struct lb_factors {
     uint8_t a, sum_a, b, sum_b;
 } lb_factors;
@@ -208,8 +213,8 @@ typedef struct lb_op_row {
 #define LB_COMPUTED_BY(ID) .kernel = ID##_kernel, .twin = ID##_twin
 #define LB_SUMS(ROUNDINGS, TERMS) .roundings = ROUNDINGS, .roundings_per_term = 1, .terms = TERMS
 
-/* The row of a full name. Aliases (CUDA's names), in-place, `.out`, `_foreach_` and `_fused_` forms are resolved by rule:
- * `*form` says how the interpreter must call it. NULL: opaque. */
+/* The row of a full name. Aliases (CUDA's names), in-place, `.out`, `_foreach_` and `_fused_` forms are resolved by
+ * rule: `*form` says how the interpreter must call it. NULL: opaque. */
 typedef enum lb_op_form {
     LB_FORM_PLAIN,   /* results are fresh */
     LB_FORM_INPLACE, /* results[0] is args[0]: `add_.Tensor` on the row of `add.Tensor` */
@@ -221,7 +226,8 @@ typedef enum lb_op_form {
 const lb_op_row *lb_op_find(const char *name, lb_op_form *form);
 /* The mark that `lastbit.torch.tap` leaves in a compiled or exported graph: a clone. */
 #define LB_OP_TAP "lastbit::tap"
-/* The aten op that computes the same as `name`, for what recognises ops by their names: taps are clones. Else `name`. */
+/* The aten op that computes the same as `name`, for what recognises ops by their names: taps are clones. Else
+ * `name`. */
 const char *lb_op_known_as(const char *name);
 /* Why no row can compute an op of this name, where that is known; else NULL. */
 const char *lb_op_unknown_why(const char *name);
@@ -234,8 +240,8 @@ double lb_call_terms(const lb_call *call);
 /* Adds a family of a room that stands above the table, when the library is loaded: before the first look into it. */
 void lb_op_family_add(const lb_op_row *rows);
 
-/* The families, in the order in which the table lists them. The file of each ends in its rows, lb_rows_FAMILY[], and a row with name
- * NULL after them. */
+/* The families, in the order in which the table lists them. The file of each ends in its rows, lb_rows_FAMILY[], and a
+ * row with name NULL after them. */
 /* clang-format off */
 #define LB_OP_FAMILIES(X)                                                                                           \
     X(pointwise)                                                                                                    \

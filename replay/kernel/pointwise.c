@@ -1,8 +1,9 @@
 /* The driver of elementwise kernels, see pointwise.h.
  *
- * The result decides the order in which elements are visited; chunks of every operand are gathered in that order (strided_walk.h). */
-#include "strided_walk.h"
-#include "pointwise.h"
+ * The result decides the order in which elements are visited; chunks of every operand are gathered in that order
+ * (strided_walk.h). */
+#include "kernel/strided_walk.h"
+#include "kernel/pointwise.h"
 
 #include <math.h>
 #include <string.h>
@@ -25,7 +26,7 @@ static void load(const lb_walker *c, compute type, void *buffer, int64_t start, 
 {
     const size_t wide = type == COMPUTE_F32 ? 4 : 8;
     const bool same = c->dtype == compute_dtype(type);
-    EACH_RUN(c, start, n, p, stride, count, at, {
+    LB_EACH_RUN(c, start, n, p, stride, count, at, {
         char *to = (char *)buffer + at * wide;
         if (same && stride == 0)
             repeat(to, p, wide, count);
@@ -48,7 +49,7 @@ static void store(const lb_walker *c, compute type, const void *buffer, int64_t 
 {
     const size_t wide = type == COMPUTE_F32 ? 4 : 8;
     lb_cast here;
-    EACH_RUN(c, start, n, p, stride, count, at, {
+    LB_EACH_RUN(c, start, n, p, stride, count, at, {
         const char *from = (const char *)buffer + at * wide;
         if (cast && cast->rounding == LB_STOCHASTIC) { /* element k of the result draws number counter + k */
             here = *cast;
@@ -212,10 +213,10 @@ static lb_status read_scalar(lb_call *call, job *j, uint32_t k, int at, char let
     return bad_argument(call, k, "is no number");
 }
 
-/* Scalars and single elements take the common dtype first: `bf16_tensor == 0.1` compares with bf16(0.1). Not so in the exact shadow, where a
- * source of f32 may stand beside a mean in f64. CUDA's loops convert each operand to the common dtype as they load it, and so a 0-dim tensor
- * that lies there, whatever the op; numbers, and 0-dim tensors of the host, they keep (torch's CUDALoops.cuh, LoadWithCast; Loops.cuh,
- * opmath_gpu_kernel_with_scalars). */
+/* Scalars and single elements take the common dtype first: `bf16_tensor == 0.1` compares with bf16(0.1). Not so in the
+ * exact shadow, where a source of f32 may stand beside a mean in f64. CUDA's loops convert each operand to the common
+ * dtype as they load it, and so a 0-dim tensor that lies there, whatever the op; numbers, and 0-dim tensors of the
+ * host, they keep (torch's CUDALoops.cuh, LoadWithCast; Loops.cuh, opmath_gpu_kernel_with_scalars). */
 static void round_to_common(job *j, const lb_call *call, lb_dtype common)
 {
     if (j->method.exact && lb_dtype_is_float(j->lanes.result)) return;
@@ -351,8 +352,8 @@ static __attribute__((noinline)) void run_range(const void *context, int64_t fir
     }
 }
 
-void lb_lanes_share(int64_t elements, int64_t steps, int64_t grain, void (*part)(const void *, int64_t, int64_t),
-                    const void *job)
+void lb_pointwise_lanes_share(int64_t elements, int64_t steps, int64_t grain,
+                              void (*part)(const void *, int64_t, int64_t), const void *job)
 {
 #ifdef _OPENMP
     if (elements >= LB_LANES_PARALLEL && omp_get_max_threads() > 1 && !omp_in_parallel()) {
@@ -374,7 +375,7 @@ static lb_status run(lb_call *call, const lb_pointwise *op, bool twin)
 {
     job j;
     LB_TRY(read_call(call, op, twin, &j));
-    lb_lanes_share(j.w.n, j.w.n, LB_LANES, run_range, &j);
+    lb_pointwise_lanes_share(j.w.n, j.w.n, LB_LANES, run_range, &j);
     return LB_OK;
 }
 

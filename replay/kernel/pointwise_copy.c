@@ -1,9 +1,9 @@
 /* Copies and fills: any dtype to any other, any layout, broadcast; what creation, `_to_copy` and `clone` consist of.
  *
- * Dense to dense is one conversion; a transposed source is copied in tiles; everything else goes through chunks that are gathered and
- * scattered by runs of constant stride. */
-#include "strided_walk.h"
-#include "pointwise.h"
+ * Dense to dense is one conversion; a transposed source is copied in tiles; everything else goes through chunks that
+ * are gathered and scattered by runs of constant stride. */
+#include "kernel/strided_walk.h"
+#include "kernel/pointwise.h"
 
 typedef struct copy_job {
     lb_walker to, from;
@@ -24,7 +24,7 @@ static void gather(const copy_job *j, int64_t start, size_t n, void *buffer)
     lb_cast here = j->cast ? *j->cast : (lb_cast)LB_CAST_INIT;
     double rounded[LB_LANES];
     const bool rounds = j->compute && (from->dtype == LB_F32 || from->dtype == LB_F64);
-    EACH_RUN(from, start, n, p, stride, count, at, {
+    LB_EACH_RUN(from, start, n, p, stride, count, at, {
         char *out = (char *)buffer + at * to->element;
         if (here.rounding == LB_STOCHASTIC) here.counter = j->cast->counter + (uint64_t)start + at;
         if (!rounds) {
@@ -56,13 +56,15 @@ static void copy_range(const copy_job *j, int64_t first, int64_t last)
         else if (dense)
             memcpy(out, buffer, n * to->element);
         if (dense) continue;
-        EACH_RUN(to, start, n, p, stride, count, at,
-                 { lb_convert_strided(to->dtype, p, stride, to->dtype, buffer + at * to->element, 1, count, NULL); });
+        LB_EACH_RUN(to, start, n, p, stride, count, at, {
+            lb_convert_strided(to->dtype, p, stride, to->dtype, buffer + at * to->element, 1, count, NULL);
+        });
     }
 }
 
 #define TILE 16
-/* One matrix: rows of the result are `rows` × `columns` dense; the source steps by 1 along rows and `step` along columns. */
+/* One matrix: rows of the result are `rows` × `columns` dense; the source steps by 1 along rows and `step` along
+ * columns. */
 #define TRANSPOSE(NAME, TYPE)                                                                                          \
     static void NAME(TYPE *to, const TYPE *from, int64_t rows, int64_t columns, int64_t step)                          \
     {                                                                                                                  \
@@ -135,7 +137,7 @@ static void copy_all(copy_job *j, int64_t n)
     const int inner = j->from.ndim - 1;
     const int64_t unit = j->transposed ? j->from.shape[inner] * j->from.shape[inner - 1] : 1; /* elements of one step */
     const int64_t grain = j->transposed ? 1 : LB_LANES, steps = n / unit;
-    lb_lanes_share(n, steps, grain, copy_part, j);
+    lb_pointwise_lanes_share(n, steps, grain, copy_part, j);
 }
 
 lb_status lb_pointwise_copy(lb_call *call, const lb_tensor *result, const lb_tensor *source)

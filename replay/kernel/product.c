@@ -1,10 +1,10 @@
 /* Dense products in a stated order: which engine runs which schedule. See product.h. */
-#include "product.h"
-#include "gemv_orders.h"
-#include "openblas.h"
-#include "schedule.h"
-#include "schedule_tree.h"
-#include "tensor_core.h"
+#include "kernel/product.h"
+#include "orders/gemv_orders.h"
+#include "kernel/openblas.h"
+#include "orders/schedule.h"
+#include "orders/schedule_tree.h"
+#include "orders/tensor_core.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 
 #define COLUMNS 64
 
-#define REAL_TEMPLATE "product_real.h"
-#include "real_template.h"
+#define REAL_TEMPLATE "kernel/product_real.h"
+#include "functions/real_template.h"
 
 static bool openblas(const lb_product *s, lb_dtype type, const void *a, const void *b, void *c)
 {
@@ -63,11 +63,11 @@ static void by_rows(const lb_product *s, lb_dtype type, const lb_method *method,
     for (int64_t i = 0; i < s->m; i++) {
         const size_t row = (size_t)(i * s->k), to = (size_t)(i * s->n);
         if (type == LB_F64)
-            lb_row_product_f64(method->schedule, (const double *)a + row, b, s->k, s->n, (double *)c + to,
-                               method->accumulate);
+            lb_gemv_row_product_f64(method->schedule, (const double *)a + row, b, s->k, s->n, (double *)c + to,
+                                    method->accumulate);
         else
-            lb_row_product_f32(method->schedule, (const float *)a + row, b, s->k, s->n, (float *)c + to,
-                               method->accumulate);
+            lb_gemv_row_product_f32(method->schedule, (const float *)a + row, b, s->k, s->n, (float *)c + to,
+                                    method->accumulate);
     }
 }
 
@@ -105,7 +105,7 @@ static const void *dense(const reading *as, const lb_matrix *x, int64_t rows, in
     if (compute && type == LB_F64) lb_round_to_grid_f64(wide, n, compute, NULL);
     if (compute && type == LB_F32) lb_round_to_grid_f32(narrow, n, compute, NULL);
     if (tf32 && type == LB_F32)
-        lb_round_to_tf32(narrow, n, tf32 == LB_TF32_RZ ? LB_RZ : tf32 == LB_TF32_RNA ? LB_RNA : LB_RNE);
+        lb_round_to_grid_tf32(narrow, n, tf32 == LB_TF32_RZ ? LB_RZ : tf32 == LB_TF32_RNA ? LB_RNA : LB_RNE);
     for (size_t i = 0; absolute && i < n; i++) {
         if (type == LB_F64)
             wide[i] = fabs(wide[i]);
@@ -122,7 +122,7 @@ static lb_matrix moved(const lb_matrix *x, ptrdiff_t elements)
     return y;
 }
 
-/* ---- torch:N ------------------------------------------------------------------------------------------------------ */
+/* ---- torch:N ----------------------------------------------------------------------------------------------------- */
 
 typedef struct shared_product {
     const lb_product *shape;
@@ -181,7 +181,7 @@ static lb_status product_of_threads(const shared_product *p, int64_t threads, vo
     return status;
 }
 
-/* ---- streamk:C ---------------------------------------------------------------------------------------------------- */
+/* ---- streamk:C --------------------------------------------------------------------------------------------------- */
 
 enum { STREAM_TERMS = 32 }; /* of one step along k */
 
@@ -244,9 +244,10 @@ static lb_status product_of_stream(const shared_product *p, const lb_schedule *o
     return status;
 }
 
-/* ---- dpbf16:K ------------------------------------------------------------------------------------------------------ */
+/* ---- dpbf16:K ---------------------------------------------------------------------------------------------------- */
 
-/* x is rows * columns, dense: neighbours of a row change places within each block, the last one of an odd number stays. */
+/* x is rows * columns, dense: neighbours of a row change places within each block, the last one of an odd number
+ * stays. */
 static void swap_columns(void *x, size_t size, int64_t rows, int64_t columns)
 {
     for (int64_t i = 0; i < rows; i++)
@@ -296,7 +297,52 @@ static lb_status product_of_pairs(const lb_product *s, const lb_method *method, 
     return done ? LB_OK : LB_ERR_NOMEM;
 }
 
-/* ---- tensorcore:ARCH ---------------------------------------------------------------------------------------------- */
+/* ---- tdpbf16:N --------------------------------------------------------------------------------------------------- */
+
+/* Every second one of terms [from, end), from zero. */
+static lb_status product_of_seconds(const shared_product *p, int64_t from, int64_t end, void *c)
+{
+    lb_matrix a = moved(p->a, from * p->a->col_stride), b = moved(p->b, from * p->b->row_stride);
+    a.col_stride *= 2, b.row_stride *= 2;
+    const size_t m = (size_t)p->shape->m, n = (size_t)p->shape->n,
+                 terms = (size_t)(from < end ? (end - from + 1) / 2 : 0);
+    return p->type == LB_F64 ? lb_matmul_f64(m, n, terms, &a, &b, c, (ptrdiff_t)n, &p->options)
+                             : lb_matmul_f32(m, n, terms, &a, &b, c, (ptrdiff_t)n, &p->options);
+}
+
+/* Terms [from, end) into c; `room` holds two results. */
+static lb_status product_of_tiles(const shared_product *p, int64_t from, int64_t end, void *c, char *room)
+{
+    const int64_t tile = lb_schedule_tile(end - from);
+    char *odd = room + p->extent * (p->type == LB_F64 ? 8 : 4);
+    for (int64_t at = from; at < end || at == from; at += tile) {
+        const int64_t last = end - at < tile ? end : at + tile;
+        void *even = at == from ? c : room;
+        LB_TRY(product_of_seconds(p, at, last, even));
+        LB_TRY(product_of_seconds(p, at + 1, last, odd));
+        add_to(p, even, odd);
+        if (even != c) add_to(p, c, even);
+    }
+    return LB_OK;
+}
+
+static lb_status product_of_tile_shares(const shared_product *p, const lb_schedule *order, void *c)
+{
+    const size_t bytes = p->extent * (p->type == LB_F64 ? 8 : 4);
+    const int64_t k = p->shape->k, share = lb_schedule_share(order->size, k);
+    char *room = malloc(3 * bytes + 1);
+    lb_status status = room ? LB_OK : LB_ERR_NOMEM;
+    for (int64_t from = 0; status == LB_OK && (from < k || !from); from += share) {
+        void *sum = from ? room + 2 * bytes : c;
+        status = product_of_tiles(p, from, k - from < share ? k : from + share, sum, room);
+        if (from && status == LB_OK) add_to(p, c, sum);
+        if (!share) break;
+    }
+    free(room);
+    return status;
+}
+
+/* ---- tensorcore:ARCH --------------------------------------------------------------------------------------------- */
 
 /* Whether the method names a matrix unit, as its schedule or as its kernel. */
 static bool names_tensor_core(const lb_method *method, lb_schedule *unit)
@@ -335,7 +381,21 @@ static lb_status on_tensor_core(const lb_product *s, const lb_schedule *unit, co
     return status;
 }
 
-/* ---- which engine ------------------------------------------------------------------------------------------------- */
+/* Orders whose engine takes the products of a batch one by one. */
+static bool goes_one_by_one(const lb_schedule *order)
+{
+    return order && (order->kind == LB_SCHEDULE_STREAMK || order->kind == LB_SCHEDULE_DPBF16 ||
+                     order->kind == LB_SCHEDULE_TDPBF16);
+}
+
+static lb_status one_product(const shared_product *p, const lb_method *method, const reading *as, void *c)
+{
+    if (method->schedule->kind == LB_SCHEDULE_STREAMK) return product_of_stream(p, method->schedule, c);
+    if (method->schedule->kind == LB_SCHEDULE_TDPBF16) return product_of_tile_shares(p, method->schedule, c);
+    return product_of_pairs(p->shape, method, as, p->a, p->b, c);
+}
+
+/* ---- which engine ------------------------------------------------------------------------------------------------ */
 
 lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_method *method,
                               const lb_matrix_pair *operands, void *c)
@@ -367,15 +427,14 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
         const shared_product shared = {s, type, batch, a, b, options, extent};
         return product_of_threads(&shared, method->schedule->size, c);
     }
-    if (method->schedule &&
-        (method->schedule->kind == LB_SCHEDULE_STREAMK || method->schedule->kind == LB_SCHEDULE_DPBF16)) {
+    if (goes_one_by_one(method->schedule)) {
         lb_status status = LB_OK;
         for (size_t i = 0; i < batch->batch && status == LB_OK; i++) {
             const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
-            const shared_product one = {.shape = s, .type = type, .a = &ai, .b = &bi, .options = options};
-            void *out = (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4);
-            status = method->schedule->kind == LB_SCHEDULE_STREAMK ? product_of_stream(&one, method->schedule, out)
-                                                                   : product_of_pairs(s, method, &as, &ai, &bi, out);
+            const shared_product one = {
+                .shape = s, .type = type, .a = &ai, .b = &bi, .options = options, .extent = m * n};
+            status =
+                one_product(&one, method, &as, (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4));
         }
         return status;
     }

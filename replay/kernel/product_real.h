@@ -23,10 +23,10 @@ static bool NAME(products)(const lb_product *s, const lb_method *method, const R
                 }
             double sums[COLUMNS];
             if (exact) {
-                lb_sum_columns_f64(method->schedule, terms, width, s->k, width, sums, 0);
+                lb_schedule_sum_columns_f64(method->schedule, terms, width, s->k, width, sums, 0);
                 for (int64_t j = 0; j < width; j++) out[j] = (REAL)sums[j];
             } else {
-                NAME(lb_sum_columns)(method->schedule, rounded, width, s->k, width, out, method->accumulate);
+                NAME(lb_schedule_sum_columns)(method->schedule, rounded, width, s->k, width, out, method->accumulate);
             }
         }
         free(terms);

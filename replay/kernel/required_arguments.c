@@ -1,8 +1,8 @@
 /* Reads the marks after the names of a row's args: see ops.h, LB_ARG_MARKS. A test compares them with torch's schemas.
  *
- * Tensors that a schema demands and autograd leaves undefined nevertheless (the states of random generators, sequence lengths, the bias
- * of an attention's backward) carry none: kernels take them as optional. */
-#include "required_arguments.h"
+ * Tensors that a schema demands and autograd leaves undefined nevertheless (the states of random generators, sequence
+ * lengths, the bias of an attention's backward) carry none: kernels take them as optional. */
+#include "kernel/required_arguments.h"
 
 #include <string.h>
 
@@ -43,7 +43,7 @@ static const char *wrong_with(const lb_call *call, const lb_operand *arg, presen
     return arg->tag == LB_OPERAND_NONE ? "is missing" : "is no tensor";
 }
 
-lb_status lb_call_complete(const lb_call *call)
+lb_status lb_required_arguments_are_there(const lb_call *call)
 {
     static const lb_operand none = {.tag = LB_OPERAND_NONE};
     uint32_t i = 0;

@@ -2,11 +2,11 @@
 #ifndef LB_REPLAY_REQUIRED_ARGUMENTS_H
 #define LB_REPLAY_REQUIRED_ARGUMENTS_H
 
-#include "ops.h"
+#include "kernel/ops.h"
 
-/* LB_ERR_UNSUPPORTED, with a report that names the argument, when a tensor that the row cannot do without is missing: it is none, or was
- * recorded as something other than one dense tensor (a sparse one is a list of its parts). Whoever calls a kernel with operands that come
- * from a recording asks this first; no kernel has to. */
-lb_status lb_call_complete(const lb_call *call);
+/* LB_ERR_UNSUPPORTED, with a report that names the argument, when a tensor that the row cannot do without is missing:
+ * it is none, or was recorded as something other than one dense tensor (a sparse one is a list of its parts). Whoever
+ * calls a kernel with operands that come from a recording asks this first; no kernel has to. */
+lb_status lb_required_arguments_are_there(const lb_call *call);
 
 #endif

@@ -1,17 +1,17 @@
-/* Axes of resampling ops; see resample.h. Positions follow torch's definitions: pixel centres unless corners are aligned, in the
- * precision of the elements (f32 for all but f64), so that nearest neighbours are the same ones. */
-#include "resample.h"
+/* Axes of resampling ops; see resample.h. Positions follow torch's definitions: pixel centres unless corners are
+ * aligned, in the precision of the elements (f32 for all but f64), so that nearest neighbours are the same ones. */
+#include "kernel/resample.h"
 
 #include <math.h>
 
 /* Rounds to f32 unless positions are computed in f64. */
-static double step(const lb_axis_plan *p, double x)
+static double step(const lb_resample_axis_plan *p, double x)
 {
     return p->wide ? x : (float)x;
 }
 
 /* Input pixels per output pixel. */
-static double scale_of(const lb_axis_plan *p)
+static double scale_of(const lb_resample_axis_plan *p)
 {
     if (p->align_corners) return p->out > 1 ? step(p, (double)(p->in - 1) / (double)(p->out - 1)) : 0;
     return step(p, p->factor > 0 ? 1 / p->factor : p->out ? (double)p->in / (double)p->out : 0);
@@ -23,27 +23,27 @@ static int64_t clamp(int64_t i, int64_t size)
 }
 
 /* Where output `o` lies in the input. */
-static double source(const lb_axis_plan *p, double scale, int64_t o, bool cubic)
+static double source(const lb_resample_axis_plan *p, double scale, int64_t o, bool cubic)
 {
     if (p->align_corners) return step(p, scale * (double)o);
     double x = step(p, step(p, scale * ((double)o + 0.5)) - 0.5);
     return x < 0 && !cubic ? 0 : x;
 }
 
-static void tap(lb_axis *a, int64_t o, int64_t at, double weight, double spread)
+static void tap(lb_resample_axis *a, int64_t o, int64_t at, double weight, double spread)
 {
     int64_t k = o * a->most + a->count[o]++;
     a->at[k] = at, a->weight[k] = weight, a->spread[k] = spread;
 }
 
-static void one_tap(lb_axis *a, int64_t o, int64_t at)
+static void one_tap(lb_resample_axis *a, int64_t o, int64_t at)
 {
     tap(a, o, clamp(at, a->in), 1, 1);
 }
 
-/* ---- pools ------------------------------------------------------------------------------------------------------------ */
+/* ---- pools ------------------------------------------------------------------------------------------------------- */
 
-static void average(const lb_axis_plan *p, lb_axis *a, int64_t o)
+static void average(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o)
 {
     int64_t first = o * p->stride - p->padding, last = first + p->kernel;
     int64_t room = p->in + p->padding; /* the kernel may hang over its end in ceil mode */
@@ -55,21 +55,21 @@ static void average(const lb_axis_plan *p, lb_axis *a, int64_t o)
     a->divisor[o] = p->divisor != 0 ? 1 : (double)counted;
 }
 
-static void adaptive(const lb_axis_plan *p, lb_axis *a, int64_t o)
+static void adaptive(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o)
 {
     int64_t first = o * p->in / p->out, last = ((o + 1) * p->in + p->out - 1) / p->out;
     for (int64_t i = first; i < last; i++) tap(a, o, i, 1, 1);
     a->divisor[o] = (double)(last - first);
 }
 
-/* ---- interpolation ---------------------------------------------------------------------------------------------------- */
+/* ---- interpolation ----------------------------------------------------------------------------------------------- */
 
-static void nearest(const lb_axis_plan *p, lb_axis *a, int64_t o, double scale, bool exact)
+static void nearest(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o, double scale, bool exact)
 {
     one_tap(a, o, (int64_t)floor(step(p, ((double)o + (exact ? 0.5 : 0)) * scale)));
 }
 
-static void linear(const lb_axis_plan *p, lb_axis *a, int64_t o, double scale)
+static void linear(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o, double scale)
 {
     if (p->in == p->out) {
         one_tap(a, o, o);
@@ -91,7 +91,7 @@ static double cubic_kernel(double x, double a)
     return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
-static void cubic(const lb_axis_plan *p, lb_axis *a, int64_t o, double scale)
+static void cubic(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o, double scale)
 {
     double x = source(p, scale, o, true), floored = floor(x), part = x - floored, room = 2 + 2 * fabs(x);
     for (int k = -1; k <= 2; k++) {
@@ -100,7 +100,7 @@ static void cubic(const lb_axis_plan *p, lb_axis *a, int64_t o, double scale)
     }
 }
 
-static double filter(lb_axis_kind kind, double x)
+static double filter(lb_resample_axis_kind kind, double x)
 {
     double pi = 3.14159265358979323846;
     if (kind == LB_AXIS_SMOOTH_LINEAR) return fabs(x) < 1 ? 1 - fabs(x) : 0;
@@ -110,12 +110,12 @@ static double filter(lb_axis_kind kind, double x)
 }
 
 /* Half the filter's width in input pixels when nothing is shrunk. */
-static double support_of(lb_axis_kind kind)
+static double support_of(lb_resample_axis_kind kind)
 {
     return kind == LB_AXIS_SMOOTH_LINEAR ? 1 : kind == LB_AXIS_SMOOTH_CUBIC ? 2 : 3;
 }
 
-static void smooth(const lb_axis_plan *p, lb_axis *a, int64_t o, double scale)
+static void smooth(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o, double scale)
 {
     double shrink = scale >= 1 ? scale : 1, support = support_of(p->kind) * shrink, center = scale * ((double)o + 0.5),
            sum = 0;
@@ -133,9 +133,9 @@ static void smooth(const lb_axis_plan *p, lb_axis *a, int64_t o, double scale)
     }
 }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------------- */
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
 
-static int64_t most_taps(const lb_axis_plan *p, double scale)
+static int64_t most_taps(const lb_resample_axis_plan *p, double scale)
 {
     switch (p->kind) {
     case LB_AXIS_AVERAGE: return p->kernel > 0 ? p->kernel : 1;
@@ -155,7 +155,7 @@ static int64_t reflected(int64_t i, int64_t size)
     return i >= size ? 2 * (size - 1) - i : i;
 }
 
-static void fill(const lb_axis_plan *p, lb_axis *a, int64_t o, double scale)
+static void fill(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o, double scale)
 {
     switch (p->kind) {
     case LB_AXIS_AVERAGE: average(p, a, o); break;
@@ -172,10 +172,10 @@ static void fill(const lb_axis_plan *p, lb_axis *a, int64_t o, double scale)
     }
 }
 
-bool lb_axis_make(lb_frame *frame, const lb_axis_plan *p, lb_axis *a)
+bool lb_resample_axis_make(lb_frame *frame, const lb_resample_axis_plan *p, lb_resample_axis *a)
 {
     double scale = scale_of(p);
-    *a = (lb_axis){.in = p->in, .out = p->out, .most = most_taps(p, scale)};
+    *a = (lb_resample_axis){.in = p->in, .out = p->out, .most = most_taps(p, scale)};
     if (p->in < 1 || p->out < 0 || a->most > (1 << 28) / (p->out + 1)) {
         lb_frame_fail(frame, LB_ERR_INVALID, "sizes that no window fits");
         return false;

@@ -1,5 +1,5 @@
 /* Walks of tensors in the result's order, see strided_walk.h. */
-#include "strided_walk.h"
+#include "kernel/strided_walk.h"
 
 lb_strided_walk lb_strided_walk_of(const lb_layout *result)
 {

@@ -1,5 +1,5 @@
-/* How a tensor is walked in an order that the result of an op decides: dimensions merged where they can be, any flat range of
- * elements reachable. Private to the elementwise driver and its copies. */
+/* How a tensor is walked in an order that the result of an op decides: dimensions merged where they can be, any flat
+ * range of elements reachable. Private to the elementwise driver and its copies. */
 #ifndef LB_REPLAY_STRIDED_WALK_H
 #define LB_REPLAY_STRIDED_WALK_H
 
@@ -53,7 +53,7 @@ static inline void repeat(void *to, const void *from, size_t element, size_t cou
 }
 
 /* Splits elements [start, start + n) of a walker into runs of constant stride and calls `run` for each. */
-#define EACH_RUN(c, start, n, pointer, stride_, count, at, ...)                                                        \
+#define LB_EACH_RUN(c, start, n, pointer, stride_, count, at, ...)                                                     \
     do {                                                                                                               \
         const lb_walker *c_ = (c);                                                                                     \
         const int inner_ = c_->ndim - 1;                                                                               \

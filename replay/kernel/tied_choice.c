@@ -1,5 +1,5 @@
 /* Choices among equal values: see tied_choice.h. */
-#include "tied_choice.h"
+#include "kernel/tied_choice.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -66,7 +66,7 @@ void lb_tied_choice_follow(const lb_tied_choice *c, uint32_t result, int dim)
     if (!call->branch || !call->branch[result].data || !lb_dtype_is_integer(call->branch[result].dtype)) return;
     const lb_tensor *branch = &call->branch[result];
     if (lb_tensor_numel(branch) != c->rows * c->k || c->k < 1 || !lb_frame_ok(c->frame)) return;
-    const lb_tensor moved = dim < 0 || dim >= branch->layout.ndim ? *branch : lb_tensor_dim_last(branch, dim);
+    const lb_tensor moved = dim < 0 || dim >= branch->layout.ndim ? *branch : lb_frame_dim_last(branch, dim);
     const int64_t *recorded = lb_frame_integers(c->frame, &moved);
     element *values = lb_frame_scratch(c->frame, (size_t)c->k * 2 * sizeof *values);
     char *seen = lb_frame_scratch(c->frame, (size_t)c->n);

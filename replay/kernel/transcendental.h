@@ -1,12 +1,13 @@
 /* Elementwise loops through transcendental functions: evaluated in f64, rounded once to the result.
  *
- * LB_F64_LOOP(name, statements, expression) defines a loop over f64 lanes. `statements` run before it on whole chunks and fill the scratch
- * arrays t, u, v by array functions (FN(exp, t, t)) and SET(t, …); the expression then reads a[i] … e[i], t[i], u[i], v[i] and the scalars. */
+ * LB_F64_LOOP(name, statements, expression) defines a loop over f64 lanes. `statements` run before it on whole chunks
+ * and fill the scratch arrays t, u, v by array functions (FN(exp, t, t)) and SET(t, …); the expression then reads a[i]
+ * … e[i], t[i], u[i], v[i] and the scalars. */
 #ifndef LB_REPLAY_TRANSCENDENTAL_H
 #define LB_REPLAY_TRANSCENDENTAL_H
 
-#include "elementary.h"
-#include "pointwise.h"
+#include "functions/elementary.h"
+#include "kernel/pointwise.h"
 
 #include <math.h>
 
@@ -16,8 +17,8 @@
 #endif
 
 /* dst and src may be the same array. */
-#define FN(NAME, DST, SRC) lb_##NAME##_f64(DST, SRC, n)
-#define SET(DST, EXPRESSION)                                                                                           \
+#define LB_F64_FN(NAME, DST, SRC) lb_##NAME##_f64(DST, SRC, n)
+#define LB_F64_SET(DST, EXPRESSION)                                                                                    \
     LB_INDEPENDENT                                                                                                     \
     for (size_t i = 0; i < n; i++) (DST)[i] = (EXPRESSION)
 
@@ -48,7 +49,8 @@
     static const lb_pointwise ID##_op = {PATTERN, NULL, ID##_loop_f64, NULL, ID##_loop_twin, FLAGS};                   \
     LB_KERNEL(ID) LB_TWIN(ID)
 
-/* Kind U: the function of elementary.h called NAME by itself, with its f32 form; UT: with a twin, which has the function's value in t. */
+/* Kind U: the function of elementary.h called NAME by itself, with its f32 form; UT: with a twin, which has the
+ * function's value in t. */
 #define LB_ARRAY_LOOPS(ID, NAME)                                                                                       \
     static void ID##_loop_f32(const lb_lanes *l)                                                                       \
     {                                                                                                                  \
@@ -64,7 +66,7 @@
     LB_KERNEL(ID)
 #define LB_POINTWISE_UT(ID, PATTERN, FLAGS, NAME, TWIN)                                                                \
     LB_ARRAY_LOOPS(ID, NAME)                                                                                           \
-    LB_F64_LOOP(ID##_loop_twin, FN(NAME, t, a);, TWIN)                                                                 \
+    LB_F64_LOOP(ID##_loop_twin, LB_F64_FN(NAME, t, a);, TWIN)                                                          \
     static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, ID##_loop_twin, FLAGS};          \
     LB_KERNEL(ID) LB_TWIN(ID)
 

@@ -1,8 +1,8 @@
 /* Storages and their buffers: see value_memory.h. */
-#include "value_memory.h"
+#include "kernel/value_memory.h"
 
-#include <lastbit/array.h>
-#include <lastbit/hash.h>
+#include "base/array.h"
+#include "base/hash.h"
 #include <lastbit/statistics.h>
 #include <math.h>
 #include <stdlib.h>
@@ -27,8 +27,8 @@ struct lb_memory {
     uint64_t live, borrowed;  /* what storages asked for; those that lie in the capture */
     uint64_t peak, peak_live; /* of held and of live, each with borrowed */
     buffer *free[CLASSES];
-    lb_hash by_id;       /* rows: storages as they were made */
-    lb_storage **chunks; /* of CHUNK storages each, which never move */
+    lb_hash by_id;              /* rows: storages as they were made */
+    lb_memory_storage **chunks; /* of CHUNK storages each, which never move */
     uint32_t n_chunks;
 };
 
@@ -69,8 +69,8 @@ static void note_peak(lb_memory *memory)
     if (memory->live + memory->borrowed > memory->peak_live) memory->peak_live = memory->live + memory->borrowed;
 }
 
-/* Asks for pages of 2 MiB behind a large buffer: the first touch of 4 KiB pages costs more than most ops that fill them. A wish,
- * so what the system answers does not matter. */
+/* Asks for pages of 2 MiB behind a large buffer: the first touch of 4 KiB pages costs more than most ops that fill
+ * them. A wish, so what the system answers does not matter. */
 static void wish_for_large_pages(char *start, size_t size)
 {
 #ifdef MADV_HUGEPAGE
@@ -80,8 +80,8 @@ static void wish_for_large_pages(char *start, size_t size)
 #endif
 }
 
-/* New memory at a multiple of 64. The system's fresh pages are zero: calloc does not write them again, and they take no room until
- * somebody does. */
+/* New memory at a multiple of 64. The system's fresh pages are zero: calloc does not write them again, and they take no
+ * room until an op writes it. */
 static buffer *new_buffer(size_t size, bool zero)
 {
     const size_t room = HEADER + size + 64;
@@ -158,7 +158,7 @@ uint64_t lb_memory_peak_live(const lb_memory *memory)
 
 enum { CHUNK = 256 };
 
-static lb_storage *storage_at(const lb_memory *memory, uint32_t row)
+static lb_memory_storage *storage_at(const lb_memory *memory, uint32_t row)
 {
     return &memory->chunks[row / CHUNK][row % CHUNK];
 }
@@ -174,7 +174,7 @@ lb_memory *lb_memory_new(uint64_t limit_bytes)
 void lb_memory_free(lb_memory *memory)
 {
     if (!memory) return;
-    for (uint32_t i = 0; i < memory->by_id.n; i++) lb_storage_drop(memory, storage_at(memory, i));
+    for (uint32_t i = 0; i < memory->by_id.n; i++) lb_memory_storage_drop(memory, storage_at(memory, i));
     release_free_buffers(memory);
     for (uint32_t i = 0; i < memory->n_chunks; i++) free(memory->chunks[i]);
     free(memory->chunks);
@@ -182,28 +182,28 @@ void lb_memory_free(lb_memory *memory)
     free(memory);
 }
 
-lb_storage *lb_memory_find(const lb_memory *memory, int64_t id)
+lb_memory_storage *lb_memory_find(const lb_memory *memory, int64_t id)
 {
     LB_HASH_EACH(row, &memory->by_id, (uint64_t)id)
     if (storage_at(memory, row)->id == id) return storage_at(memory, row);
     return NULL;
 }
 
-static lb_storage *new_storage(lb_memory *memory, int64_t id)
+static lb_memory_storage *new_storage(lb_memory *memory, int64_t id)
 {
     const uint32_t row = memory->by_id.n;
     if (row == memory->n_chunks * CHUNK) {
-        lb_storage **chunks = lb_array_grow(memory->chunks, memory->n_chunks, sizeof *chunks);
+        lb_memory_storage **chunks = lb_array_grow(memory->chunks, memory->n_chunks, sizeof *chunks);
         if (!chunks) return NULL;
         memory->chunks = chunks;
-        lb_storage *chunk = calloc(CHUNK, sizeof *chunk);
+        lb_memory_storage *chunk = calloc(CHUNK, sizeof *chunk);
         if (!chunk) return NULL;
         memory->chunks[memory->n_chunks++] = chunk;
     }
     return lb_hash_add(&memory->by_id, (uint64_t)id, row) ? storage_at(memory, row) : NULL;
 }
 
-static void become_bytes(lb_storage *storage)
+static void become_bytes(lb_memory_storage *storage)
 {
     size_t bits = lb_dtype_bits(storage->recorded);
     storage->first = storage->first * (int64_t)bits / 8;
@@ -212,22 +212,22 @@ static void become_bytes(lb_storage *storage)
     storage->punned = true;
 }
 
-lb_storage *lb_memory_declare(lb_memory *memory, int64_t id, lb_dtype dtype, int64_t first, int64_t last,
-                              uint32_t program)
+lb_memory_storage *lb_memory_declare(lb_memory *memory, int64_t id, lb_dtype dtype, int64_t first, int64_t last,
+                                     uint32_t program)
 {
-    lb_storage *storage = lb_memory_find(memory, id);
+    lb_memory_storage *storage = lb_memory_find(memory, id);
     if (!storage) {
         storage = new_storage(memory, id);
         if (!storage) return NULL;
-        *storage = (lb_storage){.id = id,
-                                .first = first,
-                                .last = last,
-                                .recorded = dtype,
-                                .held = dtype,
-                                .exact = true,
-                                .first_program = program,
-                                .last_program = program,
-                                .taint = LB_VERDICT_IDENTICAL};
+        *storage = (lb_memory_storage){.id = id,
+                                       .first = first,
+                                       .last = last,
+                                       .recorded = dtype,
+                                       .held = dtype,
+                                       .exact = true,
+                                       .first_program = program,
+                                       .last_program = program,
+                                       .taint = LB_VERDICT_IDENTICAL};
         return storage;
     }
     if (storage->recorded != dtype || storage->punned) {
@@ -257,7 +257,7 @@ static void *take_live(lb_memory *memory, size_t bytes, bool zero, size_t *capac
     return data;
 }
 
-static size_t held_bytes(const lb_storage *storage)
+static size_t held_bytes(const lb_memory_storage *storage)
 {
     return lb_dtype_bytes(storage->held, (size_t)(storage->last - storage->first));
 }
@@ -267,7 +267,7 @@ static void release_owner(void *base)
     if (--buffer_of(base)->owners == 0) free(buffer_of(base)->start);
 }
 
-static void give_base(lb_memory *memory, lb_storage *storage)
+static void give_base(lb_memory *memory, lb_memory_storage *storage)
 {
     if (storage->borrowed) memory->borrowed -= held_bytes(storage);
     if (storage->shared)
@@ -278,7 +278,8 @@ static void give_base(lb_memory *memory, lb_storage *storage)
     storage->borrowed = storage->shared = false;
 }
 
-lb_status lb_storage_allocate(lb_memory *memory, lb_storage *storage, lb_dtype held, bool zero, lb_err *err)
+lb_status lb_memory_storage_allocate(lb_memory *memory, lb_memory_storage *storage, lb_dtype held, bool zero,
+                                     lb_err *err)
 {
     if (storage->base) return LB_OK;
     if (storage->punned) held = LB_U8;
@@ -290,7 +291,7 @@ lb_status lb_storage_allocate(lb_memory *memory, lb_storage *storage, lb_dtype h
     return LB_OK;
 }
 
-void lb_storage_drop(lb_memory *memory, lb_storage *storage)
+void lb_memory_storage_drop(lb_memory *memory, lb_memory_storage *storage)
 {
     give_base(memory, storage);
     storage->held = storage->recorded;
@@ -300,7 +301,8 @@ void lb_storage_drop(lb_memory *memory, lb_storage *storage)
     storage->taint = LB_VERDICT_IDENTICAL;
 }
 
-lb_status lb_storage_convert(lb_memory *memory, lb_storage *storage, lb_dtype held, const lb_cast *cast, lb_err *err)
+lb_status lb_memory_storage_convert(lb_memory *memory, lb_memory_storage *storage, lb_dtype held, const lb_cast *cast,
+                                    lb_err *err)
 {
     if (!storage->base || (storage->held == held && !storage->borrowed)) return LB_OK;
     size_t n = (size_t)(storage->last - storage->first), capacity;
@@ -317,7 +319,7 @@ lb_status lb_storage_convert(lb_memory *memory, lb_storage *storage, lb_dtype he
     return LB_OK;
 }
 
-void lb_storage_borrow(lb_memory *memory, lb_storage *storage, void *base)
+void lb_memory_storage_borrow(lb_memory *memory, lb_memory_storage *storage, void *base)
 {
     give_base(memory, storage);
     storage->base = base;
@@ -330,7 +332,7 @@ void lb_storage_borrow(lb_memory *memory, lb_storage *storage, void *base)
 
 /* ---- sharing ---------------------------------------------------------------------------------------------------- */
 
-void lb_storage_share(lb_memory *memory, lb_storage *storage, lb_storage *copy)
+void lb_memory_storage_share(lb_memory *memory, lb_memory_storage *storage, lb_memory_storage *copy)
 {
     if (storage->base && !storage->borrowed) {
         buffer *b = buffer_of(storage->base);
@@ -344,9 +346,9 @@ void lb_storage_share(lb_memory *memory, lb_storage *storage, lb_storage *copy)
     *copy = *storage;
 }
 
-void lb_storage_adopt(lb_memory *memory, lb_storage *storage, const lb_storage *copy)
+void lb_memory_storage_adopt(lb_memory *memory, lb_memory_storage *storage, const lb_memory_storage *copy)
 {
-    const lb_storage own = *storage;
+    const lb_memory_storage own = *storage;
     give_base(memory, storage);
     *storage = *copy;
     storage->first_program = own.first_program, storage->last_program = own.last_program;
@@ -355,14 +357,14 @@ void lb_storage_adopt(lb_memory *memory, lb_storage *storage, const lb_storage *
     note_peak(memory);
 }
 
-void lb_shared_release(lb_storage *copy)
+void lb_memory_shared_release(lb_memory_storage *copy)
 {
     if (copy->shared) release_owner(copy->base);
     copy->base = NULL;
     copy->borrowed = copy->shared = false;
 }
 
-lb_storage *lb_memory_next(const lb_memory *memory, uint32_t *at)
+lb_memory_storage *lb_memory_next(const lb_memory *memory, uint32_t *at)
 {
     return *at < memory->by_id.n ? storage_at(memory, (*at)++) : NULL;
 }
@@ -370,7 +372,8 @@ lb_storage *lb_memory_next(const lb_memory *memory, uint32_t *at)
 /* ---- windows ---------------------------------------------------------------------------------------------------- */
 
 /* In the storage's units. */
-static bool window_range(const lb_storage *storage, const lb_value *value, int64_t *first, int64_t *last, bool *dense)
+static bool window_range(const lb_memory_storage *storage, const lb_value *value, int64_t *first, int64_t *last,
+                         bool *dense)
 {
     if (lb_layout_dense_range(&value->layout, first, last, NULL) != LB_OK) return false;
     *dense = lb_layout_numel(&value->layout) == *last - *first;
@@ -383,7 +386,7 @@ static bool window_range(const lb_storage *storage, const lb_value *value, int64
     return true;
 }
 
-bool lb_storage_covers(const lb_storage *storage, const lb_value *value)
+bool lb_memory_storage_covers(const lb_memory_storage *storage, const lb_value *value)
 {
     int64_t first, last;
     bool dense;
@@ -391,7 +394,7 @@ bool lb_storage_covers(const lb_storage *storage, const lb_value *value)
            last >= storage->last;
 }
 
-void lb_storage_fill(lb_storage *storage, const lb_value *value)
+void lb_memory_storage_fill(lb_memory_storage *storage, const lb_value *value)
 {
     int64_t first, last;
     bool dense;
@@ -404,7 +407,7 @@ void lb_storage_fill(lb_storage *storage, const lb_value *value)
     if (last > storage->filled_last) storage->filled_last = last;
 }
 
-bool lb_storage_holds(const lb_storage *storage, const lb_value *value)
+bool lb_memory_storage_holds(const lb_memory_storage *storage, const lb_value *value)
 {
     int64_t first, last;
     bool dense;
@@ -412,15 +415,15 @@ bool lb_storage_holds(const lb_storage *storage, const lb_value *value)
            last <= storage->filled_last;
 }
 
-lb_dtype lb_held_dtype(lb_dtype held, lb_dtype dtype)
+lb_dtype lb_memory_held_dtype(lb_dtype held, lb_dtype dtype)
 {
     if (!lb_dtype_is_complex(dtype)) return held;
     return held == LB_F64 ? LB_C128 : held == LB_F32 ? LB_C64 : held == LB_F16 ? LB_C32 : LB_NO_DTYPE;
 }
 
-lb_tensor lb_storage_window(const lb_storage *storage, const lb_value *value)
+lb_tensor lb_memory_storage_window(const lb_memory_storage *storage, const lb_value *value)
 {
-    const lb_dtype dtype = storage->punned ? value->dtype : lb_held_dtype(storage->held, value->dtype);
+    const lb_dtype dtype = storage->punned ? value->dtype : lb_memory_held_dtype(storage->held, value->dtype);
     lb_tensor window = {.dtype = dtype, .layout = value->layout};
     LB_CHECK(dtype);
     size_t bits = lb_dtype_bits(window.dtype);
@@ -465,7 +468,7 @@ static char *element(const lb_tensor *tensor, int64_t at)
     return (char *)tensor->data + at * (int64_t)lb_dtype_bits(tensor->dtype) / 8;
 }
 
-void lb_tensor_copy(const lb_tensor *to, const lb_tensor *from, const lb_cast *cast)
+void lb_memory_tensor_copy(const lb_tensor *to, const lb_tensor *from, const lb_cast *cast)
 {
     int64_t numel = lb_layout_numel(&to->layout);
     if (numel <= 0) return;
@@ -515,7 +518,7 @@ static bool run_same(lb_dtype dtype, size_t size, const char *a, ptrdiff_t step_
     return true;
 }
 
-bool lb_tensor_same(const lb_tensor *a, const lb_tensor *b)
+bool lb_memory_tensor_same(const lb_tensor *a, const lb_tensor *b)
 {
     if (a->dtype != b->dtype || !lb_layout_same_shape(&a->layout, &b->layout)) return false;
     int64_t numel = lb_layout_numel(&a->layout);
@@ -544,7 +547,7 @@ static void put_nan(lb_dtype part, char *bytes, int64_t n, const char *bits)
         if (is_nan(part, bytes + (size_t)i * size)) memcpy(bytes + (size_t)i * size, bits, size);
 }
 
-bool lb_tensor_has_digest(const lb_tensor *tensor, lb_digest digest)
+bool lb_memory_tensor_has_digest(const lb_tensor *tensor, lb_digest digest)
 {
     if (lb_digest_equal(lb_digest_tensor(tensor), digest)) return true;
     const lb_dtype part = lb_dtype_part(tensor->dtype);

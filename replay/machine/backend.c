@@ -1,9 +1,9 @@
 /* Ops run by PyTorch in a child process: see backend.h. */
 #define _GNU_SOURCE /* open_memstream */
-#include "backend.h"
+#include "machine/backend.h"
 
-#include "value_memory.h"
-#include "python_child.h"
+#include "kernel/value_memory.h"
+#include "machine/python_child.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -31,7 +31,7 @@ static lb_status get_count(lb_backend *b, uint32_t *count, lb_err *err)
     return lb_fail(err, LB_ERR_UNSUPPORTED, "PyTorch: %s", text);
 }
 
-/* ---- the call as text --------------------------------------------------------------------------------------------------- */
+/* ---- the call as text -------------------------------------------------------------------------------------------- */
 
 static void put_text(FILE *out, const char *text)
 {
@@ -89,7 +89,7 @@ static void put_operand(FILE *out, const lb_operand *o)
     fputc(']', out);
 }
 
-/* ---- tensors ------------------------------------------------------------------------------------------------------------ */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 static lb_tensor dense(const lb_tensor *t, void *data)
 {
@@ -103,7 +103,7 @@ static lb_status send_tensor(lb_backend *b, const lb_tensor *t, lb_err *err)
     void *data = malloc(bytes + 1);
     if (!data) return lb_fail(err, LB_ERR_NOMEM, "no memory for a tensor that PyTorch reads");
     lb_tensor copy = dense(t, data);
-    if (bytes) lb_tensor_copy(&copy, t, NULL);
+    if (bytes) lb_memory_tensor_copy(&copy, t, NULL);
     const lb_status status = lb_python_child_put(&b->child, data, bytes, err);
     free(data);
     return status;
@@ -129,7 +129,7 @@ static lb_status receive_tensor(lb_backend *b, const lb_tensor *t, bool *fits, l
         lb_tensor from = dense(t, data);
         *fits = !strcmp(name, lb_dtype_name(t->dtype)) &&
                 bytes == lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout));
-        if (*fits && bytes) lb_tensor_copy(t, &from, NULL);
+        if (*fits && bytes) lb_memory_tensor_copy(t, &from, NULL);
     }
     free(data);
     return status;
@@ -177,7 +177,7 @@ lb_status lb_backend_run(lb_backend *b, const char *op, const lb_operand *args, 
     return LB_OK;
 }
 
-/* ---- life-cycle --------------------------------------------------------------------------------------------------------- */
+/* ---- life-cycle -------------------------------------------------------------------------------------------------- */
 
 lb_status lb_backend_open(const char *interpreter, const char *folder, const char *const *modules, uint32_t n_modules,
                           lb_backend **backend, lb_err *err)

@@ -1,7 +1,7 @@
 /* Checkpoints of chained replays: see checkpoint.h. */
-#include "checkpoint.h"
+#include "machine/checkpoint.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,10 +15,10 @@ lb_status lb_checkpoints_new(uint64_t limit_bytes, lb_checkpoints **out, lb_err 
     return LB_OK;
 }
 
-static void release(lb_checkpoint *row)
+static void release(lb_machine_checkpoint *row)
 {
     for (uint32_t i = 0; i < row->n_machines; i++) {
-        for (uint32_t s = 0; s < row->machines[i].n_rows; s++) lb_shared_release(&row->machines[i].rows[s]);
+        for (uint32_t s = 0; s < row->machines[i].n_rows; s++) lb_memory_shared_release(&row->machines[i].rows[s]);
         free(row->machines[i].rows);
     }
     free(row->machines);
@@ -70,7 +70,7 @@ bool lb_checkpoints_serve(const lb_checkpoints *c, const lb_plan *plan)
 
 /* ---- keeping ----------------------------------------------------------------------------------------------------- */
 
-static size_t storage_bytes(const lb_storage *storage)
+static size_t storage_bytes(const lb_memory_storage *storage)
 {
     return storage->base && (!storage->borrowed || storage->shared)
                ? lb_dtype_bytes(storage->held, (size_t)(storage->last - storage->first))
@@ -81,7 +81,7 @@ static uint64_t machine_bytes(const lb_machine *machine)
 {
     uint64_t bytes = 0;
     uint32_t at = 0;
-    for (lb_storage *s; (s = lb_memory_next(machine->memory, &at));) bytes += storage_bytes(s);
+    for (lb_memory_storage *s; (s = lb_memory_next(machine->memory, &at));) bytes += storage_bytes(s);
     return bytes;
 }
 
@@ -94,8 +94,8 @@ static lb_status keep(lb_machine *machine, uint32_t done, lb_kept_machine *out, 
     out->rows = malloc((n + 1) * sizeof *out->rows);
     if (!out->rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     at = 0;
-    for (lb_storage *s; (s = lb_memory_next(machine->memory, &at));)
-        lb_storage_share(machine->memory, s, &out->rows[out->n_rows++]);
+    for (lb_memory_storage *s; (s = lb_memory_next(machine->memory, &at));)
+        lb_memory_storage_share(machine->memory, s, &out->rows[out->n_rows++]);
     return LB_OK;
 }
 
@@ -109,10 +109,10 @@ lb_status lb_checkpoints_add(lb_checkpoints *c, lb_machine *const *machines, con
     }
     if (bytes + beside > c->limit) return LB_OK;
     while (c->n && c->bytes + bytes + beside > c->limit) drop_oldest(c);
-    lb_checkpoint *more = lb_array_grow(c->rows, c->n, sizeof *more);
+    lb_machine_checkpoint *more = lb_array_grow(c->rows, c->n, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     c->rows = more;
-    lb_checkpoint row = {.id = c->next_id++, .summary = *summary, .bytes = bytes};
+    lb_machine_checkpoint row = {.id = c->next_id++, .summary = *summary, .bytes = bytes};
     row.machines = calloc(n + 1, sizeof *row.machines);
     lb_status status = row.machines ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n && status == LB_OK; i++)
@@ -128,7 +128,7 @@ lb_status lb_checkpoints_add(lb_checkpoints *c, lb_machine *const *machines, con
 
 /* ---- resuming ---------------------------------------------------------------------------------------------------- */
 
-static bool same_extent(const lb_storage *a, const lb_storage *b)
+static bool same_extent(const lb_memory_storage *a, const lb_memory_storage *b)
 {
     return a->first == b->first && a->last == b->last && a->recorded == b->recorded && a->punned == b->punned;
 }
@@ -136,7 +136,7 @@ static bool same_extent(const lb_storage *a, const lb_storage *b)
 bool lb_checkpoint_fits(const lb_kept_machine *kept, const lb_machine *machine)
 {
     for (uint32_t i = 0; i < kept->n_rows; i++) {
-        const lb_storage *row = &kept->rows[i], *mine = lb_memory_find(machine->memory, row->id);
+        const lb_memory_storage *row = &kept->rows[i], *mine = lb_memory_find(machine->memory, row->id);
         if (!mine || mine->last_program < kept->done) continue; /* it is never asked for */
         if (row->base && !same_extent(row, mine)) return false;
         bool died = !row->base && row->first_program < kept->done && row->last_program < kept->done;
@@ -148,8 +148,8 @@ bool lb_checkpoint_fits(const lb_kept_machine *kept, const lb_machine *machine)
 void lb_checkpoint_resume(const lb_kept_machine *kept, lb_machine *machine, const lb_prepared *last)
 {
     for (uint32_t i = 0; i < kept->n_rows; i++) {
-        lb_storage *mine = kept->rows[i].base ? lb_memory_find(machine->memory, kept->rows[i].id) : NULL;
-        if (mine && mine->last_program >= kept->done) lb_storage_adopt(machine->memory, mine, &kept->rows[i]);
+        lb_memory_storage *mine = kept->rows[i].base ? lb_memory_find(machine->memory, kept->rows[i].id) : NULL;
+        if (mine && mine->last_program >= kept->done) lb_memory_storage_adopt(machine->memory, mine, &kept->rows[i]);
     }
     machine->serial = kept->serial;
     machine->conditional = kept->conditional;
@@ -172,10 +172,10 @@ bool lb_checkpoint_contents(const lb_checkpoints *c, uint32_t id, int32_t rank, 
 {
     const lb_kept_machine *machine = find_machine(c, id, rank);
     for (uint32_t i = 0; machine && i < machine->n_rows; i++) {
-        const lb_storage *row = &machine->rows[i];
+        const lb_memory_storage *row = &machine->rows[i];
         if (row->id != value->storage) continue;
-        if (row->missing || !lb_storage_holds(row, value)) return false;
-        *tensor = lb_storage_window(row, value);
+        if (row->missing || !lb_memory_storage_holds(row, value)) return false;
+        *tensor = lb_memory_storage_window(row, value);
         return tensor->dtype == value->dtype;
     }
     return false;

@@ -6,38 +6,39 @@
  *                                              │
  *      run that resumes                        └──step 2, changed── …
  *
- * A run may begin at a checkpoint when it would have come to that state by itself: none of its further swaps concerns an op
- * before, and every storage it will touch is either there, as wide as it wants it, or untouched so far. The caller checks the
- * first, lb_checkpoint_fits the second. Nothing that is kept depends on what runs afterwards, so neither do the bits.
+ * A run may begin at a checkpoint when it would have come to that state by itself: none of its further swaps concerns
+ * an op before, and every storage it will touch is either there, as wide as it wants it, or untouched so far. The
+ * caller checks the first, lb_checkpoint_fits the second. Nothing that is kept depends on what runs afterwards, so
+ * neither do the bits.
  */
 #ifndef LB_REPLAY_CHECKPOINT_H
 #define LB_REPLAY_CHECKPOINT_H
 
-#include "machine.h"
+#include "machine/machine.h"
 
 typedef struct lb_kept_machine {
     int32_t rank;
     uint32_t done; /* programs that have run */
-    lb_storage *rows;
+    lb_memory_storage *rows;
     uint32_t n_rows;
     uint64_t serial;
     bool conditional;
 } lb_kept_machine;
 
-typedef struct lb_checkpoint {
+typedef struct lb_machine_checkpoint {
     uint32_t id; /* ascending */
     lb_kept_machine *machines;
     uint32_t n_machines;
     lb_replay_summary summary;
     uint64_t bytes;
-} lb_checkpoint;
+} lb_machine_checkpoint;
 
 struct lb_checkpoints {
     uint64_t limit, bytes;
     int64_t first_step; /* of the run that keeps */
     bool compare, force_decisions;
     uint32_t next_id;
-    lb_checkpoint *rows; /* in order of time */
+    lb_machine_checkpoint *rows; /* in order of time */
     uint32_t n;
 };
 

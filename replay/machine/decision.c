@@ -1,7 +1,7 @@
 /* Decisions that hold, change or are forced: see decision.h. */
-#include "decision.h"
+#include "machine/decision.h"
 
-#include "rebase.h"
+#include "machine/rebase.h"
 
 #include <lastbit/statistics.h>
 
@@ -30,15 +30,15 @@ static bool changed(lb_machine *machine, uint32_t value)
     lb_tensor recorded;
     lb_rebase_recorded(machine, value, &recorded);
     const lb_value *row = &machine->prepared->program->values[value];
-    const lb_storage *storage = lb_storage_of(machine, value);
+    const lb_memory_storage *storage = lb_storage_of(machine, value);
     if (!recorded.data || !storage->base || storage->held == storage->recorded)
         return lb_rebase_compare(machine, value, &recorded) == LB_LIKE_DIFFERENT;
-    lb_tensor window = lb_storage_window(storage, row);
+    lb_tensor window = lb_memory_storage_window(storage, row);
     lb_tensor rounded = {NULL, row->dtype, lb_layout_contiguous(row->layout.ndim, row->layout.shape)};
     rounded.data = lb_machine_scratch(machine, lb_dtype_bytes(row->dtype, (size_t)lb_layout_numel(&row->layout)));
     if (!rounded.data) return true;
-    lb_tensor_copy(&rounded, &window, NULL);
-    return !lb_tensor_same(&rounded, &recorded);
+    lb_memory_tensor_copy(&rounded, &window, NULL);
+    return !lb_memory_tensor_same(&rounded, &recorded);
 }
 
 /* Bytes that were not kept, and that an observer may have seen in another run. */
@@ -53,7 +53,7 @@ static void tell_decision(lb_machine *machine, uint32_t value)
     if (value >= machine->prepared->recorded->n_values ||
         lb_rebase_compare(machine, value, &recorded) == LB_LIKE_DIFFERENT)
         return;
-    const lb_tensor window = lb_storage_window(lb_storage_of(machine, value), &program->values[value]);
+    const lb_tensor window = lb_memory_storage_window(lb_storage_of(machine, value), &program->values[value]);
     observer->decision(observer->context, machine->rank, program->step, value, &window);
 }
 
@@ -190,7 +190,7 @@ lb_status lb_decision_take(lb_machine *machine, lb_execution *e, bool *taken)
         return LB_OK;
     LB_TRY(lb_rebase_put(machine, e->outputs.values[1], &decided));
     uint32_t v = e->outputs.values[1];
-    e->outputs.tensors[1] = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
+    e->outputs.tensors[1] = lb_memory_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
     *taken = select_values(e);
     return LB_OK;
 }
@@ -200,7 +200,8 @@ static bool is_forced(const uint8_t *routed, uint32_t value, uint8_t upto)
     return value != LB_NONE && routed[value] && routed[value] <= upto;
 }
 
-/* What --routing puts in the place of `value`: the recorded part, or what the observer has instead. `*loaded` false: neither is to be had. */
+/* What --routing puts in the place of `value`: the recorded part, or what the observer has instead. `*loaded` false:
+ * neither is to be had. */
 static lb_status force_part(lb_machine *machine, uint32_t value, bool *loaded)
 {
     const lb_observer *observer = machine->run->observer;
@@ -230,7 +231,8 @@ lb_status lb_decision_route(lb_machine *machine, lb_execution *e)
             lb_decision_undecided(machine, "the routing to be forced was not kept: record again with --level ops");
             return LB_OK;
         }
-        e->outputs.tensors[i] = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
+        e->outputs.tensors[i] =
+            lb_memory_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
         if (routed[v] == LB_ROUTE_IDS && !is_forced(routed, e->outputs.values[0], upto)) select_values(e);
     }
     return LB_OK;
@@ -240,7 +242,7 @@ lb_status lb_decision_route(lb_machine *machine, lb_execution *e)
 static bool became_finite(lb_machine *machine, uint32_t value)
 {
     const lb_program *recorded = machine->prepared->recorded;
-    const lb_storage *storage = lb_storage_of(machine, value);
+    const lb_memory_storage *storage = lb_storage_of(machine, value);
     lb_statistics then = {0};
     lb_tensor tensor;
     if (value >= recorded->n_values || !storage->base) return false;
@@ -249,7 +251,7 @@ static bool became_finite(lb_machine *machine, uint32_t value)
     else if (lb_rebase_recorded(machine, value, &tensor))
         then = lb_statistics_of(&tensor);
     if (!lb_statistics_nonfinite(&then)) return false;
-    tensor = lb_storage_window(storage, &machine->prepared->program->values[value]);
+    tensor = lb_memory_storage_window(storage, &machine->prepared->program->values[value]);
     const lb_statistics now = lb_statistics_of(&tensor);
     return lb_statistics_nonfinite(&now) < lb_statistics_nonfinite(&then);
 }
@@ -269,8 +271,9 @@ static void weigh_anew(void *context, uint32_t value)
         a->is = a->machine->chooses_anew && changed(a->machine, value);
 }
 
-/* What was chosen among numbers that were not finite is no choice for a run in which they are: experts so named may have weights that
- * add up to 0. The run's own stands, and that of each op which reads it, unless the outcome has the program's shapes depend on it. */
+/* What was chosen among numbers that were not finite is no choice for a run in which they are: experts so named may
+ * have weights that add up to 0. The run's own stands, and that of each op which reads it, unless the outcome has the
+ * program's shapes depend on it. */
 static bool chooses_anew(lb_machine *machine, const lb_op *op)
 {
     anew a = {machine, false};
@@ -305,7 +308,8 @@ lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *
         bool loaded;
         LB_TRY(load_decision(machine, v, &loaded));
         if (!loaded) continue; /* lb_decision_results or a later decision will end the chain */
-        e->outputs.tensors[i] = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
+        e->outputs.tensors[i] =
+            lb_memory_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
         forced = true;
         if (i == 0) numbers = false; /* sorted integers came with the indices; their memory is the recording's */
     }

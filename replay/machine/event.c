@@ -1,10 +1,10 @@
 /* Comparing, judging, telling: see event.h. */
-#include "event.h"
+#include "machine/event.h"
 
-#include "rebase.h"
-#include "decision.h"
-#include "factorisation.h"
-#include "verdict.h"
+#include "machine/rebase.h"
+#include "machine/decision.h"
+#include "judgement/factorisation.h"
+#include "judgement/verdict.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -68,14 +68,15 @@ static const char *why_unknown(const char *op)
     return why ? why : "no row of the op table has this name";
 }
 
-/* The shadow's window on a value; data NULL: it has none. Of a chain it is the shadow's own memory, in which an observer may write. */
+/* The shadow's window on a value; data NULL: it has none. Of a chain it is the shadow's own memory, in which an
+ * observer may write. */
 static lb_status shadow_window(const lb_machine *machine, uint32_t value, lb_tensor *window)
 {
-    lb_storage *storage = lb_storage_of(machine->shadow, value);
+    lb_memory_storage *storage = lb_storage_of(machine->shadow, value);
     if (!storage->base || storage->missing) return LB_OK;
     if (storage->borrowed)
-        LB_TRY(lb_storage_convert(machine->shadow->memory, storage, storage->held, NULL, machine->err));
-    *window = lb_storage_window(storage, &machine->prepared->program->values[value]);
+        LB_TRY(lb_memory_storage_convert(machine->shadow->memory, storage, storage->held, NULL, machine->err));
+    *window = lb_memory_storage_window(storage, &machine->prepared->program->values[value]);
     return LB_OK;
 }
 
@@ -84,9 +85,9 @@ bool lb_event_exact(const lb_event *event, uint32_t value, lb_tensor *tensor)
     const lb_machine *machine = event->machine;
     tensor->data = NULL;
     if (!machine || !machine->shadow || value >= machine->prepared->recorded->n_values) return false;
-    const lb_storage *storage = lb_storage_of(machine->shadow, value);
+    const lb_memory_storage *storage = lb_storage_of(machine->shadow, value);
     if (!storage->base || storage->missing) return false;
-    *tensor = lb_storage_window(storage, &machine->prepared->program->values[value]);
+    *tensor = lb_memory_storage_window(storage, &machine->prepared->program->values[value]);
     return true;
 }
 
@@ -100,9 +101,9 @@ static lb_status tell(lb_machine *machine, account *a, lb_verdict verdict, doubl
     for (uint32_t i = 0; i < a->n; i++) {
         uint32_t v = a->values[i];
         if (v == LB_NONE) continue;
-        lb_storage *storage = lb_storage_of(machine, v);
+        lb_memory_storage *storage = lb_storage_of(machine, v);
         if (storage->base && !storage->missing && !a->computed[i].data)
-            a->computed[i] = lb_storage_window(storage, &prepared->program->values[v]);
+            a->computed[i] = lb_memory_storage_window(storage, &prepared->program->values[v]);
         if (machine->shadow) LB_TRY(shadow_window(machine, v, &a->shadow[i]));
         if (v >= prepared->recorded->n_values) a->values[i] = LB_NONE;
     }
@@ -269,7 +270,8 @@ static void compare_outputs(lb_machine *machine, const lb_execution *e, account 
     }
 }
 
-/* PyTorch's results differ from the recorded ones, and nothing bounds by how much: but the recorded ones must be right for their inputs. */
+/* PyTorch's results differ from the recorded ones, and nothing bounds by how much: but the recorded ones must be right
+ * for their inputs. */
 static lb_judgement judge_recorded(lb_machine *machine, const lb_execution *e, account *a)
 {
     const lb_prepared *prepared = machine->prepared;
@@ -281,8 +283,8 @@ static lb_judgement judge_recorded(lb_machine *machine, const lb_execution *e, a
                           ratio};
 }
 
-/* Of an output that differs and whose bytes were not kept, its statistics were: diverged where no result within the bound could have them, else
- * missing. */
+/* Of an output that differs and whose bytes were not kept, its statistics were: diverged where no result within the
+ * bound could have them, else missing. */
 static lb_status judge_statistics(lb_machine *machine, const lb_execution *e, const account *a,
                                   const lb_likeness *likes, lb_judgement *j)
 {
@@ -444,9 +446,10 @@ lb_status lb_event_missing(lb_machine *machine, const lb_op *op)
         if (machine->run->plan->mode == LB_REPLAY_ISOLATED) LB_TRY(lb_rebase_load(machine, v, &loaded));
         lb_rebase_recorded(machine, v, &a.recorded[i]);
         if (loaded) continue;
-        lb_storage *storage = lb_storage_of(machine, v);
-        LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
-        if (storage->borrowed) LB_TRY(lb_storage_convert(machine->memory, storage, storage->held, NULL, machine->err));
+        lb_memory_storage *storage = lb_storage_of(machine, v);
+        LB_TRY(lb_memory_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
+        if (storage->borrowed)
+            LB_TRY(lb_memory_storage_convert(machine->memory, storage, storage->held, NULL, machine->err));
         lb_rebase_written(machine, v, false, !(program->values[v].flags & LB_VALUE_UNDEFINED), LB_VERDICT_MISSING);
     }
     count(machine, LB_VERDICT_MISSING, true, false, false);

@@ -2,14 +2,14 @@
 #ifndef LB_REPLAY_EVENT_H
 #define LB_REPLAY_EVENT_H
 
-#include "machine.h"
-#include "operands.h"
+#include "machine/machine.h"
+#include "machine/operands.h"
 
 /* An op as it ran. */
 typedef struct lb_execution {
     const lb_prepared_op *prepared;
     lb_inputs inputs;
-    lb_outputs outputs;
+    lb_operands_outputs outputs;
     lb_operand *args, *unit; /* unit == args when the op is one call */
     uint32_t n_args;
     bool backend;      /* PyTorch ran it: there is no bound */
@@ -26,7 +26,8 @@ bool lb_event_on_cuda(const lb_machine *machine, const lb_execution *execution, 
 bool lb_event_host_scalars(const lb_machine *machine, const lb_execution *execution, uint32_t first);
 /* Recorded results stand in for an op that is not run (opaque, random, a collective whose members are not here). */
 lb_status lb_event_stand_in(lb_machine *machine, const lb_op *op, lb_verdict verdict);
-/* The same of a factorisation (factorisation.h) whose recorded args are known: opaque, unless its results are wrong for them. */
+/* The same of a factorisation (factorisation.h) whose recorded args are known: opaque, unless its results are wrong for
+ * them. */
 lb_status lb_event_stand_in_judged(lb_machine *machine, const lb_op *op, const lb_operand *args, uint32_t n_args);
 /* Some input is missing, so the outputs are, except in isolated mode where they were kept. */
 lb_status lb_event_missing(lb_machine *machine, const lb_op *op);

@@ -1,23 +1,23 @@
 /* Computing one op: see execution.h. */
-#include "execution.h"
+#include "machine/execution.h"
 
-#include "backend.h"
-#include "complex_rows.h"
-#include "decision.h"
-#include "event.h"
-#include "factorisation.h"
-#include "operand_rounding.h"
-#include "operands.h"
-#include "rebase.h"
-#include "regenerate.h"
-#include "required_arguments.h"
-#include "verdict.h"
+#include "machine/backend.h"
+#include "kernel/complex_rows.h"
+#include "machine/decision.h"
+#include "machine/event.h"
+#include "judgement/factorisation.h"
+#include "machine/operand_rounding.h"
+#include "machine/operands.h"
+#include "machine/rebase.h"
+#include "machine/regenerate.h"
+#include "kernel/required_arguments.h"
+#include "judgement/verdict.h"
 
 #include <string.h>
 
 /* ---- inputs ----------------------------------------------------------------------------------------------------- */
 
-lb_status lb_inputs_add(lb_machine *machine, uint32_t value, lb_inputs *inputs)
+lb_status lb_execution_inputs_add(lb_machine *machine, uint32_t value, lb_inputs *inputs)
 {
     bool exact, missing;
     LB_TRY(lb_rebase_input(machine, value, &exact, &missing));
@@ -29,13 +29,13 @@ lb_status lb_inputs_add(lb_machine *machine, uint32_t value, lb_inputs *inputs)
 
 static lb_status add_arg(lb_machine *machine, const lb_arg *arg, lb_inputs *inputs)
 {
-    if (arg->tag == LB_ARG_VALUE) return lb_inputs_add(machine, arg->u.value, inputs);
+    if (arg->tag == LB_ARG_VALUE) return lb_execution_inputs_add(machine, arg->u.value, inputs);
     for (uint32_t i = 0; arg->tag == LB_ARG_LIST && i < arg->count; i++)
         LB_TRY(add_arg(machine, &machine->prepared->program->args[arg->u.first + i], inputs));
     return LB_OK;
 }
 
-lb_status lb_inputs_gather(lb_machine *machine, const lb_op *op, lb_op_form form, lb_inputs *inputs)
+lb_status lb_execution_inputs_gather(lb_machine *machine, const lb_op *op, lb_op_form form, lb_inputs *inputs)
 {
     const lb_program *program = machine->prepared->program;
     *inputs = (lb_inputs)LB_INPUTS_INIT;
@@ -93,14 +93,14 @@ static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared,
             cast.counter = first_draw(machine, u);
             call.method.cast = &cast;
         }
-        LB_TRY(lb_call_complete(&call));
+        LB_TRY(lb_required_arguments_are_there(&call));
         LB_TRY(lb_row_run(&call));
     }
     return LB_OK;
 }
 
 /* By-products take what was recorded and are no business of the kernel. */
-static lb_status take_given(lb_machine *machine, const lb_prepared_op *prepared, lb_outputs *outputs)
+static lb_status take_given(lb_machine *machine, const lb_prepared_op *prepared, lb_operands_outputs *outputs)
 {
     uint32_t first = LB_ROW_GIVEN_FIRST(prepared->row->flags), end = first + LB_ROW_GIVEN_COUNT(prepared->row->flags);
     for (uint32_t i = first; i < end && i < outputs->n; i++) {
@@ -110,8 +110,8 @@ static lb_status take_given(lb_machine *machine, const lb_prepared_op *prepared,
     return LB_OK;
 }
 
-/* What was recorded of one output, or what the observer says that a shadow decides there: a shadow by itself follows nothing, so that two
- * of them go the same way. A copy: what an observer gives stays only until it is asked again. */
+/* What was recorded of one output, or what the observer says that a shadow decides there: a shadow by itself follows
+ * nothing, so that two of them go the same way. A copy: what an observer gives stays only until it is asked again. */
 static lb_status take_branch(lb_machine *machine, uint32_t value, lb_tensor *branch)
 {
     const lb_observer *observer = machine->run->observer;
@@ -127,7 +127,7 @@ static lb_status take_branch(lb_machine *machine, uint32_t value, lb_tensor *bra
     branch->data =
         lb_machine_scratch(machine, lb_dtype_bytes(recorded.dtype, (size_t)lb_layout_numel(&recorded.layout)) + 1);
     if (!branch->data) return LB_ERR_LIMIT;
-    lb_tensor_copy(branch, &recorded, NULL);
+    lb_memory_tensor_copy(branch, &recorded, NULL);
     return LB_OK;
 }
 
@@ -149,11 +149,35 @@ static bool draws_from_recording(const lb_prepared_op *prepared)
     return (prepared->row->flags & LB_ROW_RANDOM) != 0;
 }
 
+typedef struct masks {
+    lb_machine *machine;
+    bool held; /* each is what was decided, as far as the recording says */
+} masks;
+
+static void look_at_mask(void *context, uint32_t value)
+{
+    masks *m = context;
+    if (value == LB_NONE || lb_dtype_is_float(m->machine->prepared->program->values[value].dtype)) return;
+    m->held &=
+        lb_storage_of(m->machine, value)->base && lb_rebase_compare(m->machine, value, NULL) != LB_LIKE_DIFFERENT;
+}
+
+/* What a mask chooses is continuous in the numbers it chooses from: a shadow computes it, from the mask that was
+ * decided. */
+static bool chooses_by_mask(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
+{
+    masks m = {machine, true};
+    if (prepared->row->flags & LB_ROW_DISCONTINUOUS) return false;
+    lb_op_each_input(machine->prepared->program, op, look_at_mask, &m);
+    return m.held;
+}
+
 /* The shadow of an op that is not continuous is what the recording chose, if that was kept. */
 static bool shadow_takes_recorded(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     if (!machine->is_shadow) return false;
     if (!(op->flags & LB_OP_DECISION) && !(prepared->row->flags & LB_ROW_DISCONTINUOUS)) return false;
+    if (chooses_by_mask(machine, op, prepared)) return false;
     const lb_program *program = machine->prepared->program;
     const uint32_t first = op->results + op->written ? lb_op_outcome(program, op, 0) : LB_NONE;
     if (prepared->row->complex && first != LB_NONE && lb_dtype_is_complex(program->values[first].dtype))
@@ -184,7 +208,7 @@ static bool is_choice(const lb_program *program, const lb_op *op)
     return numbers && indices;
 }
 
-static bool chooses_as_decided(lb_machine *machine, const lb_outputs *outputs)
+static bool chooses_as_decided(lb_machine *machine, const lb_operands_outputs *outputs)
 {
     for (uint32_t i = 0; i < outputs->n; i++) {
         lb_tensor recorded;
@@ -195,7 +219,7 @@ static bool chooses_as_decided(lb_machine *machine, const lb_outputs *outputs)
     return true;
 }
 
-/* Does whoever looks on give every outcome of this op, so that an exact shadow may go on from there? */
+/* Does the observer give every outcome of this op, so that an exact shadow may go on from there? */
 static bool is_given(lb_machine *machine, const lb_op *op)
 {
     const lb_program *program = machine->prepared->program;
@@ -228,10 +252,10 @@ static lb_status stand_in_judged(lb_machine *machine, const lb_op *op)
     static const lb_op_row row = {.name = "a factorisation"};
     const char *why = machine->why;
     lb_inputs inputs;
-    lb_outputs none = {0};
+    lb_operands_outputs none = {0};
     lb_operand *args;
     uint32_t n_args;
-    LB_TRY(lb_inputs_gather(machine, op, LB_FORM_PLAIN, &inputs));
+    LB_TRY(lb_execution_inputs_gather(machine, op, LB_FORM_PLAIN, &inputs));
     if (inputs.missing) return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
     LB_TRY(lb_operands_build(machine, op, &(lb_operand_plan){&row, LB_FORM_PLAIN, &none, false}, &args, &n_args));
     if (!inputs.exact && !recorded_args(machine, op, args, n_args))
@@ -275,7 +299,8 @@ static lb_status take_units(lb_machine *machine, const lb_op *op, const lb_prepa
     return e->unit ? LB_OK : LB_ERR_NOMEM;
 }
 
-/* An op by PyTorch: one that no row knows, or whose recorded bits are wanted and no row gives. What that refuses its row computes, or the recording stands in for it where there is none. */
+/* An op by PyTorch: one that no row knows, or whose recorded bits are wanted and no row gives. What that refuses its
+ * row computes, or the recording stands in for it where there is none. */
 static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     const char *name = lb_op_name(machine->prepared->program, op);
@@ -284,10 +309,10 @@ static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const 
     const lb_op_form form = prepared->row ? (lb_op_form)prepared->form : LB_FORM_MUTATES;
     lb_operand *args;
     uint32_t n_args;
-    LB_TRY(lb_inputs_gather(machine, op, form, &e.inputs));
+    LB_TRY(lb_execution_inputs_gather(machine, op, form, &e.inputs));
     if (e.inputs.missing) return lb_event_missing(machine, op);
-    LB_TRY(lb_outputs_list(machine, op, form, &e.outputs));
-    LB_TRY(lb_outputs_open(machine, op, &e.outputs));
+    LB_TRY(lb_operands_outputs_list(machine, op, form, &e.outputs));
+    LB_TRY(lb_operands_outputs_open(machine, op, &e.outputs));
     if (prepared->row) LB_TRY(take_units(machine, op, prepared, &e));
     LB_TRY(lb_operands_build(machine, op, &(lb_operand_plan){&row, LB_FORM_MUTATES, &e.outputs, true}, &args, &n_args));
     if (!prepared->row) e.args = args, e.n_args = n_args;
@@ -309,14 +334,14 @@ static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const 
         machine->why = NULL;
         return status;
     }
-    lb_outputs_settle(machine, &e.outputs, first_draw(machine, UINT32_MAX));
+    lb_operands_outputs_settle(machine, &e.outputs, first_draw(machine, UINT32_MAX));
     machine->why = "PyTorch gives other bits here than were recorded, and there is no bound";
     status = lb_event_computed(machine, op, &e);
     machine->why = NULL;
     return status;
 }
 
-static bool writes_lazily(const lb_machine *machine, const lb_outputs *outputs)
+static bool writes_lazily(const lb_machine *machine, const lb_operands_outputs *outputs)
 {
     for (uint32_t i = 0; i < outputs->n; i++)
         if (outputs->values[i] != LB_NONE &&
@@ -339,17 +364,17 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
          choice = recorded && is_choice(machine->prepared->program, op);
     if (recorded && !choice) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
     lb_execution e = {.prepared = prepared};
-    LB_TRY(lb_inputs_gather(machine, op, prepared->form, &e.inputs));
+    LB_TRY(lb_execution_inputs_gather(machine, op, prepared->form, &e.inputs));
     if (e.inputs.missing) return lb_event_missing(machine, op);
     bool holds = true;
     if (op->flags & LB_OP_DECISION) LB_TRY(lb_decision_inputs(machine, op, &holds));
     if (!holds) return LB_OK;
     bool watch = machine->run->plan->compare || machine->run->plan->mode == LB_REPLAY_ISOLATED;
-    LB_TRY(lb_outputs_list(machine, op, prepared->form, &e.outputs));
+    LB_TRY(lb_operands_outputs_list(machine, op, prepared->form, &e.outputs));
     if (writes_lazily(machine, &e.outputs))
         return stand_in_because(machine, op, "it writes through a view that is conjugated or negated when it is read");
     LB_TRY(take_given(machine, prepared, &e.outputs));
-    LB_TRY(lb_outputs_open(machine, op, &e.outputs));
+    LB_TRY(lb_operands_outputs_open(machine, op, &e.outputs));
     if (draws_from_recording(prepared)) LB_TRY(lb_rebase_outputs(machine, op));
     if (draws_from_recording(prepared) && machine->is_shadow) LB_TRY(lb_rebase_decisions(machine, op));
     const lb_operand_plan plan = {prepared->row, prepared->form, &e.outputs, watch};
@@ -366,7 +391,7 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
         }
         return stand_in_because(machine, op, local.message);
     }
-    lb_outputs_settle(machine, &e.outputs, first_draw(machine, UINT32_MAX));
+    lb_operands_outputs_settle(machine, &e.outputs, first_draw(machine, UINT32_MAX));
     LB_TRY(lb_round_results(machine, &e));
     if (choice && !chooses_as_decided(machine, &e.outputs)) {
         bool taken;
@@ -376,7 +401,7 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
     LB_TRY(lb_decision_force(machine, op, &e));
     LB_TRY(lb_decision_route(machine, &e));
     if (machine->run->stop) return LB_OK;
-    if (lb_is_regenerable(machine, &e)) {
+    if (lb_regenerate_is_possible(machine, &e)) {
         LB_TRY(lb_regenerate(machine, &e));
         if (!e.order && machine->run->plan->backend && !machine->run->plan->backend_selected && !machine->refused)
             return compute_by_backend(machine, op, prepared);
@@ -384,7 +409,7 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
     return lb_event_computed(machine, op, &e);
 }
 
-static lb_status fill_zero(lb_machine *machine, lb_outputs *outputs)
+static lb_status fill_zero(lb_machine *machine, lb_operands_outputs *outputs)
 {
     for (uint32_t i = 0; i < outputs->n; i++) {
         lb_tensor *t = &outputs->tensors[i], zero = {0};
@@ -392,7 +417,7 @@ static lb_status fill_zero(lb_machine *machine, lb_outputs *outputs)
         int64_t nothing[2] = {0};
         zero = (lb_tensor){nothing, t->dtype, t->layout};
         memset(zero.layout.stride, 0, sizeof zero.layout.stride);
-        lb_tensor_copy(t, &zero, NULL);
+        lb_memory_tensor_copy(t, &zero, NULL);
     }
     (void)machine;
     return LB_OK;
@@ -403,31 +428,31 @@ static lb_status round_into(lb_machine *machine, const lb_operand *args, uint32_
     if (n_args < 1 || args[0].tag != LB_OPERAND_TENSOR)
         return lb_fail(machine->err, LB_ERR_INVALID, "lb::copy needs a value");
     if (n_args < 2 || args[1].tag != LB_OPERAND_DTYPE) {
-        lb_tensor_copy(result, &args[0].tensor, NULL);
+        lb_memory_tensor_copy(result, &args[0].tensor, NULL);
         return LB_OK;
     }
     lb_dtype dtype = (lb_dtype)args[1].i;
     lb_tensor rounded = {NULL, dtype, lb_layout_contiguous(result->layout.ndim, result->layout.shape)};
     rounded.data = lb_machine_scratch(machine, lb_dtype_bytes(dtype, (size_t)lb_layout_numel(&result->layout)));
     if (!rounded.data) return LB_ERR_LIMIT;
-    lb_tensor_copy(&rounded, &args[0].tensor, NULL);
-    lb_tensor_copy(result, &rounded, NULL);
+    lb_memory_tensor_copy(&rounded, &args[0].tensor, NULL);
+    lb_memory_tensor_copy(result, &rounded, NULL);
     return LB_OK;
 }
 
-lb_status lb_compute_pseudo(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
+lb_status lb_execute_pseudo(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     static const lb_op_row row = {.name = "lb::copy", .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE};
     lb_execution e = {.prepared = prepared, .units = 0};
-    LB_TRY(lb_inputs_gather(machine, op, LB_FORM_PLAIN, &e.inputs));
+    LB_TRY(lb_execution_inputs_gather(machine, op, LB_FORM_PLAIN, &e.inputs));
     if (e.inputs.missing) return lb_event_missing(machine, op);
-    LB_TRY(lb_outputs_list(machine, op, LB_FORM_PLAIN, &e.outputs));
+    LB_TRY(lb_operands_outputs_list(machine, op, LB_FORM_PLAIN, &e.outputs));
     if (!e.outputs.n || e.outputs.values[0] == LB_NONE) return LB_OK;
     if (prepared->action == LB_ACT_STATE && lb_storage_of(machine, e.outputs.values[0])->base) {
         lb_rebase_written(machine, e.outputs.values[0], false, false, LB_VERDICT_IDENTICAL);
         return LB_OK;
     }
-    LB_TRY(lb_outputs_open(machine, op, &e.outputs));
+    LB_TRY(lb_operands_outputs_open(machine, op, &e.outputs));
     if (prepared->action == LB_ACT_ZERO || prepared->action == LB_ACT_STATE) {
         LB_TRY(fill_zero(machine, &e.outputs));
     } else {
@@ -436,18 +461,18 @@ lb_status lb_compute_pseudo(lb_machine *machine, const lb_op *op, const lb_prepa
         if (prepared->row) e.n_args = 1; /* a reshape: its size argument is no dtype */
         LB_TRY(round_into(machine, e.args, e.n_args, &e.outputs.tensors[0]));
     }
-    lb_outputs_settle(machine, &e.outputs, 0);
+    lb_operands_outputs_settle(machine, &e.outputs, 0);
     LB_TRY(lb_round_results(machine, &e));
     return lb_event_computed(machine, op, &e);
 }
 
-lb_status lb_compute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
+lb_status lb_execute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     return is_for_backend(machine, op, prepared) ? compute_by_backend(machine, op, prepared)
                                                  : compute(machine, op, prepared);
 }
 
-lb_status lb_compute_unknown(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
+lb_status lb_execute_unknown(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     return is_for_backend(machine, op, prepared) ? compute_by_backend(machine, op, prepared)
                                                  : stand_in_opaque(machine, op);

@@ -1,14 +1,14 @@
 /* The interpreter's loop: see machine.h. What an event says is event.c's business. */
-#include "machine.h"
+#include "machine/machine.h"
 
-#include "decision.h"
-#include "event.h"
-#include "execution.h"
-#include "operands.h"
-#include "rebase.h"
-#include "substitute.h"
+#include "machine/decision.h"
+#include "machine/event.h"
+#include "machine/execution.h"
+#include "machine/operands.h"
+#include "machine/rebase.h"
+#include "machine/substitute.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,7 +114,7 @@ lb_status lb_machine_declare(lb_machine *machine, const lb_prepared *prepared, l
 {
     for (uint32_t s = 0; s < prepared->n_storages; s++) {
         const lb_prepared_storage *row = &prepared->storages[s];
-        lb_storage *storage =
+        lb_memory_storage *storage =
             lb_memory_declare(machine->memory, row->id, row->dtype, row->first, row->last, machine->declared);
         if (!storage) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u storages", prepared->n_storages);
         storage->punned |= row->punned;
@@ -160,7 +160,7 @@ static lb_status decide(lb_machine *machine, const lb_op *op)
 {
     lb_inputs inputs;
     bool holds;
-    LB_TRY(lb_inputs_gather(machine, op, LB_FORM_PLAIN, &inputs));
+    LB_TRY(lb_execution_inputs_gather(machine, op, LB_FORM_PLAIN, &inputs));
     return inputs.missing ? LB_OK : lb_decision_inputs(machine, op, &holds);
 }
 
@@ -168,7 +168,7 @@ static lb_status decide(lb_machine *machine, const lb_op *op)
 static lb_status decide_inputs_of_unknown(lb_machine *machine, const lb_op *op, bool *holds)
 {
     lb_inputs inputs;
-    LB_TRY(lb_inputs_gather(machine, op, LB_FORM_PLAIN, &inputs));
+    LB_TRY(lb_execution_inputs_gather(machine, op, LB_FORM_PLAIN, &inputs));
     *holds = true;
     return inputs.missing ? LB_OK : lb_decision_inputs(machine, op, holds);
 }
@@ -183,12 +183,13 @@ static lb_status take_source(lb_machine *machine, const lb_op *op)
         uint32_t v = lb_op_results(program, op)[r];
         if (v == LB_NONE) continue;
         const lb_value *value = &program->values[v];
-        lb_storage *storage = lb_storage_of(machine, v);
+        lb_memory_storage *storage = lb_storage_of(machine, v);
         bool chained = machine->run->plan->mode != LB_REPLAY_ISOLATED;
         lb_tensor other;
         bool loaded;
         LB_TRY(lb_substitute_source(machine, v, lb_machine_choice(machine), &loaded));
-        if (loaded || (chained && value->source == LB_SOURCE_CARRIED && lb_storage_holds(storage, value))) continue;
+        if (loaded || (chained && value->source == LB_SOURCE_CARRIED && lb_memory_storage_holds(storage, value)))
+            continue;
         if (observer && observer->source && lb_rebase_recorded(machine, v, &other) &&
             observer->source(observer->context, machine->rank, program->step, v, &other)) {
             LB_TRY(lb_rebase_put(machine, v, &other));
@@ -196,7 +197,7 @@ static lb_status take_source(lb_machine *machine, const lb_op *op)
         }
         LB_TRY(lb_rebase_source(machine, v, &loaded));
         if (loaded) continue;
-        LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
+        LB_TRY(lb_memory_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
         bool empty = lb_layout_numel(&value->layout) == 0 || value->flags & LB_VALUE_UNDEFINED;
         lb_rebase_written(machine, v, empty, !empty, LB_VERDICT_IDENTICAL);
     }
@@ -224,8 +225,8 @@ static void end_op(lb_machine *machine)
     const lb_prepared *prepared = machine->prepared;
     const lb_prepared_op *op = &prepared->ops[machine->next];
     for (uint32_t i = op->first_dying; i < op->first_dying + op->dying; i++) {
-        lb_storage *storage = machine->storages[prepared->dying[i]];
-        if (storage->last_program <= machine->current) lb_storage_drop(machine->memory, storage);
+        lb_memory_storage *storage = machine->storages[prepared->dying[i]];
+        if (storage->last_program <= machine->current) lb_memory_storage_drop(machine->memory, storage);
     }
     end_op_memory(machine);
     machine->next = machine->resume == LB_NONE ? machine->next + 1 : machine->resume;
@@ -301,14 +302,14 @@ static lb_status run_op(lb_machine *machine, const lb_op *op, const lb_prepared_
         if (op->flags & LB_OP_DECISION) LB_TRY(decide_inputs_of_unknown(machine, op, &holds));
         if (!holds) return LB_OK;
         if (random) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
-        return lb_compute_unknown(machine, op, prepared);
+        return lb_execute_unknown(machine, op, prepared);
     }
     case LB_ACT_DECIDE: return decide(machine, op);
-    case LB_ACT_COMPUTE: return lb_compute(machine, op, prepared);
+    case LB_ACT_COMPUTE: return lb_execute(machine, op, prepared);
     case LB_ACT_ZERO:
     case LB_ACT_COPY:
     case LB_ACT_STATE:
-    case LB_ACT_ROUND: return lb_compute_pseudo(machine, op, prepared);
+    case LB_ACT_ROUND: return lb_execute_pseudo(machine, op, prepared);
     case LB_ACT_COLLECTIVE: break;
     }
     return LB_OK;
@@ -371,19 +372,19 @@ lb_status lb_machine_stand_in(lb_machine *machine, lb_err *err)
 lb_status lb_machine_input(lb_machine *machine, uint32_t value, lb_tensor *tensor, lb_inputs *inputs, lb_err *err)
 {
     machine->err = err;
-    LB_TRY(lb_inputs_add(machine, value, inputs));
-    lb_outputs none = {0};
+    LB_TRY(lb_execution_inputs_add(machine, value, inputs));
+    lb_operands_outputs none = {0};
     return lb_operands_tensor(machine, value, &none, tensor);
 }
 
 lb_status lb_machine_output(lb_machine *machine, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
     machine->err = err;
-    lb_outputs one = {&value, tensor, 1, false};
+    lb_operands_outputs one = {&value, tensor, 1, false};
     const lb_op *op = &machine->prepared->program->ops[machine->next];
     *tensor = (lb_tensor){0};
-    LB_TRY(lb_outputs_open(machine, op, &one));
-    *tensor = lb_storage_window(lb_storage_of(machine, value), &machine->prepared->program->values[value]);
+    LB_TRY(lb_operands_outputs_open(machine, op, &one));
+    *tensor = lb_memory_storage_window(lb_storage_of(machine, value), &machine->prepared->program->values[value]);
     return LB_OK;
 }
 
@@ -396,7 +397,7 @@ lb_status lb_machine_finish(lb_machine *machine, const lb_inputs *inputs, lb_err
     if (inputs->missing) {
         LB_TRY(lb_event_missing(machine, op));
     } else {
-        LB_TRY(lb_outputs_list(machine, op, LB_FORM_OUT, &e.outputs));
+        LB_TRY(lb_operands_outputs_list(machine, op, LB_FORM_OUT, &e.outputs));
         LB_TRY(lb_event_computed(machine, op, &e));
     }
     if (!machine->is_shadow) end_op(machine);

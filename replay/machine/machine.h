@@ -10,14 +10,14 @@
  * recording is set to its recorded bytes before it is read; where those were not kept the computed bytes stand if their
  * digest is the recorded one, and are `approximate` otherwise.
  *
- * A value is `exact` when it is known to equal the recording. Storages carry that flag for all their bytes; values refine
- * it (state[]). Missing bytes (not kept, not computable) make everything that depends on them missing.
+ * A value is `exact` when it is known to equal the recording. Storages carry that flag for all their bytes; values
+ * refine it (state[]). Missing bytes (not kept, not computable) make everything that depends on them missing.
  */
 #ifndef LB_REPLAY_MACHINE_H
 #define LB_REPLAY_MACHINE_H
 
-#include "value_memory.h"
-#include "prepared.h"
+#include "kernel/value_memory.h"
+#include "program/prepared.h"
 
 /* Where recorded bytes come from; tests have their own. */
 typedef struct lb_recording {
@@ -36,7 +36,12 @@ typedef enum lb_contribution {
 } lb_contribution;
 
 /* Where a source takes its bytes from: see substitute.h. */
-typedef enum lb_contents { LB_CONTENTS_RECORDED, LB_CONTENTS_OWN, LB_CONTENTS_FINITE, LB_CONTENTS_STEP } lb_contents;
+typedef enum lb_machine_contents {
+    LB_CONTENTS_RECORDED,
+    LB_CONTENTS_OWN,
+    LB_CONTENTS_FINITE,
+    LB_CONTENTS_STEP
+} lb_machine_contents;
 
 /* Parts of a routing decision; forcing one forces those before it. */
 enum { LB_ROUTE_RECOMPUTE, LB_ROUTE_IDS, LB_ROUTE_WEIGHTS, LB_ROUTE_SLOTS };
@@ -54,7 +59,7 @@ typedef struct lb_choice {
     uint8_t contribution; /* lb_contribution of this rank to a collective */
     bool finite;          /* 0 for what results hold that is not finite */
     bool by_torch;        /* plan.backend computes it */
-    uint8_t contents;     /* lb_contents of a source */
+    uint8_t contents;     /* lb_machine_contents of a source */
     int64_t contents_step;
     bool wide_compute, wide_accumulate; /* either: the arithmetic is f64's, whatever the operands are */
     const struct lb_recipe *recipe;     /* how operands are rounded before the kernel sees them; NULL: they are not */
@@ -94,7 +99,7 @@ typedef struct lb_machine {
     const lb_choice *choices;
     const uint8_t *choice_of;         /* per op: row of choices; NULL: all 0 */
     const uint8_t *selected;          /* per op: plan.select selects it; NULL: all. Set after begin */
-    lb_storage **storages;            /* per row of prepared->storages */
+    lb_memory_storage **storages;     /* per row of prepared->storages */
     uint8_t *state;                   /* per value: LB_STATE_… */
     uint32_t next;                    /* op to run next */
     uint32_t *postponed, n_postponed; /* receives whose messages were not there when they were reached */
@@ -135,25 +140,25 @@ lb_status lb_machine_begin(lb_machine *machine, const lb_prepared *prepared, con
                            const uint8_t *choice_of, lb_err *err);
 lb_status lb_machine_run(lb_machine *machine, lb_machine_state *state, lb_err *err);
 
-/* ---- at a collective: op `machine->next` has not run yet ----------------------------------------------------------- */
+/* ---- at a collective: op `machine->next` has not run yet --------------------------------------------------------- */
 
 /* The recorded results of the collective stand in, for the shadow too, and the machine may go on. */
 lb_status lb_machine_stand_in(lb_machine *machine, lb_err *err);
 /* Collective code has filled the outputs: compare, tell the observer, go on. `inputs`: of all members together. The
  * shadows' collective, if there are shadows, is run before that of their machines. */
 lb_status lb_machine_finish(lb_machine *machine, const lb_inputs *inputs, lb_err *err);
-/* The op at hand only writes what it receives: the machine goes on, and stands at it again before the first op that touches that storage, or at
- * the end of the step. Not in layer mode, and not twice. */
+/* The op at hand only writes what it receives: the machine goes on, and stands at it again before the first op that
+ * touches that storage, or at the end of the step. Not in layer mode, and not twice. */
 bool lb_machine_can_postpone(const lb_machine *machine);
 lb_status lb_machine_postpone(lb_machine *machine, lb_err *err);
-/* The window an input of the current op is read from, in its recorded dtype unless the op lies in a region; what is known
- * about it is added to `inputs`. The tensor is good until finish or stand_in. */
+/* The window an input of the current op is read from, in its recorded dtype unless the op lies in a region; what is
+ * known about it is added to `inputs`. The tensor is good until finish or stand_in. */
 lb_status lb_machine_input(lb_machine *machine, uint32_t value, lb_tensor *tensor, lb_inputs *inputs, lb_err *err);
 /* The window a result of the current op is written to, its buffer made, in whatever dtype it is held. */
 lb_status lb_machine_output(lb_machine *machine, uint32_t value, lb_tensor *tensor, lb_err *err);
 const lb_choice *lb_machine_choice(const lb_machine *machine);
 
-/* ---- for operands.c, rebase.c and machine.c ------------------------------------------------------------------------ */
+/* ---- for operands.c, rebase.c and machine.c ---------------------------------------------------------------------- */
 
 /* Operand memory of the current op; NULL when out of memory (reported). */
 void *lb_machine_take(lb_machine *machine, size_t bytes);

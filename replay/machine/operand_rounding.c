@@ -1,11 +1,11 @@
 /* Copies of operands, rounded: see operand_rounding.h. */
-#include "operand_rounding.h"
+#include "machine/operand_rounding.h"
 
-#include "rebase.h"
-#include "frame.h"
-#include "quantiser.h"
-#include "operand_role.h"
-#include "scale_history.h"
+#include "machine/rebase.h"
+#include "kernel/frame.h"
+#include "precision/quantiser.h"
+#include "program/operand_role.h"
+#include "precision/scale_history.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ lb_status lb_operand_rounding_step(lb_operand_rounding *r, const lb_prepared *pr
     return lb_roles_new(prepared, &r->roles, err);
 }
 
-/* ---- keys of random numbers --------------------------------------------------------------------------------------- */
+/* ---- keys of random numbers -------------------------------------------------------------------------------------- */
 
 static uint64_t key_of(const lb_machine *machine, uint64_t seed, uint32_t place)
 {
@@ -59,7 +59,7 @@ static uint64_t key_of(const lb_machine *machine, uint64_t seed, uint32_t place)
 
 enum { PLACE_RESULTS = 1 << 24 }; /* operands: their position, and within a list 256 times the item */
 
-/* ---- one tensor --------------------------------------------------------------------------------------------------- */
+/* ---- one tensor -------------------------------------------------------------------------------------------------- */
 
 typedef struct site {
     lb_machine *machine;
@@ -67,7 +67,7 @@ typedef struct site {
     bool wide;                      /* copies are f64 */
     const lb_product_site *product; /* NULL: the op is none */
     uint32_t operand, place;        /* place: for keys */
-    lb_role role;
+    lb_precision_role role;
     const lb_factor *factor; /* NULL: the operand is no factor */
 } site;
 
@@ -84,14 +84,14 @@ static lb_tensor *copy_of(lb_machine *machine, const lb_tensor *tensor, lb_dtype
     *copy = (lb_tensor){NULL, dtype, lb_layout_contiguous(tensor->layout.ndim, tensor->layout.shape)};
     copy->data = lb_machine_scratch(machine, lb_dtype_bytes(dtype, (size_t)lb_layout_numel(&tensor->layout)));
     if (!copy->data) return NULL;
-    lb_tensor_copy(copy, tensor, NULL);
+    lb_memory_tensor_copy(copy, tensor, NULL);
     return copy;
 }
 
 /* Elements of the copy run along the dimension that is summed over. */
 static bool copy_along(lb_machine *machine, const lb_tensor *tensor, int dim, lb_tensor *copy)
 {
-    const lb_tensor moved = lb_tensor_dim_last(tensor, dim);
+    const lb_tensor moved = lb_frame_dim_last(tensor, dim);
     lb_tensor rows;
     if (!copy_of(machine, &moved, LB_F32, &rows)) return false;
     *copy = (lb_tensor){rows.data, LB_F32, tensor->layout};
@@ -112,7 +112,7 @@ static const char *layer_of(const lb_machine *machine)
     return lb_op_layer(p, &p->ops[machine->next]);
 }
 
-static void tell(const site *s, const lb_rounding_loss *loss)
+static void tell(const site *s, const lb_precision_loss *loss)
 {
     const lb_machine *machine = s->machine;
     const lb_observer *observer = machine->run->observer;
@@ -145,7 +145,7 @@ static lb_status take_scale(const site *s, const lb_tensor *rows, float *scale)
     const uint32_t slot = s->factor ? s->factor->slot : 0;
     lb_scale_history *entry = lb_scale_book_find(machine->rounding->book, s->recipe, layer_of(machine), s->role, slot);
     if (!entry) return lb_fail(machine->err, LB_ERR_NOMEM, "out of memory for the scales of %s", layer_of(machine));
-    *scale = lb_scale_history_take(entry, lb_amax(rows->data, lb_layout_numel(&rows->layout)));
+    *scale = lb_scale_history_take(entry, lb_quantiser_amax(rows->data, lb_layout_numel(&rows->layout)));
     return LB_OK;
 }
 
@@ -168,7 +168,7 @@ static lb_status quantise_factor(const site *s, lb_tensor *tensor)
         layout->ndim > 2 ? layout->shape[s->factor->dimension == 1 ? layout->ndim - 2 : layout->ndim - 1] : q.rows;
     if (q.cast.rounding == LB_STOCHASTIC) q.cast.seed = key_of(s->machine, q.cast.seed, s->place);
     if (q.scaling == LB_SCALING_DELAYED) LB_TRY(take_scale(s, &copy, &q.scale));
-    lb_rounding_loss loss = {0};
+    lb_precision_loss loss = {0};
     LB_TRY(lb_quantise(&q, copy.data, is_told(s->machine) ? &loss : NULL, s->machine->err));
     if (is_told(s->machine)) tell(s, &loss);
     *tensor = copy;
@@ -196,7 +196,7 @@ static lb_status round_operand(const site *s, lb_tensor *tensor)
     lb_quantiser q = {.scaling = LB_SCALING_NONE, .element = grid, .own = tensor->dtype, .cast = r->cast, .scale = 1};
     q.rows = 1, q.k = lb_layout_numel(&copy.layout);
     if (q.cast.rounding == LB_STOCHASTIC) q.cast.seed = key_of(s->machine, q.cast.seed, s->place);
-    lb_rounding_loss loss = {0};
+    lb_precision_loss loss = {0};
     LB_TRY(lb_quantise(&q, copy.data, told ? &loss : NULL, s->machine->err));
     if (told) tell(s, &loss);
     if (unchanged || r->short_form) return LB_OK; /* of a type alone kernels take care themselves */
@@ -210,7 +210,7 @@ static lb_status round_tensor(site *s, lb_tensor *tensor, uint32_t value)
 {
     if (!tensor->data || !lb_dtype_is_float(tensor->dtype) || lb_dtype_bits(tensor->dtype) < 8) return LB_OK;
     if (!lb_layout_numel(&tensor->layout)) return LB_OK;
-    s->role = s->factor             ? (lb_role)s->factor->role
+    s->role = s->factor             ? (lb_precision_role)s->factor->role
               : is_told(s->machine) ? lb_roles_of(s->machine->rounding->roles, s->machine->next, value)
                                     : LB_ROLE_INPUT;
     if (s->recipe && s->recipe->scaling && s->factor) LB_TRY(quantise_factor(s, tensor));
@@ -218,7 +218,7 @@ static lb_status round_tensor(site *s, lb_tensor *tensor, uint32_t value)
     return widen(s, tensor);
 }
 
-/* ---- all operands ------------------------------------------------------------------------------------------------- */
+/* ---- all operands ------------------------------------------------------------------------------------------------ */
 
 static lb_status round_list(site *s, const lb_arg *arg, lb_operand *operand)
 {
@@ -269,7 +269,7 @@ static lb_status make_finite(lb_machine *machine, lb_execution *e)
         if (!copy_of(machine, window, window->dtype, &copy)) return LB_ERR_LIMIT;
         for (char *element = copy.data, *end = element + n * size; element < end; element += size)
             if (!isfinite(lb_to_f64(window->dtype, element))) memset(element, 0, size);
-        lb_tensor_copy(window, &copy, NULL);
+        lb_memory_tensor_copy(window, &copy, NULL);
     }
     return LB_OK;
 }
@@ -287,7 +287,7 @@ lb_status lb_round_results(lb_machine *machine, lb_execution *e)
         lb_cast cast = recipe->cast;
         if (cast.rounding == LB_STOCHASTIC) cast.seed = key_of(machine, cast.seed, PLACE_RESULTS + i);
         lb_round_to_grid_f32(copy.data, (size_t)lb_layout_numel(&copy.layout), grid, &cast);
-        lb_tensor_copy(window, &copy, NULL);
+        lb_memory_tensor_copy(window, &copy, NULL);
     }
     return LB_OK;
 }

@@ -1,7 +1,7 @@
 /* Operands and result windows: see operands.h. */
-#include "operands.h"
+#include "machine/operands.h"
 
-#include "rebase.h"
+#include "machine/rebase.h"
 
 #include <string.h>
 
@@ -23,12 +23,12 @@ static bool returned_argument(const lb_program *program, const lb_op *op, uint32
     return false;
 }
 
-lb_status lb_outputs_list(lb_machine *machine, const lb_op *op, lb_op_form form, lb_outputs *outputs)
+lb_status lb_operands_outputs_list(lb_machine *machine, const lb_op *op, lb_op_form form, lb_operands_outputs *outputs)
 {
     const lb_program *program = machine->prepared->program;
     uint32_t room = op->results + op->written;
-    *outputs = (lb_outputs){.values = lb_machine_take(machine, (room + 1) * sizeof(uint32_t)),
-                            .tensors = lb_machine_take(machine, (room + 1) * sizeof(lb_tensor))};
+    *outputs = (lb_operands_outputs){.values = lb_machine_take(machine, (room + 1) * sizeof(uint32_t)),
+                                     .tensors = lb_machine_take(machine, (room + 1) * sizeof(lb_tensor))};
     if (!outputs->values || !outputs->tensors) return LB_ERR_NOMEM;
     bool results = form == LB_FORM_PLAIN || form == LB_FORM_FOREACH || form == LB_FORM_MUTATES || !op->written;
     for (uint32_t r = 0; results && r < op->results; r++) {
@@ -40,7 +40,7 @@ lb_status lb_outputs_list(lb_machine *machine, const lb_op *op, lb_op_form form,
     return LB_OK;
 }
 
-lb_dtype lb_choice_dtype(const lb_choice *choice, lb_dtype dtype)
+lb_dtype lb_operands_choice_dtype(const lb_choice *choice, lb_dtype dtype)
 {
     if (lb_dtype_is_complex(dtype)) return choice->region == LB_F64 ? LB_F64 : lb_dtype_part(dtype);
     if (!choice->region || !lb_dtype_is_float(dtype)) return dtype;
@@ -49,16 +49,16 @@ lb_dtype lb_choice_dtype(const lb_choice *choice, lb_dtype dtype)
 }
 
 /* What the elements of a storage are to be held in, once an op under `choice` has written that value there. */
-static lb_dtype dtype_in(const lb_storage *storage, const lb_choice *choice, const lb_value *value)
+static lb_dtype dtype_in(const lb_memory_storage *storage, const lb_choice *choice, const lb_value *value)
 {
-    const lb_dtype dtype = lb_choice_dtype(choice, value->dtype);
+    const lb_dtype dtype = lb_operands_choice_dtype(choice, value->dtype);
     const bool fits = !storage->paired || dtype == LB_F64 || !lb_dtype_is_float(dtype);
     return storage->punned ? value->dtype : fits ? dtype : lb_dtype_part(value->dtype);
 }
 
 typedef struct reads {
     const lb_machine *machine;
-    const lb_storage *storage;
+    const lb_memory_storage *storage;
     bool found;
 } reads;
 
@@ -68,7 +68,7 @@ static void look(void *context, uint32_t value)
     r->found |= lb_storage_of(r->machine, value) == r->storage;
 }
 
-static bool op_reads(lb_machine *machine, const lb_op *op, const lb_storage *storage)
+static bool op_reads(lb_machine *machine, const lb_op *op, const lb_memory_storage *storage)
 {
     reads r = {machine, storage, false};
     lb_op_each_input(machine->prepared->program, op, look, &r);
@@ -88,45 +88,46 @@ static bool is_zero(const lb_machine *machine, lb_dtype dtype)
     return row && row->flags & LB_ROW_ZERO && dtype != LB_E8M0;
 }
 
-/* The window is all of the storage, so that it may change the dtype it is held in. `zero`: that is what a new buffer is to hold. */
-static lb_status open_whole(lb_machine *machine, const lb_op *op, lb_storage *storage, lb_dtype want, bool zero)
+/* The window is all of the storage, so that it may change the dtype it is held in. `zero`: that is what a new buffer is
+ * to hold. */
+static lb_status open_whole(lb_machine *machine, const lb_op *op, lb_memory_storage *storage, lb_dtype want, bool zero)
 {
     if (storage->base && (storage->borrowed || storage->held != want)) {
         if (op_reads(machine, op, storage))
-            return lb_storage_convert(machine->memory, storage, want, NULL, machine->err);
-        lb_storage_drop(machine->memory, storage);
+            return lb_memory_storage_convert(machine->memory, storage, want, NULL, machine->err);
+        lb_memory_storage_drop(machine->memory, storage);
     }
-    return lb_storage_allocate(machine->memory, storage, want, zero, machine->err);
+    return lb_memory_storage_allocate(machine->memory, storage, want, zero, machine->err);
 }
 
-static lb_status open_part(lb_machine *machine, lb_storage *storage, lb_dtype want, bool region)
+static lb_status open_part(lb_machine *machine, lb_memory_storage *storage, lb_dtype want, bool region)
 {
-    if (!storage->base) return lb_storage_allocate(machine->memory, storage, want, true, machine->err);
+    if (!storage->base) return lb_memory_storage_allocate(machine->memory, storage, want, true, machine->err);
     bool widen = region && lb_dtype_precision(want) > lb_dtype_precision(storage->held);
     if (widen || storage->borrowed)
-        return lb_storage_convert(machine->memory, storage, widen ? want : storage->held, NULL, machine->err);
+        return lb_memory_storage_convert(machine->memory, storage, widen ? want : storage->held, NULL, machine->err);
     return LB_OK;
 }
 
-lb_status lb_outputs_open(lb_machine *machine, const lb_op *op, lb_outputs *outputs)
+lb_status lb_operands_outputs_open(lb_machine *machine, const lb_op *op, lb_operands_outputs *outputs)
 {
     const lb_choice *choice = lb_machine_choice(machine);
     for (uint32_t i = 0; i < outputs->n; i++) {
         uint32_t v = outputs->values[i];
         if (v == LB_NONE) continue;
         const lb_value *value = &machine->prepared->program->values[v];
-        lb_storage *storage = lb_storage_of(machine, v);
+        lb_memory_storage *storage = lb_storage_of(machine, v);
         const lb_dtype held = dtype_in(storage, choice, value);
-        lb_dtype want = storage->punned ? held : lb_held_dtype(held, value->dtype);
+        lb_dtype want = storage->punned ? held : lb_memory_held_dtype(held, value->dtype);
         storage->stamp = machine->serial;
         if (storage->punned)
             LB_TRY(open_part(machine, storage, LB_U8, false));
-        else if (lb_storage_covers(storage, value)) {
+        else if (lb_memory_storage_covers(storage, value)) {
             outputs->ready = is_zero(machine, want) && outputs->n == 1 && !storage->base;
             LB_TRY(open_whole(machine, op, storage, held, outputs->ready));
         } else
             LB_TRY(open_part(machine, storage, held, choice->region != 0));
-        outputs->tensors[i] = lb_storage_window(storage, value);
+        outputs->tensors[i] = lb_memory_storage_window(storage, value);
         if (rounds_wide(machine, choice, want)) want = LB_F64;
         if (outputs->tensors[i].dtype == want) continue;
         /* Part of a storage that is held otherwise: compute beside it, then convert into the window. */
@@ -135,27 +136,27 @@ lb_status lb_outputs_open(lb_machine *machine, const lb_op *op, lb_outputs *outp
                                           lb_layout_contiguous(value->layout.ndim, value->layout.shape)};
         if (!outputs->tensors[i].data) return LB_ERR_LIMIT;
         if (op_reads(machine, op, storage)) {
-            lb_tensor window = lb_storage_window(storage, value);
-            lb_tensor_copy(&outputs->tensors[i], &window, NULL);
+            lb_tensor window = lb_memory_storage_window(storage, value);
+            lb_memory_tensor_copy(&outputs->tensors[i], &window, NULL);
         }
         outputs->detour = true;
     }
     return LB_OK;
 }
 
-void lb_outputs_settle(lb_machine *machine, lb_outputs *outputs, uint64_t first_draw)
+void lb_operands_outputs_settle(lb_machine *machine, lb_operands_outputs *outputs, uint64_t first_draw)
 {
     if (!outputs->detour) return;
     for (uint32_t i = 0; i < outputs->n; i++) {
         uint32_t v = outputs->values[i];
         if (v == LB_NONE) continue;
-        lb_tensor window = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
+        lb_tensor window = lb_memory_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
         if (window.data == outputs->tensors[i].data) continue;
         const lb_choice *choice = lb_machine_choice(machine);
         lb_cast cast = LB_CAST_INIT;
         const bool rounds = rounds_wide(machine, choice, window.dtype);
         if (rounds) cast = *choice->method.cast, cast.exact = true, cast.counter = first_draw + ((uint64_t)i << 40);
-        lb_tensor_copy(&window, &outputs->tensors[i], rounds ? &cast : NULL);
+        lb_memory_tensor_copy(&window, &outputs->tensors[i], rounds ? &cast : NULL);
         outputs->tensors[i] = window;
     }
     outputs->detour = false;
@@ -174,7 +175,7 @@ static lb_status copy_to_scratch(lb_machine *machine, lb_tensor *tensor, lb_dtyp
     }
     copy.data = lb_machine_scratch(machine, lb_dtype_bytes(dtype, (size_t)numel));
     if (!copy.data) return LB_ERR_LIMIT;
-    lb_tensor_copy(&copy, tensor, NULL);
+    lb_memory_tensor_copy(&copy, tensor, NULL);
     *tensor = copy;
     return LB_OK;
 }
@@ -197,7 +198,7 @@ typedef struct builder {
     lb_machine *machine;
     const lb_op_row *row;
     lb_op_form form;
-    const lb_outputs *outputs;
+    const lb_operands_outputs *outputs;
     bool keep_inputs;
 } builder;
 
@@ -213,7 +214,7 @@ static bool same_window(const lb_tensor *a, const lb_tensor *b)
 
 /* In place: arg 0 of an in-place op is its result, elementwise or not (rows that start as a copy of it expect that);
  * elsewhere only elementwise rows may meet their own result. Sums would read what they have already written. */
-static bool must_copy(const builder *b, const lb_tensor *input, const lb_storage *storage, uint32_t position)
+static bool must_copy(const builder *b, const lb_tensor *input, const lb_memory_storage *storage, uint32_t position)
 {
     for (uint32_t i = 0; i < b->outputs->n; i++) {
         uint32_t v = b->outputs->values[i];
@@ -229,25 +230,25 @@ static bool must_copy(const builder *b, const lb_tensor *input, const lb_storage
 }
 
 /* Complex numbers of one op are all of one type: what no region has written yet is widened for it. */
-static lb_dtype operand_dtype(const lb_machine *machine, const lb_storage *storage, const lb_value *value,
+static lb_dtype operand_dtype(const lb_machine *machine, const lb_memory_storage *storage, const lb_value *value,
                               lb_dtype held)
 {
     const lb_choice *choice = lb_machine_choice(machine);
     if (!choice->region) return value->dtype;
     if (!lb_dtype_is_complex(value->dtype) || storage->punned) return held;
-    return lb_held_dtype(lb_choice_dtype(choice, value->dtype), value->dtype);
+    return lb_memory_held_dtype(lb_operands_choice_dtype(choice, value->dtype), value->dtype);
 }
 
 static lb_status take_tensor(const builder *b, uint32_t v, uint32_t position, lb_tensor *tensor)
 {
     lb_machine *machine = b->machine;
     const lb_value *value = &machine->prepared->program->values[v];
-    const lb_storage *storage = lb_storage_of(machine, v);
+    const lb_memory_storage *storage = lb_storage_of(machine, v);
     if (!storage->base) { /* nothing of it was ever used: an empty tensor */
         *tensor = (lb_tensor){lb_machine_scratch(machine, 64), value->dtype, value->layout};
         return tensor->data ? LB_OK : LB_ERR_LIMIT;
     }
-    *tensor = lb_storage_window(storage, value);
+    *tensor = lb_memory_storage_window(storage, value);
     const lb_dtype dtype = operand_dtype(machine, storage, value, tensor->dtype);
     const bool lazy = value->flags & LB_VALUE_LAZY && lb_dtype_is_float(lb_dtype_part(tensor->dtype));
     if (lazy) LB_TRY(resolve(machine, tensor, value->flags));
@@ -363,7 +364,7 @@ lb_status lb_operands_build(lb_machine *machine, const lb_op *op, const lb_opera
     return LB_OK;
 }
 
-lb_status lb_operands_tensor(lb_machine *machine, uint32_t value, const lb_outputs *outputs, lb_tensor *tensor)
+lb_status lb_operands_tensor(lb_machine *machine, uint32_t value, const lb_operands_outputs *outputs, lb_tensor *tensor)
 {
     static const lb_op_row row = {.name = "", .flags = LB_ROW_ELEMENTWISE};
     builder b = {machine, &row, LB_FORM_PLAIN, outputs, false};

@@ -1,6 +1,6 @@
 /* See python_child.h. The environment is made before the fork: the host may have threads. */
 #define _GNU_SOURCE /* asprintf */
-#include "python_child.h"
+#include "machine/python_child.h"
 
 #include <lastbit/executable.h>
 
@@ -50,7 +50,8 @@ lb_status lb_python_child_get(lb_python_child *child, void *bytes, size_t n, lb_
     return LB_OK;
 }
 
-/* What the interpreter runs: the current folder goes from the front of the path to its end before anything is imported. */
+/* What the interpreter runs: the current folder goes from the front of the path to its end before anything is
+ * imported. */
 static const char START[] = "import sys\n"
                             "if sys.path and not sys.path[0]: del sys.path[0]\n"
                             "import os, runpy\n"

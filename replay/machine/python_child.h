@@ -1,9 +1,9 @@
-/* A Python process that a module of the package lastbit serves, and the socket to it: what probes and runs single ops. Private to
- * replay/. */
+/* A Python process that a module of the package lastbit serves, and the socket to it: what probes and runs single ops.
+ * Private to replay/. */
 #ifndef LB_REPLAY_PYTHON_CHILD_H
 #define LB_REPLAY_PYTHON_CHILD_H
 
-#include <lastbit/status.h>
+#include <lastbit/error.h>
 
 #include <sys/types.h>
 
@@ -14,11 +14,11 @@ typedef struct lb_python_child {
     char gone[300]; /* why it answers no more; empty: it does */
 } lb_python_child;
 
-/* Runs `interpreter` (NULL: python3) with `module` of the package as its program; `arguments`, ended by NULL, are what it is given. `folder`: where
- * the package lies; `threads`: 0 leaves their number to the environment.
+/* Runs `interpreter` (NULL: python3) with `module` of the package as its program; `arguments`, ended by NULL, are what
+ * it is given. `folder`: where the package lies; `threads`: 0 leaves their number to the environment.
  *
- * Python looks for modules in the current folder first, under -m as under -c, so that a file json.py there would run. Here it looks there last:
- * a module of the user's is found, one of Python's own is never replaced. */
+ * Python looks for modules in the current folder first, under -m as under -c, so that a file json.py there would run.
+ * Here it looks there last: a module of the user's is found, one of Python's own is never replaced. */
 lb_status lb_python_child_start(lb_python_child *child, const char *interpreter, const char *module,
                                 const char *const *arguments, const char *folder, int threads, lb_err *err);
 /* Closes the socket, at which the child leaves, and waits for it. Of a zeroed one too. */

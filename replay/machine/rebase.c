@@ -1,7 +1,7 @@
 /* Recorded bytes and exactness: see rebase.h. */
-#include "rebase.h"
+#include "machine/rebase.h"
 
-#include "verdict.h"
+#include "judgement/verdict.h"
 
 bool lb_rebase_recorded(lb_machine *machine, uint32_t value, lb_tensor *tensor)
 {
@@ -25,11 +25,11 @@ bool lb_rebase_decided(lb_machine *machine, uint32_t value, lb_tensor *tensor)
 static void note_written(lb_machine *machine, uint32_t value, const lb_value *row, bool exact, bool missing,
                          lb_verdict taint)
 {
-    lb_storage *storage = lb_storage_of(machine, value);
+    lb_memory_storage *storage = lb_storage_of(machine, value);
     machine->state[value] = exact ? LB_STATE_EXACT : LB_STATE_APPROXIMATE;
     storage->version = row->version;
-    lb_storage_fill(storage, row);
-    if (lb_storage_covers(storage, row)) {
+    lb_memory_storage_fill(storage, row);
+    if (lb_memory_storage_covers(storage, row)) {
         storage->exact = exact;
         storage->missing = missing;
         storage->taint = (uint8_t)taint;
@@ -41,34 +41,35 @@ static void note_written(lb_machine *machine, uint32_t value, const lb_value *ro
 }
 
 /* A dense window over the whole storage is used in place: parameters are never copied unless they are written. */
-static bool borrow(lb_machine *machine, lb_storage *storage, const lb_value *value, const lb_tensor *recorded)
+static bool borrow(lb_machine *machine, lb_memory_storage *storage, const lb_value *value, const lb_tensor *recorded)
 {
-    if (storage->punned || !lb_storage_covers(storage, value) || (uintptr_t)recorded->data % 16) return false;
+    if (storage->punned || !lb_memory_storage_covers(storage, value) || (uintptr_t)recorded->data % 16) return false;
     if (value->layout.offset * (lb_dtype_is_complex(value->dtype) ? 2 : 1) != storage->first) return false;
     for (int d = 0; d < value->layout.ndim; d++)
         if (recorded->layout.stride[d] != value->layout.stride[d]) return false;
-    lb_storage_borrow(machine->memory, storage, recorded->data);
+    lb_memory_storage_borrow(machine->memory, storage, recorded->data);
     return true;
 }
 
 /* A shadow that is given f64 numbers in the place of narrower ones goes on with all of their digits. */
-static lb_dtype dtype_to_hold(const lb_machine *machine, const lb_storage *storage, const lb_tensor *contents)
+static lb_dtype dtype_to_hold(const lb_machine *machine, const lb_memory_storage *storage, const lb_tensor *contents)
 {
     const bool exact = machine->is_shadow && contents->dtype == LB_F64 && lb_dtype_is_float(storage->recorded);
     return exact ? LB_F64 : storage->recorded;
 }
 
-static lb_status fill_window(lb_machine *machine, lb_storage *storage, const lb_value *value, const lb_tensor *contents)
+static lb_status fill_window(lb_machine *machine, lb_memory_storage *storage, const lb_value *value,
+                             const lb_tensor *contents)
 {
-    const bool covers = lb_storage_covers(storage, value);
+    const bool covers = lb_memory_storage_covers(storage, value);
     const lb_dtype dtype = dtype_to_hold(machine, storage, contents);
     if (!storage->base)
-        LB_TRY(lb_storage_allocate(machine->memory, storage, dtype, !covers, machine->err));
+        LB_TRY(lb_memory_storage_allocate(machine->memory, storage, dtype, !covers, machine->err));
     else if (storage->borrowed || (covers && storage->held != dtype) || (dtype == LB_F64 && storage->held != LB_F64))
-        LB_TRY(lb_storage_convert(machine->memory, storage, covers || dtype == LB_F64 ? dtype : storage->held, NULL,
-                                  machine->err));
-    lb_tensor window = lb_storage_window(storage, value);
-    lb_tensor_copy(&window, contents, NULL);
+        LB_TRY(lb_memory_storage_convert(machine->memory, storage, covers || dtype == LB_F64 ? dtype : storage->held,
+                                         NULL, machine->err));
+    lb_tensor window = lb_memory_storage_window(storage, value);
+    lb_memory_tensor_copy(&window, contents, NULL);
     return LB_OK;
 }
 
@@ -90,7 +91,7 @@ static bool widen_to_range(lb_value *row, lb_tensor *recorded)
 static lb_status load(lb_machine *machine, uint32_t value, bool range, bool *loaded)
 {
     lb_value row = machine->prepared->program->values[value];
-    lb_storage *storage = lb_storage_of(machine, value);
+    lb_memory_storage *storage = lb_storage_of(machine, value);
     lb_tensor recorded;
     *loaded = lb_rebase_recorded(machine, value, &recorded);
     if (!*loaded) return LB_OK;
@@ -114,8 +115,8 @@ lb_status lb_rebase_put(lb_machine *machine, uint32_t value, const lb_tensor *co
 {
     lb_tensor recorded;
     LB_TRY(fill_window(machine, lb_storage_of(machine, value), &machine->prepared->program->values[value], contents));
-    const bool same =
-        !machine->is_shadow && lb_rebase_recorded(machine, value, &recorded) && lb_tensor_same(contents, &recorded);
+    const bool same = !machine->is_shadow && lb_rebase_recorded(machine, value, &recorded) &&
+                      lb_memory_tensor_same(contents, &recorded);
     lb_rebase_written(machine, value, same, false, same ? LB_VERDICT_IDENTICAL : LB_VERDICT_SWAPPED);
     return LB_OK;
 }
@@ -127,8 +128,8 @@ lb_status lb_rebase_output(lb_machine *machine, uint32_t v)
     if (machine->state[v] == LB_STATE_EXACT) return LB_OK;
     LB_TRY(lb_rebase_load(machine, v, &loaded));
     if (loaded) return LB_OK;
-    lb_storage *storage = lb_storage_of(machine, v);
-    LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
+    lb_memory_storage *storage = lb_storage_of(machine, v);
+    LB_TRY(lb_memory_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
     bool undefined = value->flags & LB_VALUE_UNDEFINED || lb_layout_numel(&value->layout) == 0;
     lb_rebase_written(machine, v, undefined, !undefined, LB_VERDICT_IDENTICAL);
     return LB_OK;
@@ -160,30 +161,31 @@ lb_status lb_rebase_decisions(lb_machine *machine, const lb_op *op)
 lb_likeness lb_rebase_compare(lb_machine *machine, uint32_t value, const lb_tensor *recorded)
 {
     const lb_value *row = &machine->prepared->program->values[value];
-    const lb_storage *storage = lb_storage_of(machine, value);
+    const lb_memory_storage *storage = lb_storage_of(machine, value);
     if (row->flags & LB_VALUE_UNDEFINED || !storage->base) return LB_LIKE_UNKNOWN;
-    lb_tensor window = lb_storage_window(storage, row);
-    if (recorded && recorded->data) return lb_tensor_same(&window, recorded) ? LB_LIKE_SAME : LB_LIKE_DIFFERENT;
+    lb_tensor window = lb_memory_storage_window(storage, row);
+    if (recorded && recorded->data) return lb_memory_tensor_same(&window, recorded) ? LB_LIKE_SAME : LB_LIKE_DIFFERENT;
     if (lb_digest_is_none(row->logical)) return LB_LIKE_UNKNOWN;
     if (window.dtype != row->dtype) return LB_LIKE_DIFFERENT;
-    return lb_tensor_has_digest(&window, row->logical) ? LB_LIKE_SAME : LB_LIKE_DIFFERENT;
+    return lb_memory_tensor_has_digest(&window, row->logical) ? LB_LIKE_SAME : LB_LIKE_DIFFERENT;
 }
 
 /* The op that wrote these contents was taken out by a pass: what is there is older, and not what was recorded. */
-static bool is_stale(const lb_machine *machine, const lb_storage *storage, const lb_value *row)
+static bool is_stale(const lb_machine *machine, const lb_memory_storage *storage, const lb_value *row)
 {
     return machine->prepared->origin && storage->version != row->version;
 }
 
 lb_status lb_rebase_input(lb_machine *machine, uint32_t value, bool *exact, bool *missing)
 {
-    lb_storage *storage = lb_storage_of(machine, value);
+    lb_memory_storage *storage = lb_storage_of(machine, value);
     *missing = false;
     *exact = true;
     const lb_value *row = &machine->prepared->program->values[value];
     if (lb_layout_numel(&row->layout) == 0) return LB_OK;
-    /* Bytes that no source and no op has brought (a slice beside the one that a source held) come from the recording. */
-    bool strange = !storage->base || !lb_storage_holds(storage, row);
+    /* Bytes that no source and no op has brought (a slice beside the one that a source held) come from the
+     * recording. */
+    bool strange = !storage->base || !lb_memory_storage_holds(storage, row);
     bool known = (storage->exact && !is_stale(machine, storage, row)) || machine->state[value] == LB_STATE_EXACT;
     if (!strange && !storage->missing && known) return LB_OK;
     bool isolated = machine->run->plan->mode == LB_REPLAY_ISOLATED;
@@ -193,13 +195,14 @@ lb_status lb_rebase_input(lb_machine *machine, uint32_t value, bool *exact, bool
         if (loaded) return LB_OK;
     }
     if (!storage->base)
-        LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
+        LB_TRY(lb_memory_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
     else if (!storage->missing && (isolated || machine->run->plan->compare) &&
              machine->state[value] == LB_STATE_UNKNOWN) {
         lb_tensor recorded;
         lb_rebase_recorded(machine, value, &recorded);
         lb_likeness like = lb_rebase_compare(machine, value, &recorded);
-        /* Where nothing recorded speaks for it (a view without a digest in a storage that is not exact), it may differ. */
+        /* Where nothing recorded speaks for it (a view without a digest in a storage that is not exact), it may
+         * differ. */
         bool same = like == LB_LIKE_SAME || row->flags & LB_VALUE_UNDEFINED;
         machine->state[value] = same ? LB_STATE_EXACT : LB_STATE_APPROXIMATE;
     }

@@ -1,18 +1,28 @@
-/* See regenerate.h. Calls of one op, dtype and layout are done by one routine of the library, in one order as a rule: what served such a
- * call before is tried first, and where nothing served twice nothing is tried any more. */
-#include "regenerate.h"
+/* See regenerate.h. Calls of one op, dtype and layout are done by one routine of the library, in one order as a rule:
+ * what served such a call before is tried first, and where nothing served twice nothing is tried any more. */
+#include "machine/regenerate.h"
 
-#include "rebase.h"
-#include "complex_rows.h"
-#include "required_arguments.h"
-#include "schedule.h"
+#include "machine/rebase.h"
+#include "kernel/complex_rows.h"
+#include "kernel/required_arguments.h"
+#include "orders/schedule.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-/* What CPU libraries were seen to do (schedule.h), likely ones first. */
-static const char *const of_products[] = {"halved:192",
+/* What CPU libraries were seen to do (schedule.h), likely ones first; the first NARROW with 16-bit operands alone. */
+static const char *const of_products[] = {"dpbf16",
+                                          "tdpbf16",
+                                          "tdpbf16:2",
+                                          "tdpbf16:3",
+                                          "tdpbf16:4",
+                                          "tdpbf16:5",
+                                          "tdpbf16:6",
+                                          "tdpbf16:7",
+                                          "tdpbf16:8",
+                                          "torchdot",
+                                          "halved:192",
                                           "folded:4,aligned:0,tail:after,rounded",
                                           "lanes:1",
                                           "folded:4,aligned:1,tail:after,rounded",
@@ -28,13 +38,13 @@ static const char *const of_products[] = {"halved:192",
                                           "torch:4",
                                           "torch:8",
                                           "folded:8,pairs",
-                                          "folded:4,head:1,tail:after,rounded",
-                                          "dpbf16",
-                                          "torchdot"};
+                                          "folded:4,head:1,tail:after,rounded"};
+enum { NARROW = 10 };
 static const char *const of_sums[] = {"torch:1",    "torch:2",   "torch:4",    "torch:8",  "cascade:8",
                                       "cascade:16", "cascade:4", "sequential", "pairwise", "numpy",
                                       "lanes:16",   "lanes:8",   "lanes:4"};
-/* Blocks of k that MKL adds to what is in the result already, the addend of addmm: halved:192 and torch:1, but from there on. */
+/* Blocks of k that MKL adds to what is in the result already, the addend of addmm: halved:192 and torch:1, but from
+ * there on. */
 static int64_t halves(int64_t left)
 {
     return lb_schedule_halved(192, left);
@@ -107,7 +117,7 @@ static bool differs(lb_machine *machine, const lb_execution *e, bool *unkept)
     return different;
 }
 
-bool lb_is_regenerable(lb_machine *machine, const lb_execution *e)
+bool lb_regenerate_is_possible(lb_machine *machine, const lb_execution *e)
 {
     const lb_plan *plan = machine->run->plan;
     bool unkept;
@@ -130,7 +140,7 @@ static lb_status call(lb_machine *machine, lb_execution *e, const lb_schedule *s
                        lb_machine_choice(machine)->method,
                        &local};
         one.method.schedule = schedule;
-        lb_status status = lb_call_complete(&one);
+        lb_status status = lb_required_arguments_are_there(&one);
         if (status == LB_OK) status = lb_row_run(&one);
         if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(machine->err, status, "%s", local.message);
         if (status != LB_OK) return status;
@@ -172,16 +182,23 @@ static lb_status try_onto_self(lb_machine *machine, lb_execution *e, int64_t (*b
         a->layout.shape[1] = b->layout.shape[0] = terms;
         lb_call one = {
             e->prepared->row, args, e->n_args < 5 ? e->n_args : 5, out, 1, lb_machine_choice(machine)->method, &local};
-        lb_status status = lb_call_complete(&one);
+        lb_status status = lb_required_arguments_are_there(&one);
         if (status == LB_OK) status = lb_row_run(&one);
         if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(machine->err, status, "%s", local.message);
         if (status != LB_OK) return LB_OK;
-        lb_tensor_copy(&sum, out, NULL);
+        lb_memory_tensor_copy(&sum, out, NULL);
         args[0].tensor = sum;
     }
     bool unkept;
     *serves = !differs(machine, e, &unkept);
     return LB_OK;
+}
+
+static bool reads_16_bits(const lb_execution *e)
+{
+    for (uint32_t a = 0; a < e->n_args; a++)
+        if (e->args[a].tag == LB_OPERAND_TENSOR && lb_dtype_bits(e->args[a].tensor.dtype) == 16) return true;
+    return false;
 }
 
 static lb_status try_order(lb_machine *machine, lb_execution *e, const lb_schedule *schedule, bool *serves)
@@ -205,9 +222,10 @@ lb_status lb_regenerate(lb_machine *machine, lb_execution *e)
     const char *const *names = product ? of_products : of_sums;
     const int n = product ? PRODUCTS : SUMS;
     bool serves = false;
-    for (int i = -1; i < n && !serves; i++) {
-        const int at = i < 0 ? k->served - 1 : i;
-        if (at < 0 || (i >= 0 && i == k->served - 1)) continue;
+    const int first = product && !reads_16_bits(e) ? NARROW : 0;
+    for (int i = first - 1; i < n && !serves; i++) {
+        const int at = i < first ? k->served - 1 : i;
+        if (at < 0 || (i >= first && i == k->served - 1)) continue;
         LB_TRY(try_order(machine, e, &schedules[at], &serves));
         if (!serves) continue;
         e->order = names[at];

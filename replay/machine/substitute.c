@@ -1,8 +1,8 @@
 /* Other contents for sources: see substitute.h. */
-#include "substitute.h"
+#include "machine/substitute.h"
 
-#include "rebase.h"
-#include "source_twin.h"
+#include "machine/rebase.h"
+#include "program/source_twin.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -62,10 +62,11 @@ lb_status lb_substitute_source(lb_machine *machine, uint32_t value, const lb_cho
 {
     const lb_value *row = &machine->prepared->program->values[value];
     *done = false;
-    switch ((lb_contents)choice->contents) {
+    switch ((lb_machine_contents)choice->contents) {
     case LB_CONTENTS_RECORDED: return LB_OK;
     case LB_CONTENTS_OWN:
-        *done = machine->run->plan->mode != LB_REPLAY_ISOLATED && lb_storage_holds(lb_storage_of(machine, value), row);
+        *done = machine->run->plan->mode != LB_REPLAY_ISOLATED &&
+                lb_memory_storage_holds(lb_storage_of(machine, value), row);
         return LB_OK;
     case LB_CONTENTS_FINITE: return finite_only(machine, value, done);
     case LB_CONTENTS_STEP: LB_TRY(of_step(machine, value, choice->contents_step)); *done = true;

@@ -2,7 +2,7 @@
 #ifndef LB_REPLAY_SUBSTITUTE_H
 #define LB_REPLAY_SUBSTITUTE_H
 
-#include "machine.h"
+#include "machine/machine.h"
 
 /* "own": what this run itself left in that storage, where a chain left anything: an unseen write did not happen.
  * "finite": the recorded bytes, with 0 for every element that is NaN or infinite.

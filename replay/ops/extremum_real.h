@@ -1,5 +1,6 @@
-/* Extremes of folded dimensions over one type. Included by op_extremum.c with REAL float, double and int64_t. A NaN wins over
- * everything; among equals the first wins. `x` points at the first element, the n elements are `stride` apart. */
+/* Extremes of folded dimensions over one type. Included by op_extremum.c with REAL float, double and int64_t. A NaN
+ * wins over everything; among equals the first wins. `x` points at the first element, the n elements are `stride`
+ * apart. */
 
 #define BEATS(a, b, largest) (IS_NAN(a) ? !IS_NAN(b) : (largest) ? (a) > (b) : (a) < (b))
 

@@ -1,5 +1,5 @@
 /* Operands of matrix products: see matrices.h. */
-#include "matrices.h"
+#include "ops/matrices.h"
 
 const void *lb_matrices_reals(lb_frame *f, const lb_tensor *tensor, bool twin)
 {

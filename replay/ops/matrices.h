@@ -1,9 +1,10 @@
-/* The operands of a matrix product as an op has them: read where they lie, whatever dtype and strides, and multiplied. */
+/* The operands of a matrix product as an op has them: read where they lie, whatever dtype and strides, and
+ * multiplied. */
 #ifndef LB_REPLAY_MATRICES_H
 #define LB_REPLAY_MATRICES_H
 
-#include "frame.h"
-#include "product.h"
+#include "kernel/frame.h"
+#include "kernel/product.h"
 
 /* Batched operands, (batch…, m, k) times (batch…, k, n), read where they lie. */
 typedef struct lb_matrices {

@@ -19,9 +19,9 @@ PER_ISA(NAME(normalize), NAME(normalize_body),
 /* Mean and variance in a given order: two passes, `row` is room for n elements. */
 static void NAME(two_pass)(const lb_method *method, const REAL *x, int64_t n, REAL *row, REAL *mean, REAL *var)
 {
-    *mean = NAME(lb_sum)(method->schedule, x, n, method->accumulate) / (REAL)n;
+    *mean = NAME(lb_schedule_sum)(method->schedule, x, n, method->accumulate) / (REAL)n;
     for (int64_t i = 0; i < n; i++) row[i] = (x[i] - *mean) * (x[i] - *mean);
-    *var = NAME(lb_sum)(method->schedule, row, n, method->accumulate) / (REAL)n;
+    *var = NAME(lb_schedule_sum)(method->schedule, row, n, method->accumulate) / (REAL)n;
 }
 
 /* What a backward pass reads of one row, or of some columns of it. */
@@ -31,8 +31,8 @@ typedef struct NAME(norm_row) {
     int64_t n;
 } NAME(norm_row);
 
-/* torch's formula: dx = a g + b x + c with a = rstd, b = (sum g mean - sum g x) a^3 / n, c = -b mean - sum g a / n, where
- * g = dy gamma. `row` is room for 2 n elements. */
+/* torch's formula: dx = a g + b x + c with a = rstd, b = (sum g mean - sum g x) a^3 / n, c = -b mean - sum g a / n,
+ * where g = dy gamma. `row` is room for 2 n elements. */
 static void NAME(layer_backward)(const lb_method *method, const NAME(norm_row) * r, const REAL *gamma, REAL *row,
                                  REAL *dx)
 {
@@ -41,8 +41,8 @@ static void NAME(layer_backward)(const lb_method *method, const NAME(norm_row) *
     REAL *g = row, *gx = row + n, scale = (REAL)1 / (REAL)n;
     for (int64_t i = 0; i < n; i++) g[i] = gamma ? dy[i] * gamma[i] : dy[i];
     for (int64_t i = 0; i < n; i++) gx[i] = g[i] * x[i];
-    REAL ds = NAME(lb_sum)(method->schedule, gx, n, method->accumulate);
-    REAL db = NAME(lb_sum)(method->schedule, g, n, method->accumulate);
+    REAL ds = NAME(lb_schedule_sum)(method->schedule, gx, n, method->accumulate);
+    REAL db = NAME(lb_schedule_sum)(method->schedule, g, n, method->accumulate);
     REAL b = (db * mean - ds) * rstd * rstd * rstd * scale, c = -b * mean - db * rstd * scale;
     for (int64_t i = 0; i < n; i++) dx[i] = rstd * g[i] + b * x[i] + c;
 }
@@ -56,11 +56,13 @@ static void NAME(rms_backward)(const lb_method *method, const NAME(norm_row) * r
     REAL *g = row, *gx = row + n;
     for (int64_t i = 0; i < n; i++) g[i] = gamma ? dy[i] * gamma[i] : dy[i];
     for (int64_t i = 0; i < n; i++) gx[i] = g[i] * x[i];
-    REAL b = NAME(lb_sum)(method->schedule, gx, n, method->accumulate) * rstd * rstd * rstd / (REAL)n;
+    REAL b = NAME(lb_schedule_sum)(method->schedule, gx, n, method->accumulate) * rstd * rstd * rstd / (REAL)n;
     for (int64_t i = 0; i < n; i++) dx[i] = rstd * g[i] - b * x[i];
 }
 
-/* dgamma += dy (x - mean) rstd and dbeta += dy, row after row; sums may be NULL. `round`: 16-bit dtype of the sums. `fused`: as torch's layer norm of f32 is compiled, dgamma + dy (rstd x - rstd mean) with two fmas (seen in its bits). */
+/* dgamma += dy (x - mean) rstd and dbeta += dy, row after row; sums may be NULL. `round`: 16-bit dtype of the sums.
+ * `fused`: as torch's layer norm of f32 is compiled, dgamma + dy (rstd x - rstd mean) with two fmas (seen in its
+ * bits). */
 static void NAME(affine_backward)(const NAME(norm_row) * r, REAL *dgamma, REAL *dbeta, bool fused, lb_dtype round)
 {
     const REAL *dy = r->dy, *x = r->x, mean = r->mean, rstd = r->rstd;

@@ -1,6 +1,6 @@
-/* The fused Adagrad step, in the order of operations of torch's vectorised CPU kernel, found by comparing bits. It takes lists; per tensor
- * it is one elementwise loop over (param, grad, sum). */
-#include "pointwise.h"
+/* The fused Adagrad step, in the order of operations of torch's vectorised CPU kernel, found by comparing bits. It
+ * takes lists; per tensor it is one elementwise loop over (param, grad, sum). */
+#include "kernel/pointwise.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,9 +27,9 @@ enum { DECAY, STEP_SIZE, EPS, SIGN, SCALE };
         for (size_t i = 0; i < n; i++) {                                                                               \
             const T param = params[i], kept = scaled ? grads[i] / scale : grads[i];                                    \
             T grad = kept * sign;                                                                                      \
-            grad = decay != 0 ? FMA(param, decay, grad) : grad;                                                        \
-            const T sum = FMA(grad, grad, sums[i]);                                                                    \
-            new_params[i] = param - grad * rate / (SQRT(sum) + eps);                                                   \
+            grad = decay != 0 ? LB_FMA(param, decay, grad) : grad;                                                     \
+            const T sum = LB_FMA(grad, grad, sums[i]);                                                                 \
+            new_params[i] = param - grad * rate / (LB_SQRT(sum) + eps);                                                \
             new_grads[i] = kept;                                                                                       \
             new_sums[i] = sum;                                                                                         \
         }                                                                                                              \

@@ -1,10 +1,11 @@
-/* Ops that lay elements out anew: cat, stack, pad, tril, flip, repeat, roll, and the backwards of slices and selections.
+/* Ops that lay elements out anew: cat, stack, pad, tril, flip, repeat, roll, and the backwards of slices and
+ * selections.
  *
  * Nearly all are a fill of the result and copies between views of it and of the inputs, so that strides and dtypes are
  * lb_pointwise_copy's business. */
-#include "complex_rows.h"
-#include "frame.h"
-#include "pointwise.h"
+#include "kernel/complex_rows.h"
+#include "kernel/frame.h"
+#include "kernel/pointwise.h"
 
 #include <string.h>
 
@@ -74,7 +75,7 @@ static lb_status copy(lb_call *call, const lb_tensor *to, const lb_tensor *from)
 /* The result starts as `self` unless it is the same memory. */
 static lb_status copy_self(lb_call *call)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0);
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0);
     return call->results[0].data == self->data ? LB_OK : copy(call, &call->results[0], self);
 }
 
@@ -89,12 +90,12 @@ static void clamp_range(int64_t size, int64_t *start, int64_t *end)
     if (*end > size) *end = size;
 }
 
-/* ---- joining ------------------------------------------------------------------------------------------------------ */
+/* ---- joining ----------------------------------------------------------------------------------------------------- */
 
 static lb_status cat(lb_call *call)
 {
     const lb_tensor *out = &call->results[0];
-    int dim = lb_wrap_dim(lb_call_int(call, 1, 0), out->layout.ndim);
+    int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), out->layout.ndim);
     int64_t at = 0;
     if (dim < 0) return wrong(call, "no such dimension");
     for (uint32_t i = 0; i < call->args[0].count; i++) {
@@ -113,7 +114,7 @@ static lb_status cat(lb_call *call)
 static lb_status stack(lb_call *call)
 {
     const lb_tensor *out = &call->results[0];
-    int dim = lb_wrap_dim(lb_call_int(call, 1, 0), out->layout.ndim);
+    int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), out->layout.ndim);
     if (dim < 0 || out->layout.shape[dim] != (int64_t)call->args[0].count) return wrong(call, "no such dimension");
     for (uint32_t i = 0; i < call->args[0].count; i++) {
         lb_tensor view = selected(out, dim, i);
@@ -124,10 +125,10 @@ static lb_status stack(lb_call *call)
 
 static lb_status constant_pad(lb_call *call)
 {
-    lb_tensor out = call->results[0], in = *lb_call_tensor(call, 0);
+    lb_tensor out = call->results[0], in = *lb_frame_arg_tensor(call, 0);
     int64_t pad[2 * LB_MAX_DIMS];
-    int n = lb_call_ints(call, 1, pad, 2 * LB_MAX_DIMS);
-    LB_TRY(lb_pointwise_fill(call, &out, lb_call_given(call, 2) ? &call->args[2] : &zero));
+    int n = lb_frame_arg_ints(call, 1, pad, 2 * LB_MAX_DIMS);
+    LB_TRY(lb_pointwise_fill(call, &out, lb_frame_arg_given(call, 2) ? &call->args[2] : &zero));
     for (int k = 0; k + 1 < n; k += 2) {
         int dim = in.layout.ndim - 1 - k / 2;
         int64_t low = pad[k], high = pad[k + 1];
@@ -141,7 +142,7 @@ static lb_status constant_pad(lb_call *call)
     return copy(call, &out, &in);
 }
 
-/* ---- triangles ---------------------------------------------------------------------------------------------------- */
+/* ---- triangles --------------------------------------------------------------------------------------------------- */
 
 /* Keeps columns <= row + diagonal (lower) or >= (upper) of every matrix. Row by row, since a triangle is no view. */
 static lb_status triangle(lb_call *call, bool upper)
@@ -151,7 +152,7 @@ static lb_status triangle(lb_call *call, bool upper)
     int ndim = out->layout.ndim;
     if (ndim < 2) return wrong(call, "no matrix");
     int64_t rows = out->layout.shape[ndim - 2], columns = out->layout.shape[ndim - 1],
-            diagonal = lb_call_int(call, 1, 0);
+            diagonal = lb_frame_arg_int(call, 1, 0);
     if (lb_tensor_numel(out) == 0) return LB_OK;
     for (int64_t r = 0; r < rows; r++) {
         int64_t first = upper ? 0 : r + diagonal + 1, last = upper ? r + diagonal : columns;
@@ -174,15 +175,15 @@ static lb_status triu(lb_call *call)
     return triangle(call, true);
 }
 
-/* ---- repeating and turning ------------------------------------------------------------------------------------------ */
+/* ---- repeating and turning --------------------------------------------------------------------------------------- */
 
 static lb_status flip(lb_call *call)
 {
-    lb_tensor in = *lb_call_tensor(call, 0);
+    lb_tensor in = *lb_frame_arg_tensor(call, 0);
     int64_t dims[LB_MAX_DIMS];
-    int n = lb_call_ints(call, 1, dims, LB_MAX_DIMS);
+    int n = lb_frame_arg_ints(call, 1, dims, LB_MAX_DIMS);
     for (int k = 0; k < n; k++) {
-        int d = lb_wrap_dim(dims[k], in.layout.ndim);
+        int d = lb_frame_wrap_dim(dims[k], in.layout.ndim);
         if (d < 0) return wrong(call, "no such dimension");
         if (in.layout.ndim && in.layout.shape[d] > 0)
             in = sliced(&in, d, in.layout.shape[d] - 1, in.layout.shape[d], -1);
@@ -193,7 +194,7 @@ static lb_status flip(lb_call *call)
 /* Every dimension of the result is (times, size): a view with twice the dimensions, onto which the input broadcasts. */
 static lb_status repeat(lb_call *call)
 {
-    lb_tensor in = *lb_call_tensor(call, 0), from = in, to = call->results[0];
+    lb_tensor in = *lb_frame_arg_tensor(call, 0), from = in, to = call->results[0];
     const lb_layout *out = &call->results[0].layout;
     int added = out->ndim - in.layout.ndim;
     if (2 * out->ndim > LB_MAX_DIMS) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "repeat: too many dimensions");
@@ -213,9 +214,9 @@ static lb_status repeat(lb_call *call)
 /* One shift at a time would need copies of copies; the 2^n blocks of n shifted dimensions are copied one by one. */
 static lb_status roll(lb_call *call)
 {
-    lb_tensor in = *lb_call_tensor(call, 0), out = call->results[0];
+    lb_tensor in = *lb_frame_arg_tensor(call, 0), out = call->results[0];
     int64_t shifts[LB_MAX_DIMS], dims[LB_MAX_DIMS];
-    int n = lb_call_ints(call, 1, shifts, LB_MAX_DIMS), n_dims = lb_call_ints(call, 2, dims, LB_MAX_DIMS);
+    int n = lb_frame_arg_ints(call, 1, shifts, LB_MAX_DIMS), n_dims = lb_frame_arg_ints(call, 2, dims, LB_MAX_DIMS);
     if (n_dims == 0) { /* over the flattened tensor */
         int64_t numel = lb_tensor_numel(&in);
         if (!lb_layout_is_contiguous(&in.layout) || !lb_layout_is_contiguous(&out.layout))
@@ -226,7 +227,7 @@ static lb_status roll(lb_call *call)
     } else if (n != n_dims) {
         return wrong(call, "as many shifts as dimensions are needed");
     }
-    for (int k = 0; k < n; k++) dims[k] = lb_wrap_dim(dims[k], in.layout.ndim);
+    for (int k = 0; k < n; k++) dims[k] = lb_frame_wrap_dim(dims[k], in.layout.ndim);
     for (int k = 0; k < n; k++)
         for (int j = k + 1; j < n; j++)
             if (dims[j] == dims[k]) { /* named twice: rolled twice */
@@ -252,7 +253,7 @@ static lb_status roll(lb_call *call)
 /* Index i, repeats[i] times. */
 static lb_status repeat_interleave(lb_call *call)
 {
-    const lb_tensor *repeats = lb_call_tensor(call, 0);
+    const lb_tensor *repeats = lb_frame_arg_tensor(call, 0);
     lb_frame f = lb_frame_begin(call);
     const int64_t *times = lb_frame_integers(&f, repeats);
     int64_t room = lb_tensor_numel(&call->results[0]), k = 0;
@@ -265,15 +266,16 @@ static lb_status repeat_interleave(lb_call *call)
     return lb_frame_end(&f);
 }
 
-/* ---- backwards and scatters of views --------------------------------------------------------------------------------- */
+/* ---- backwards and scatters of views ----------------------------------------------------------------------------- */
 
 /* Args: grad_output, input_sizes, dim, start, end, step. */
 static lb_status slice_backward(lb_call *call)
 {
-    const lb_tensor *out = &call->results[0], *grad = lb_call_tensor(call, 0);
-    int dim = lb_wrap_dim(lb_call_int(call, 2, 0), out->layout.ndim);
+    const lb_tensor *out = &call->results[0], *grad = lb_frame_arg_tensor(call, 0);
+    int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 2, 0), out->layout.ndim);
     if (dim < 0) return wrong(call, "no such dimension");
-    int64_t start = lb_call_int(call, 3, 0), end = lb_call_int(call, 4, INT64_MAX), step = lb_call_int(call, 5, 1);
+    int64_t start = lb_frame_arg_int(call, 3, 0), end = lb_frame_arg_int(call, 4, INT64_MAX),
+            step = lb_frame_arg_int(call, 5, 1);
     clamp_range(out->layout.shape[dim], &start, &end);
     if (step < 1 || (end - start + step - 1) / step != grad->layout.shape[dim])
         return wrong(call, "the gradient has another size");
@@ -285,7 +287,7 @@ static lb_status slice_backward(lb_call *call)
 static lb_status into_selection(lb_call *call, const lb_tensor *source, int64_t dim_arg, int64_t index)
 {
     const lb_tensor *out = &call->results[0];
-    int dim = lb_wrap_dim(dim_arg, out->layout.ndim);
+    int dim = lb_frame_wrap_dim(dim_arg, out->layout.ndim);
     if (dim < 0 || !out->layout.ndim) return wrong(call, "no such dimension");
     if (index < 0) index += out->layout.shape[dim];
     if (index < 0 || index >= out->layout.shape[dim]) return wrong(call, "an index is out of range");
@@ -297,21 +299,24 @@ static lb_status into_selection(lb_call *call, const lb_tensor *source, int64_t 
 static lb_status select_backward(lb_call *call)
 {
     LB_TRY(lb_pointwise_fill(call, &call->results[0], &zero));
-    return into_selection(call, lb_call_tensor(call, 0), lb_call_int(call, 2, 0), lb_call_int(call, 3, 0));
+    return into_selection(call, lb_frame_arg_tensor(call, 0), lb_frame_arg_int(call, 2, 0),
+                          lb_frame_arg_int(call, 3, 0));
 }
 
 static lb_status select_scatter(lb_call *call)
 {
     LB_TRY(copy_self(call));
-    return into_selection(call, lb_call_tensor(call, 1), lb_call_int(call, 2, 0), lb_call_int(call, 3, 0));
+    return into_selection(call, lb_frame_arg_tensor(call, 1), lb_frame_arg_int(call, 2, 0),
+                          lb_frame_arg_int(call, 3, 0));
 }
 
 static lb_status slice_scatter(lb_call *call)
 {
-    const lb_tensor *out = &call->results[0], *source = lb_call_tensor(call, 1);
-    int dim = lb_wrap_dim(lb_call_int(call, 2, 0), out->layout.ndim);
+    const lb_tensor *out = &call->results[0], *source = lb_frame_arg_tensor(call, 1);
+    int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 2, 0), out->layout.ndim);
     if (dim < 0) return wrong(call, "no such dimension");
-    int64_t start = lb_call_int(call, 3, 0), end = lb_call_int(call, 4, INT64_MAX), step = lb_call_int(call, 5, 1);
+    int64_t start = lb_frame_arg_int(call, 3, 0), end = lb_frame_arg_int(call, 4, INT64_MAX),
+            step = lb_frame_arg_int(call, 5, 1);
     clamp_range(out->layout.shape[dim], &start, &end);
     LB_TRY(copy_self(call));
     if (step < 1 || (end - start + step - 1) / step != source->layout.shape[dim])
@@ -323,50 +328,50 @@ static lb_status slice_scatter(lb_call *call)
 static lb_status into_diagonal(lb_call *call, const lb_tensor *source, uint32_t first_arg)
 {
     const lb_tensor *out = &call->results[0];
-    int a = lb_wrap_dim(lb_call_int(call, first_arg + 1, 0), out->layout.ndim);
-    int b = lb_wrap_dim(lb_call_int(call, first_arg + 2, 1), out->layout.ndim);
+    int a = lb_frame_wrap_dim(lb_frame_arg_int(call, first_arg + 1, 0), out->layout.ndim);
+    int b = lb_frame_wrap_dim(lb_frame_arg_int(call, first_arg + 2, 1), out->layout.ndim);
     if (a < 0 || b < 0 || a == b) return wrong(call, "no such dimension");
-    lb_tensor view = diagonal_of(out, lb_call_int(call, first_arg, 0), a, b);
+    lb_tensor view = diagonal_of(out, lb_frame_arg_int(call, first_arg, 0), a, b);
     return copy(call, &view, source);
 }
 
 static lb_status diagonal_backward(lb_call *call)
 {
     LB_TRY(lb_pointwise_fill(call, &call->results[0], &zero));
-    return into_diagonal(call, lb_call_tensor(call, 0), 2);
+    return into_diagonal(call, lb_frame_arg_tensor(call, 0), 2);
 }
 
 /* Args: self, offset, dim1, dim2. */
 static lb_status diag_embed(lb_call *call)
 {
     LB_TRY(lb_pointwise_fill(call, &call->results[0], &zero));
-    return into_diagonal(call, lb_call_tensor(call, 0), 1);
+    return into_diagonal(call, lb_frame_arg_tensor(call, 0), 1);
 }
 
 static lb_status diagonal_copy(lb_call *call)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0);
-    const int a = lb_wrap_dim(lb_call_int(call, 2, 0), self->layout.ndim),
-              b = lb_wrap_dim(lb_call_int(call, 3, 1), self->layout.ndim);
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0);
+    const int a = lb_frame_wrap_dim(lb_frame_arg_int(call, 2, 0), self->layout.ndim),
+              b = lb_frame_wrap_dim(lb_frame_arg_int(call, 3, 1), self->layout.ndim);
     if (a < 0 || b < 0 || a == b) return wrong(call, "no such dimension");
-    const lb_tensor view = diagonal_of(self, lb_call_int(call, 1, 0), a, b);
+    const lb_tensor view = diagonal_of(self, lb_frame_arg_int(call, 1, 0), a, b);
     return copy(call, &call->results[0], &view);
 }
 
 static lb_status diagonal_scatter(lb_call *call)
 {
     LB_TRY(copy_self(call));
-    return into_diagonal(call, lb_call_tensor(call, 1), 2);
+    return into_diagonal(call, lb_frame_arg_tensor(call, 1), 2);
 }
 
 /* ---- packed sequences -------------------------------------------------------------------------------------------- */
 
-/* Args: input, lengths in descending order, batch_first. Results: of each step the samples that are so long, one behind the other, and how
- * many these are. */
+/* Args: input, lengths in descending order, batch_first. Results: of each step the samples that are so long, one behind
+ * the other, and how many these are. */
 static lb_status pack_padded(lb_call *call)
 {
-    const lb_tensor *in = lb_call_tensor(call, 0), *lengths = lb_call_tensor(call, 1);
-    const int time = lb_call_int(call, 2, 0) ? 1 : 0;
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0), *lengths = lb_frame_arg_tensor(call, 1);
+    const int time = lb_frame_arg_int(call, 2, 0) ? 1 : 0;
     lb_frame f = lb_frame_begin(call);
     const int64_t samples = lb_tensor_numel(lengths), *length = lb_frame_integers(&f, lengths);
     const int64_t rows = call->results[0].layout.ndim ? call->results[0].layout.shape[0] : 0;

@@ -1,14 +1,16 @@
 /* bitsandbytes' optimizers on a CPU: states in f32, or in 8 bits with one scale to 256 numbers.
  *
- *      m = β1 m + (1 - β1) g        v = β2 v + (1 - β2) g²        p = (1 - lr λ) p - lr √(1 - β2^t) / (1 - β1^t) m / (√v + ε √(1 - β2^t))
+ *      m = β1 m + (1 - β1) g        v = β2 v + (1 - β2) g²        p = (1 - lr λ) p - lr √(1 - β2^t) / (1 - β1^t) m /
+ *                                   (√v + ε √(1 - β2^t))
  *
- * for adam and lamb, and as run_number has them for momentum, lars, lion, rmsprop and adagrad. A state of 8 bits is code[q] scale; behind the
- * update the scale is the block's largest magnitude, and q the nearest code. bitsandbytes finds it in steps of 2^-16 (measured: no code is
- * farther away than 2^-15 more than the nearest one), so that of two codes which are that near either is right: the recorded one is taken
- * (lb_call.branch). Limits on an update's norm and AdEMAMix are left to others, and so is CUDA,
- * where weight decay comes after the update. Source: bitsandbytes/backends/cpu/ops.py. */
-#include "elementary.h"
-#include "frame.h"
+ * for adam and lamb, and as run_number has them for momentum, lars, lion, rmsprop and adagrad. A state of 8 bits is
+ * code[q] scale; behind the update the scale is the block's largest magnitude, and q the nearest code. bitsandbytes
+ * finds it in steps of 2^-16 (measured: no code is farther away than 2^-15 more than the nearest one), so that of two
+ * codes which are that near either is right: the recorded one is taken (lb_call.branch). Limits on an update's norm and
+ * AdEMAMix are left to others, and so is CUDA, where weight decay comes after the update. Source:
+ * bitsandbytes/backends/cpu/ops.py. */
+#include "functions/elementary.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 #include <string.h>
@@ -95,7 +97,7 @@ static void run_number(const settings *s, number *n)
     n->p_size = fabs(p) + fabs(s->lr) * update_size;
 }
 
-/* ---- codes ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- codes ------------------------------------------------------------------------------------------------------- */
 
 static int nearest(const double *code, double x)
 {
@@ -113,7 +115,7 @@ static int code_of(const double *code, double x, double doubt, const int64_t *re
     return fabs(code[recorded[i]] - x) <= fabs(code[best] - x) + doubt ? (int)recorded[i] : best;
 }
 
-/* ---- one call ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- one call ---------------------------------------------------------------------------------------------------- */
 
 typedef struct state {
     double *x, *size; /* numbers, and the magnitudes that were added up */
@@ -132,23 +134,23 @@ typedef struct update {
 
 static const lb_tensor *written(const update *u, int which)
 {
-    return u->at->written[which] ? lb_call_tensor(u->frame.call, u->at->written[which]) : NULL;
+    return u->at->written[which] ? lb_frame_arg_tensor(u->frame.call, u->at->written[which]) : NULL;
 }
 
 static bool read_settings(const lb_call *call, const places *at, settings *s)
 {
-    const double step = lb_call_float(call, at->step, 1);
+    const double step = lb_frame_arg_float(call, at->step, 1);
     *s = (settings){.rule = call->args[0].tag == LB_OPERAND_STRING ? rule_of(call->args[0].string) : UNKNOWN,
-                    .beta1 = lb_call_float(call, at->beta1, 0),
-                    .beta2 = lb_call_float(call, at->beta1 + 1u, 0),
-                    .eps = lb_call_float(call, at->eps, 0),
-                    .decay = lb_call_float(call, at->decay, 0),
-                    .lr = lb_call_float(call, at->lr, 0),
-                    .scale = lb_call_float(call, at->scale, 1),
+                    .beta1 = lb_frame_arg_float(call, at->beta1, 0),
+                    .beta2 = lb_frame_arg_float(call, at->beta1 + 1u, 0),
+                    .eps = lb_frame_arg_float(call, at->eps, 0),
+                    .decay = lb_frame_arg_float(call, at->decay, 0),
+                    .lr = lb_frame_arg_float(call, at->lr, 0),
+                    .scale = lb_frame_arg_float(call, at->scale, 1),
                     .first = step == 1};
     s->correction1 = 1 - lb_pow(s->beta1, step);
     s->correction2 = __builtin_sqrt(1 - lb_pow(s->beta2, step));
-    return s->rule != UNKNOWN && !(at->most_norm && lb_call_float(call, at->most_norm, 0) > 0);
+    return s->rule != UNKNOWN && !(at->most_norm && lb_frame_arg_float(call, at->most_norm, 0) > 0);
 }
 
 static void read_state(update *u, int which)
@@ -267,7 +269,7 @@ static lb_status optimizer_run(lb_call *call, const places *at, bool twin)
     write_unchanged(&u, G, twin);
     if (at->coded)
         write_unchanged(&u, CODE_1, twin), write_unchanged(&u, CODE_2, twin);
-    else if (at->written[4] && lb_call_tensor(call, at->written[4]))
+    else if (at->written[4] && lb_frame_arg_tensor(call, at->written[4]))
         write_unchanged(&u, 4, twin);
     return lb_frame_end(&u.frame);
 }

@@ -1,11 +1,11 @@
 /* Group norm and batch norm with their backwards: norms whose weights belong to channels.
  *
- * Group norm's moments are torch's (welford.h); batch norm adds up in f64, as torch's CPU kernels do. What follows is evaluated in f64
- * and rounded once to the frame's type. */
-#include "channel_moments.h"
-#include "twin_grain.h"
-#include "schedule.h"
-#include "welford.h"
+ * Group norm's moments are torch's (welford.h); batch norm adds up in f64, as torch's CPU kernels do. What follows is
+ * evaluated in f64 and rounded once to the frame's type. */
+#include "kernel/channel_moments.h"
+#include "kernel/twin_grain.h"
+#include "orders/schedule.h"
+#include "orders/welford.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,11 +13,11 @@
 static bool wanted(const lb_call *call, uint32_t mask_arg, uint32_t r)
 {
     int64_t mask[3] = {1, 1, 1};
-    lb_call_ints(call, mask_arg, mask, 3);
+    lb_frame_arg_ints(call, mask_arg, mask, 3);
     return mask[r] && r < call->n_results && call->results[r].data;
 }
 
-/* ---- group norm ------------------------------------------------------------------------------------------------------- */
+/* ---- group norm -------------------------------------------------------------------------------------------------- */
 
 /* (samples, channels, spatial) in `groups` groups of channels. */
 typedef struct groups {
@@ -31,8 +31,8 @@ typedef struct groups {
 static bool groups_begin(groups *g, lb_call *call, const lb_tensor *in, uint32_t first)
 {
     g->frame = lb_frame_begin(call);
-    g->samples = lb_call_int(call, first, 1), g->channels = lb_call_int(call, first + 1, 1);
-    g->spatial = lb_call_int(call, first + 2, 1), g->groups = lb_call_int(call, first + 3, 1);
+    g->samples = lb_frame_arg_int(call, first, 1), g->channels = lb_frame_arg_int(call, first + 1, 1);
+    g->spatial = lb_frame_arg_int(call, first + 2, 1), g->groups = lb_frame_arg_int(call, first + 3, 1);
     if (g->groups < 1 || g->channels % g->groups || lb_tensor_numel(in) != g->samples * g->channels * g->spatial)
         lb_frame_fail(&g->frame, LB_ERR_INVALID, "groups do not divide the channels");
     g->width = lb_frame_ok(&g->frame) ? g->channels / g->groups : 1;
@@ -65,32 +65,34 @@ static lb_channel_moments twin_moments(const lb_frame *f, const void *x, int64_t
     return m;
 }
 
-/* What torch's CUDA kernel rounds to the dtype of 16-bit inputs besides the result (group_norm_kernel.cu): mean and 1/std, which many versions
- * read back so, and eps. As parts of a twin: `part` of each of those two, and how far eps moved in units of roundoff. Elsewhere 0. */
+/* What torch's CUDA kernel rounds to the dtype of 16-bit inputs besides the result (group_norm_kernel.cu): mean and
+ * 1/std, which many versions read back so, and eps. As parts of a twin: `part` of each of those two, and how far eps
+ * moved in units of roundoff. Elsewhere 0. */
 typedef struct narrow_statistics {
     double part, eps_off;
 } narrow_statistics;
 
 static narrow_statistics narrow_statistics_of(const lb_call *call, double eps)
 {
-    const lb_dtype dtype = lb_call_tensor(call, 0)->dtype;
+    const lb_dtype dtype = lb_frame_arg_tensor(call, 0)->dtype;
     if (!call->cuda || lb_dtype_bits(dtype) != 16) return (narrow_statistics){0};
     double rounded = eps;
     lb_round_to_grid_f64(&rounded, 1, dtype, NULL);
-    return (narrow_statistics){lb_twin_rounding(call, 0), fabs(rounded - eps) / lb_dtype_unit_roundoff(dtype)};
+    return (narrow_statistics){lb_frame_twin_rounding(call, 0), fabs(rounded - eps) / lb_dtype_unit_roundoff(dtype)};
 }
 
-/* Args: input, weight, bias, N, C, HxW, group, eps. Results: y = x a + b with a = rstd gamma, b = beta - a mean; mean, rstd. */
+/* Args: input, weight, bias, N, C, HxW, group, eps. Results: y = x a + b with a = rstd gamma, b = beta - a mean; mean,
+ * rstd. */
 static lb_status group_norm_run(lb_call *call, bool twin)
 {
     groups g;
-    if (!groups_begin(&g, call, lb_call_tensor(call, 0), 3)) return lb_frame_end(&g.frame);
+    if (!groups_begin(&g, call, lb_frame_arg_tensor(call, 0), 3)) return lb_frame_end(&g.frame);
     lb_frame *f = &g.frame;
     const void *gamma = lb_frame_input(f, 1), *beta = lb_frame_input(f, 2);
     int64_t count = g.samples * g.groups, n = g.width * g.spatial;
     void *y = lb_frame_output(f, 0, count * n), *means = lb_frame_output(f, 1, count),
          *rstds = lb_frame_output(f, 2, count);
-    double eps = lb_call_float(call, 7, 1e-5);
+    double eps = lb_frame_arg_float(call, 7, 1e-5);
     const narrow_statistics narrow = narrow_statistics_of(call, eps);
     for (int64_t i = 0; lb_frame_ok(f) && i < count; i++) {
         double mean, var, rstd, e = 0, kappa = 0, spread = 0;
@@ -139,8 +141,8 @@ typedef struct gradients {
     bool twin;
 } gradients;
 
-/* Per channel of a sample: ds = sum dy x, db = sum dy (of magnitudes for the twin). dx = a dy gamma + b x + c with the sums over the
- * group, b = (db mean - ds) a^3 / n, c = -b mean - db a / n. */
+/* Per channel of a sample: ds = sum dy x, db = sum dy (of magnitudes for the twin). dx = a dy gamma + b x + c with the
+ * sums over the group, b = (db mean - ds) a^3 / n, c = -b mean - db a / n. */
 static void group_backward(const groups *g, const gradients *to, int64_t i)
 {
     const lb_frame *f = &g->frame;
@@ -177,7 +179,7 @@ static void group_backward(const groups *g, const gradients *to, int64_t i)
 static lb_status group_norm_backward_run(lb_call *call, bool twin)
 {
     groups g;
-    if (!groups_begin(&g, call, lb_call_tensor(call, 1), 5)) return lb_frame_end(&g.frame);
+    if (!groups_begin(&g, call, lb_frame_arg_tensor(call, 1), 5)) return lb_frame_end(&g.frame);
     lb_frame *f = &g.frame;
     gradients to = {
         .dy = lb_frame_input(f, 0), .mean = lb_frame_input(f, 2), .rstd = lb_frame_input(f, 3), .twin = twin};
@@ -197,7 +199,7 @@ static lb_status group_norm_backward_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(group_norm_backward, group_norm_backward_run(call, twin))
 
-/* ---- batch norm ------------------------------------------------------------------------------------------------------- */
+/* ---- batch norm -------------------------------------------------------------------------------------------------- */
 
 /* Where its pieces stand in the schema; NONE: absent. */
 #define NONE 99
@@ -209,7 +211,7 @@ typedef struct batch_args {
 
 static bool trains(const lb_call *call, uint32_t at)
 {
-    return at == ALWAYS || (at != NONE && lb_call_int(call, at, 0));
+    return at == ALWAYS || (at != NONE && lb_frame_arg_int(call, at, 0));
 }
 
 /* Result r, if it is wanted and has a value for every channel. */
@@ -220,13 +222,15 @@ static void *per_channel(lb_channel_batch *b, uint32_t r)
     return there ? lb_frame_output(&b->frame, r, b->channels) : NULL;
 }
 
-/* How the running statistics go on. `coarse`: of the twin, whose terms torch rounds to the dtype of the statistics; 0: no twin. */
+/* How the running statistics go on. `coarse`: of the twin, whose terms torch rounds to the dtype of the statistics; 0:
+ * no twin. */
 typedef struct running {
     bool training, narrow; /* narrow: torch blends in f32 */
     double momentum, coarse;
 } running;
 
-/* Torch's CPU kernel (ATen/native/Normalization.cpp) takes the momentum in f32, and so 1 - momentum: of 0.99 that is off by 1e-6. */
+/* Torch's CPU kernel (ATen/native/Normalization.cpp) takes the momentum in f32, and so 1 - momentum: of 0.99 that is
+ * off by 1e-6. */
 static double blend_in_f32(float momentum, float value, float before)
 {
     const float from_batch = momentum * value, from_before = (1 - momentum) * before;
@@ -250,15 +254,15 @@ static void blend_running(const lb_frame *f, running how, void *out, const void 
 static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
 {
     lb_channel_batch b;
-    if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, 0))) return lb_frame_end(&b.frame);
+    if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, 0))) return lb_frame_end(&b.frame);
     lb_frame *f = &b.frame;
     const void *gamma = lb_frame_input(f, 1), *beta = lb_frame_input(f, 2), *mean = NULL, *var = NULL;
     if (at.running != NONE) mean = lb_frame_input(f, at.running), var = lb_frame_input(f, at.running + 1);
     bool training = trains(call, at.training);
-    const lb_tensor *stats = at.running != NONE ? lb_call_tensor(call, at.running) : NULL;
-    const running how = {training, stats && stats->dtype != LB_F64, lb_call_float(call, at.momentum, 0.1),
-                         twin ? lb_twin_scale(call, at.running) : 0};
-    double eps = lb_call_float(call, at.eps, 1e-5);
+    const lb_tensor *stats = at.running != NONE ? lb_frame_arg_tensor(call, at.running) : NULL;
+    const running how = {training, stats && stats->dtype != LB_F64, lb_frame_arg_float(call, at.momentum, 0.1),
+                         twin ? lb_frame_twin_scale(call, at.running) : 0};
+    double eps = lb_frame_arg_float(call, at.eps, 1e-5);
     if (!training && (!mean || !var)) lb_frame_fail(f, LB_ERR_INVALID, "no running statistics");
     void *y = lb_frame_output(f, 0, b.n * b.channels), *saved = per_channel(&b, 1), *inverse = per_channel(&b, 2);
     void *new_mean = per_channel(&b, at.updated), *new_var = per_channel(&b, at.updated + 1);
@@ -270,7 +274,7 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
         double unbiased = m.var * (double)b.n / (double)(b.n > 1 ? b.n - 1 : 1);
         if (saved && training) lb_frame_set(f, saved, c, twin ? m.e : m.mean);
         if (inverse && training)
-            lb_frame_set(f, inverse, c, twin ? invstd * (1 + m.kappa) * lb_twin_scale(call, 0) : invstd);
+            lb_frame_set(f, inverse, c, twin ? invstd * (1 + m.kappa) * lb_frame_twin_scale(call, 0) : invstd);
         blend_running(f, how, new_mean, mean, c, twin ? m.e : m.mean);
         blend_running(f, how, new_var, var, c, unbiased);
         double a = invstd * w, b_shift = shift - m.mean * a;
@@ -279,7 +283,7 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
             double x = lb_frame_get(f, b.x, lb_channel_place(&b, c, i));
             double size = fabs(a) * (fabs(x) + fabs(m.mean) + m.e + fabs(x - m.mean) * (1 + m.kappa)) + fabs(shift);
             lb_frame_set(f, y, lb_channel_place(&b, c, i),
-                         twin ? size * lb_twin_scale(call, 0) + lb_twin_grain(call, 0) : x * a + b_shift);
+                         twin ? size * lb_frame_twin_scale(call, 0) + lb_twin_grain(call, 0) : x * a + b_shift);
         }
     }
     return lb_frame_end(f);
@@ -299,15 +303,15 @@ typedef struct batch_backward_args {
 static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, bool twin)
 {
     lb_channel_batch b;
-    if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, at.input))) return lb_frame_end(&b.frame);
+    if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, at.input))) return lb_frame_end(&b.frame);
     lb_frame *f = &b.frame;
     bool training = trains(call, at.train);
     const void *dy = lb_frame_input(f, at.grad), *gamma = lb_frame_input(f, at.weight);
     const void *mean = lb_frame_input(f, training ? at.saved : at.running);
     const void *spread = lb_frame_input(f, (training ? at.saved : at.running) + 1);
     if (!mean || !spread) lb_frame_fail(f, LB_ERR_INVALID, "no saved statistics");
-    double eps = lb_call_float(call, at.eps, 1e-5), n = (double)b.n, coarse = twin ? lb_twin_scale(call, at.input) : 1,
-           grain = twin ? lb_twin_grain(call, at.input) : 0;
+    double eps = lb_frame_arg_float(call, at.eps, 1e-5), n = (double)b.n,
+           coarse = twin ? lb_frame_twin_scale(call, at.input) : 1, grain = twin ? lb_twin_grain(call, at.input) : 0;
     void *dx = wanted(call, at.mask, 0) ? lb_frame_output(f, 0, b.n * b.channels) : NULL;
     void *dgamma = wanted(call, at.mask, 1) ? lb_frame_output(f, 1, b.channels) : NULL;
     void *dbeta = wanted(call, at.mask, 2) ? lb_frame_output(f, 2, b.channels) : NULL;

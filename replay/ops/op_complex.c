@@ -1,14 +1,15 @@
-/* Complex numbers: see complex_rows.h. A complex tensor of n dimensions is one of reals that has another dimension of two at its end. */
-#include "complex_rows.h"
+/* Complex numbers: see complex_rows.h. A complex tensor of n dimensions is one of reals that has another dimension of
+ * two at its end. */
+#include "kernel/complex_rows.h"
 
-#include "elementary.h"
-#include "frame.h"
+#include "functions/elementary.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the ways -------------------------------------------------------------------------------------------------------------- */
+/* ---- the ways ---------------------------------------------------------------------------------------------------- */
 
 typedef struct number {
     double re, im;
@@ -19,8 +20,9 @@ typedef enum manner { MOVED, BY_PARTS, PRODUCTS, ITS_OWN } manner;
 
 static double absolute(number z);
 
-/* (a + bi)(c + di) as torch's scalar loops have it: the first product of each part is fused with the sum. Where elements lie side by
- * side torch's vectors round all four products. Source: torch's complex_rows.h and vec512_complex_float.h, and measured. */
+/* (a + bi)(c + di) as torch's scalar loops have it: the first product of each part is fused with the sum. Where
+ * elements lie side by side torch's vectors round all four products. Source: torch's complex_rows.h and
+ * vec512_complex_float.h, and measured. */
 static number times(number a, number b, bool wide)
 {
     if (wide) return (number){fma(a.re, b.re, -(a.im * b.im)), fma(a.re, b.im, a.im * b.re)};
@@ -136,7 +138,7 @@ bool lb_call_is_complex(const lb_call *call)
     return false;
 }
 
-lb_layout lb_layout_parts(const lb_layout *layout, lb_dtype dtype)
+lb_layout lb_complex_layout_parts(const lb_layout *layout, lb_dtype dtype)
 {
     lb_layout l = *layout;
     if (!lb_dtype_is_complex(dtype) || l.ndim == LB_MAX_DIMS) return l;
@@ -147,9 +149,10 @@ lb_layout lb_layout_parts(const lb_layout *layout, lb_dtype dtype)
     return l;
 }
 
-bool lb_tensor_parts(const lb_tensor *tensor, lb_tensor *parts)
+bool lb_complex_tensor_parts(const lb_tensor *tensor, lb_tensor *parts)
 {
-    *parts = (lb_tensor){tensor->data, lb_dtype_part(tensor->dtype), lb_layout_parts(&tensor->layout, tensor->dtype)};
+    *parts = (lb_tensor){tensor->data, lb_dtype_part(tensor->dtype),
+                         lb_complex_layout_parts(&tensor->layout, tensor->dtype)};
     return !lb_dtype_is_complex(tensor->dtype) || tensor->layout.ndim < LB_MAX_DIMS;
 }
 
@@ -158,7 +161,7 @@ static lb_status refuse(const lb_call *call)
     return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: not computed with complex numbers", call->row->name);
 }
 
-/* ---- by parts -------------------------------------------------------------------------------------------------------------- */
+/* ---- by parts ---------------------------------------------------------------------------------------------------- */
 
 /* Of a real tensor part 1 is zero; `zero` holds it. */
 static lb_tensor part_of(const lb_tensor *tensor, int part, const uint64_t *zero)
@@ -220,7 +223,8 @@ static lb_status by_parts(const lb_call *call, lb_kernel kernel)
     return LB_OK;
 }
 
-/* (A + iB)(C + iD) = AC - BD + i (AD + BC), of the factors that are args 0 and 1. `kernel` gives products, or the sums of their magnitudes. */
+/* (A + iB)(C + iD) = AC - BD + i (AD + BC), of the factors that are args 0 and 1. `kernel` gives products, or the sums
+ * of their magnitudes. */
 static lb_status products(const lb_call *call, lb_kernel kernel, bool twin)
 {
     static const uint64_t zero = 0;
@@ -264,7 +268,7 @@ static lb_status products(const lb_call *call, lb_kernel kernel, bool twin)
     return status;
 }
 
-/* ---- loops of our own ------------------------------------------------------------------------------------------------------ */
+/* ---- loops of our own -------------------------------------------------------------------------------------------- */
 
 /* |z| without overflow on the way. */
 static double absolute(number z)
@@ -350,7 +354,7 @@ static lb_status each(const lb_call *call, loop run)
     return LB_OK;
 }
 
-/* ---- the calls ------------------------------------------------------------------------------------------------------------- */
+/* ---- the calls --------------------------------------------------------------------------------------------------- */
 
 lb_status lb_row_run(const lb_call *call)
 {

@@ -1,11 +1,12 @@
-/* Composite ops: those that torch usually takes apart before they are seen, under inference_mode or from a compiled graph whole.
+/* Composite ops: those that torch usually takes apart before they are seen, under inference_mode or from a compiled
+ * graph whole.
  *
- * Each rewrites its arguments and calls the row it is made of, so that bits, bounds and schedules are that row's. A composite whose
- * pieces torch rounds to 16 bits in between has these roundings in its twin. Views that may copy (`reshape`, `to.dtype`) have a
- * kernel for the case that the recording found the result in memory of its own. */
-#include "elements.h"
-#include "frame.h"
-#include "row_call.h"
+ * Each rewrites its arguments and calls the row it is made of, so that bits, bounds and schedules are that row's. A
+ * composite whose pieces torch rounds to 16 bits in between has these roundings in its twin. Views that may copy
+ * (`reshape`, `to.dtype`) have a kernel for the case that the recording found the result in memory of its own. */
+#include "kernel/elements.h"
+#include "kernel/frame.h"
+#include "ops/row_call.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ static lb_status unsupported(lb_call *call, const char *what)
     return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: %s", call->row->name, what);
 }
 
-/* ---- the same op under another order of arguments ------------------------------------------------------------------- */
+/* ---- the same op under another order of arguments ---------------------------------------------------------------- */
 
 /* The first `n` arguments, the first result. */
 static lb_status forwarded(lb_call *call, const char *row, uint32_t n, uint32_t n_results, bool twin)
@@ -46,7 +47,7 @@ static lb_status log_sigmoid_run(lb_call *call, bool twin)
 /* input, num_groups, weight, bias, eps, cudnn_enabled */
 static lb_status group_norm_run(lb_call *call, bool twin)
 {
-    const lb_layout *l = &lb_call_tensor(call, 0)->layout;
+    const lb_layout *l = &lb_frame_arg_tensor(call, 0)->layout;
     if (l->ndim < 2) return unsupported(call, "an input without channels");
     int64_t spatial = 1;
     for (int d = 2; d < l->ndim; d++) spatial *= l->shape[d];
@@ -63,7 +64,7 @@ static lb_status group_norm_run(lb_call *call, bool twin)
 /* input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled */
 static lb_status batch_norm_run(lb_call *call, bool twin)
 {
-    if (lb_call_int(call, 5, 0) && lb_call_given(call, 3))
+    if (lb_frame_arg_int(call, 5, 0) && lb_frame_arg_given(call, 3))
         return unsupported(call, "running statistics that change unseen");
     return forwarded(call, "aten::native_batch_norm", 8, 3, twin);
 }
@@ -71,8 +72,8 @@ static lb_status batch_norm_run(lb_call *call, bool twin)
 /* self, dim, dtype. The input takes the result's dtype first; nothing is lost then unless that is narrower. */
 static lb_status softmax_of(lb_call *call, const char *row, bool twin)
 {
-    const lb_tensor *x = lb_call_tensor(call, 0);
-    if (lb_call_given(call, 2) && lb_dtype_is_float(x->dtype) &&
+    const lb_tensor *x = lb_frame_arg_tensor(call, 0);
+    if (lb_frame_arg_given(call, 2) && lb_dtype_is_float(x->dtype) &&
         lb_dtype_precision(call->results[0].dtype) < lb_dtype_precision(x->dtype))
         return unsupported(call, "an input that is rounded first");
     lb_row_call p = {.row = row,
@@ -92,11 +93,12 @@ static lb_status log_softmax_run(lb_call *call, bool twin)
     return softmax_of(call, "aten::_log_softmax", twin);
 }
 
-/* self, target, weight, reduction, ignore_index, label_smoothing: a log-softmax over the classes, then the likelihood. */
+/* self, target, weight, reduction, ignore_index, label_smoothing: a log-softmax over the classes, then the
+ * likelihood. */
 static lb_status cross_entropy_run(lb_call *call, bool twin)
 {
-    const lb_tensor *scores = lb_call_tensor(call, 0), *target = lb_call_tensor(call, 1);
-    if (lb_call_float(call, 5, 0) != 0 || lb_dtype_is_float(target->dtype))
+    const lb_tensor *scores = lb_frame_arg_tensor(call, 0), *target = lb_frame_arg_tensor(call, 1);
+    if (lb_frame_arg_float(call, 5, 0) != 0 || lb_dtype_is_float(target->dtype))
         return unsupported(call, "smoothed targets and targets that are probabilities");
     lb_tensor log = {.dtype = twin ? LB_F64 : call->results[0].dtype,
                      .layout = lb_layout_contiguous(scores->layout.ndim, scores->layout.shape)};
@@ -118,7 +120,7 @@ static lb_status cross_entropy_run(lb_call *call, bool twin)
     if (status == LB_OK) status = lb_row_call_run(call, &second, twin);
     double *y = call->results[0].data;
     for (int64_t i = 0; twin && status == LB_OK && i < lb_tensor_numel(&call->results[0]); i++)
-        y[i] *= lb_twin_scale(call, 0);
+        y[i] *= lb_frame_twin_scale(call, 0);
     free(log.data);
     return status;
 }
@@ -140,7 +142,7 @@ static lb_status selu_run(lb_call *call, bool twin)
 }
 static lb_status celu_run(lb_call *call, bool twin)
 {
-    return elu_of(call, lb_call_float(call, 1, 1), 1, 1 / lb_call_float(call, 1, 1), twin);
+    return elu_of(call, lb_frame_arg_float(call, 1, 1), 1, 1 / lb_frame_arg_float(call, 1, 1), twin);
 }
 static lb_status relu6(lb_call *call)
 {
@@ -175,8 +177,8 @@ static lb_status gelu_of(lb_call *call, const lb_tensor *x, lb_tensor y, bool tw
     return lb_row_call_run(call, &gelu, twin);
 }
 
-/* What gelu makes of the twin of its argument, which the result holds: at most its slope times that, and its own, whose row has twice as many
- * roundings. */
+/* What gelu makes of the twin of its argument, which the result holds: at most its slope times that, and its own, whose
+ * row has twice as many roundings. */
 static lb_status gelu_twin(lb_call *call)
 {
     const lb_tensor *y = &call->results[0];
@@ -190,7 +192,7 @@ static lb_status gelu_twin(lb_call *call)
     lb_status status = lb_row_call_run(call, &first, false);
     if (status == LB_OK) status = gelu_of(call, &product, of_gelu, true);
     for (int64_t i = 0; status == LB_OK && i < n; i++)
-        twin[i] = 1.13 * (twin[i] + lb_twin_rounding(call, 1) * fabs(x[i])) + 2 * own[i];
+        twin[i] = 1.13 * (twin[i] + lb_frame_twin_rounding(call, 1) * fabs(x[i])) + 2 * own[i];
     free(x);
     return status;
 }
@@ -198,13 +200,13 @@ static lb_status gelu_twin(lb_call *call)
 /* self, mat1, mat2, beta, alpha, use_gelu */
 static lb_status addmm_activation_run(lb_call *call, bool twin)
 {
-    const bool gelu = lb_call_int(call, 5, 0);
+    const bool gelu = lb_frame_arg_int(call, 5, 0);
     LB_TRY(forwarded(call, "aten::addmm", 5, 1, twin));
     if (twin) return gelu ? gelu_twin(call) : LB_OK;
     return gelu ? gelu_of(call, &call->results[0], call->results[0], false) : relu_of_result(call);
 }
 
-/* ---- convolutions ------------------------------------------------------------------------------------------------------ */
+/* ---- convolutions ------------------------------------------------------------------------------------------------ */
 
 /* Positions plus one; 0: absent. */
 typedef struct convolution_args {
@@ -229,7 +231,7 @@ static bool padding_of(const lb_call *call, const convolution_args *at, const lb
 {
     int64_t dilation[LB_MAX_DIMS];
     const bool same = call->args[at->padding - 1].string && !strcmp(call->args[at->padding - 1].string, "same");
-    const int n = lb_call_ints(call, at->dilation - 1u, dilation, LB_MAX_DIMS);
+    const int n = lb_frame_arg_ints(call, at->dilation - 1u, dilation, LB_MAX_DIMS);
     for (int d = 0; d < weight->ndim - 2; d++) {
         const int64_t total = same ? (n ? dilation[n == 1 ? 0 : d] : 1) * (weight->shape[d + 2] - 1) : 0;
         if (total % 2) return false;
@@ -242,9 +244,9 @@ static lb_status convolution_run(lb_call *call, const convolution_args *at, bool
 {
     static const double zeros[LB_MAX_DIMS];
     static const int64_t nothing[LB_MAX_DIMS];
-    const lb_tensor *weight = lb_call_tensor(call, 1);
+    const lb_tensor *weight = lb_frame_arg_tensor(call, 1);
     const int ndim = weight->layout.ndim;
-    const lb_tensor in = batched(lb_call_tensor(call, 0), ndim);
+    const lb_tensor in = batched(lb_frame_arg_tensor(call, 0), ndim);
     int64_t pads[LB_MAX_DIMS];
     lb_operand padding = lb_operand_arg(call, at->padding - 1u);
     if (padding.tag == LB_OPERAND_STRING) {
@@ -269,8 +271,8 @@ static lb_status convolution_run(lb_call *call, const convolution_args *at, bool
     return relu_of_result(call);
 }
 
-/* self, weight, z, alpha, bias, stride, padding, dilation, groups: relu(convolution + alpha z). Where the library has no fused kernel, torch
- * rounds the convolution and the sum to the result's dtype. */
+/* self, weight, z, alpha, bias, stride, padding, dilation, groups: relu(convolution + alpha z). Where the library has
+ * no fused kernel, torch rounds the convolution and the sum to the result's dtype. */
 static lb_status convolution_add_relu_run(lb_call *call, bool twin)
 {
     const lb_layout *shape = &call->results[0].layout;
@@ -278,10 +280,10 @@ static lb_status convolution_add_relu_run(lb_call *call, bool twin)
     lb_frame f = lb_frame_begin(call);
     lb_tensor sum = {.dtype = f.type, .layout = lb_layout_contiguous(shape->ndim, shape->shape)};
     sum.data = lb_frame_reals(&f, n);
-    const lb_tensor *z = lb_call_tensor(call, 2);
+    const lb_tensor *z = lb_frame_arg_tensor(call, 2);
     if (lb_tensor_numel(z) != n) lb_frame_fail(&f, LB_ERR_INVALID, "a sum of another size than the convolution");
     const void *added = lb_frame_tensor(&f, z);
-    const double alpha = lb_call_float(call, 3, 1), twice = 1 + 2 * lb_twin_rounding(call, 0);
+    const double alpha = lb_frame_arg_float(call, 3, 1), twice = 1 + 2 * lb_frame_twin_rounding(call, 0);
     void *y = lb_frame_output(&f, 0, n);
     lb_row_call p = {.row = "aten::conv2d",
                      .args = {lb_operand_arg(call, 0), lb_operand_arg(call, 1), lb_operand_arg(call, 4),
@@ -320,12 +322,12 @@ CONVOLUTION(thnn_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5))
 CONVOLUTION(dilated_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5), .dilation = AT(6))
 CONVOLUTION(depthwise_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5), .dilation = AT(6), .depthwise = true)
 
-/* ---- copies ------------------------------------------------------------------------------------------------------------ */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 /* The elements in row-major order, whatever both shapes are. */
 static lb_status copied(lb_call *call)
 {
-    const lb_tensor *from = lb_call_tensor(call, 0), *to = &call->results[0];
+    const lb_tensor *from = lb_frame_arg_tensor(call, 0), *to = &call->results[0];
     lb_frame f = lb_frame_begin(call);
     const int64_t n = lb_tensor_numel(to);
     const void *x = lb_frame_bytes(&f, from);
@@ -341,7 +343,7 @@ static lb_status copied(lb_call *call)
 static lb_status one_hot(lb_call *call)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *index = lb_call_tensor(call, 0), *out = &call->results[0];
+    const lb_tensor *index = lb_frame_arg_tensor(call, 0), *out = &call->results[0];
     const int64_t n = lb_tensor_numel(index), classes = n ? lb_tensor_numel(out) / n : 0;
     const int64_t *at = lb_frame_integers(&f, index);
     int64_t *y = lb_frame_output_integers(&f, 0, n * classes);
@@ -355,7 +357,7 @@ static lb_status one_hot(lb_call *call)
     return lb_frame_end(&f);
 }
 
-/* ---- rows -------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 #define COMPOSITE(ID) LB_WITH_TWIN(ID, ID##_run(call, twin))
 COMPOSITE(layer_norm)

@@ -7,11 +7,12 @@
  *      scatter  B = image(W' S)       transposed forward; backward to the input
  *      weight   W = S col(B)'         backward to the weight, summed over samples
  *
- * col(B) has a row for each (channel, kernel element) and a column for each position. Sums are fma chains over (channel, kernel
- * element), over positions for the weight; image() adds kernel elements in order. The bias is added last. */
-#include "frame.h"
-#include "product.h"
-#include "schedule.h"
+ * col(B) has a row for each (channel, kernel element) and a column for each position. Sums are fma chains over
+ * (channel, kernel element), over positions for the weight; image() adds kernel elements in order. The bias is added
+ * last. */
+#include "kernel/frame.h"
+#include "kernel/product.h"
+#include "orders/schedule.h"
 
 #include <math.h>
 #include <string.h>
@@ -29,7 +30,7 @@ typedef struct convolution {
 static void space_arg(const lb_call *call, uint32_t i, int dims, int64_t otherwise, int64_t *out)
 {
     int64_t numbers[SPACE];
-    int n = lb_call_ints(call, i, numbers, SPACE);
+    int n = lb_frame_arg_ints(call, i, numbers, SPACE);
     for (int d = 0; d < SPACE; d++) {
         int own = d - (SPACE - dims);
         out[d] = own < 0 || !n ? otherwise : numbers[n == 1 ? 0 : own < n ? own : n - 1];
@@ -49,7 +50,7 @@ static bool convolution_begin(convolution *c, lb_call *call, const lb_tensor *sm
     space_arg(call, first, dims, 1, c->stride);
     space_arg(call, first + 1, dims, 0, c->padding);
     space_arg(call, first + 2, dims, 1, c->dilation);
-    c->groups = lb_call_int(call, first + 5, 1);
+    c->groups = lb_frame_arg_int(call, first + 5, 1);
     c->samples = small->layout.shape[0];
     c->taps = c->positions = c->pixels = 1;
     for (int d = 0; d < SPACE; d++) {
@@ -68,8 +69,8 @@ static bool convolution_begin(convolution *c, lb_call *call, const lb_tensor *sm
     return true;
 }
 
-/* Calls for each run of positions along the last dimension: col elements at..at+n belong to pixels from, from + stride, …; what
- * lies in the padding is skipped. */
+/* Calls for each run of positions along the last dimension: col elements at..at+n belong to pixels from, from + stride,
+ * …; what lies in the padding is skipped. */
 typedef void (*run_visitor)(void *context, int64_t at, int64_t pixel, int64_t stride, int64_t n);
 
 static void each_run(const convolution *c, run_visitor visit, void *context)
@@ -213,15 +214,16 @@ static char *reals(lb_frame *f, const lb_tensor *tensor, bool twin)
 /* Args: input, weight, bias, stride, padding, dilation, transposed, output_padding, groups. */
 static lb_status forward(lb_call *call, bool twin)
 {
-    const lb_tensor *in = lb_call_tensor(call, 0), *weight = lb_call_tensor(call, 1), *out = &call->results[0];
-    bool transposed = lb_call_int(call, 6, 0);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0), *weight = lb_frame_arg_tensor(call, 1),
+                    *out = &call->results[0];
+    bool transposed = lb_frame_arg_int(call, 6, 0);
     convolution c;
     if (!convolution_begin(&c, call, transposed ? in : out, transposed ? out : in, weight, 3))
         return lb_frame_end(&c.frame);
     lb_frame *f = &c.frame;
     images x = {.weight = reals(f, weight, twin)};
     char *from = reals(f, in, twin), *to = lb_frame_output(f, 0, lb_tensor_numel(out));
-    const void *bias = lb_call_tensor(call, 2) ? reals(f, lb_call_tensor(call, 2), twin) : NULL;
+    const void *bias = lb_frame_arg_tensor(call, 2) ? reals(f, lb_frame_arg_tensor(call, 2), twin) : NULL;
     x.small = transposed ? from : to, x.big = transposed ? to : from;
     run(&c, transposed ? SCATTER : GATHER, &x);
     int64_t channels = out->layout.shape[1], size = transposed ? c.pixels : c.positions;
@@ -252,9 +254,9 @@ static void bias_gradient(convolution *c, const char *dy, int64_t channels, int6
         for (int64_t n = 0; n < c->samples; n++) {
             int64_t at = (n * channels + k) * positions;
             if (c->frame.wide)
-                wide += lb_sum_f64(method->schedule, (const double *)dy + at, positions, method->accumulate);
+                wide += lb_schedule_sum_f64(method->schedule, (const double *)dy + at, positions, method->accumulate);
             else
-                narrow += lb_sum_f32(method->schedule, (const float *)dy + at, positions, method->accumulate);
+                narrow += lb_schedule_sum_f32(method->schedule, (const float *)dy + at, positions, method->accumulate);
         }
         if (c->frame.wide)
             ((double *)out)[k] = wide;
@@ -263,11 +265,13 @@ static void bias_gradient(convolution *c, const char *dy, int64_t channels, int6
     }
 }
 
-/* Args: grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask. */
+/* Args: grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups,
+ * output_mask. */
 static lb_status backward(lb_call *call, bool twin)
 {
-    const lb_tensor *grad = lb_call_tensor(call, 0), *in = lb_call_tensor(call, 1), *weight = lb_call_tensor(call, 2);
-    bool transposed = lb_call_int(call, 7, 0);
+    const lb_tensor *grad = lb_frame_arg_tensor(call, 0), *in = lb_frame_arg_tensor(call, 1),
+                    *weight = lb_frame_arg_tensor(call, 2);
+    bool transposed = lb_frame_arg_int(call, 7, 0);
     convolution c;
     if (!convolution_begin(&c, call, transposed ? in : grad, transposed ? grad : in, weight, 4))
         return lb_frame_end(&c.frame);

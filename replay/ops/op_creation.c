@@ -1,16 +1,17 @@
 /* Creation and copies: filling, casting, ranges. All bit-equal: the only rounding is the cast to the result's dtype. */
-#include "complex_rows.h"
-#include "frame.h"
-#include "pointwise.h"
+#include "kernel/complex_rows.h"
+#include "kernel/frame.h"
+#include "kernel/pointwise.h"
 
 #include <lastbit/statistics.h>
 
 #include <math.h>
 
-/* A cast to e4m3fn of a number beyond its range gives NaN in torch before 2.13, ±448 since then (c10/util/Float8_e4m3fn.h,
- * fp8e4m3fn_from_fp32_value), on every device. Where the recorded result has other NaNs than that rule gives, the other rule is tried: both are
- * right, and a number below 464, which rounds to 448, is neither's. It is taken where it gives as many NaNs as were recorded: in a trial, whose
- * numbers are others, what was recorded says nothing. */
+/* A cast to e4m3fn of a number beyond its range gives NaN in torch before 2.13, ±448 since then
+ * (c10/util/Float8_e4m3fn.h, fp8e4m3fn_from_fp32_value), on every device. Where the recorded result has other NaNs than
+ * that rule gives, the other rule is tried: both are right, and a number below 464, which rounds to 448, is neither's.
+ * It is taken where it gives as many NaNs as were recorded: in a trial, whose numbers are others, what was recorded
+ * says nothing. */
 static lb_status copy_of(lb_call *call, const lb_tensor *source)
 {
     lb_tensor *result = &call->results[0];
@@ -91,7 +92,7 @@ static lb_status arange_from(lb_call *call, const lb_operand *start, const lb_op
         int64_t ints[SERIES_CHUNK];
         for (size_t k = 0; k < count; k++) {
             if (integers)
-                ints[k] = WADD(first_i, WMUL(by_i, at + (int64_t)k));
+                ints[k] = LB_WADD(first_i, LB_WMUL(by_i, at + (int64_t)k));
             else
                 floats[k] = first + by * (double)(at + (int64_t)k);
         }
@@ -133,15 +134,15 @@ static lb_status eye(lb_call *call)
     return n > 0 ? lb_pointwise_fill(call, &diagonal, &one) : LB_OK;
 }
 
-/* Args: start, end, steps, dtype, …: from the start in the first half, from the end in the other, as torch has it. In 16 bits torch rounds
- * the step to that dtype; of integers, which are truncated, no bound holds. */
+/* Args: start, end, steps, dtype, …: from the start in the first half, from the end in the other, as torch has it. In
+ * 16 bits torch rounds the step to that dtype; of integers, which are truncated, no bound holds. */
 static lb_status linspace_run(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_dtype dtype = (lb_dtype)lb_call_int(call, 3, LB_F32);
+    const lb_dtype dtype = (lb_dtype)lb_frame_arg_int(call, 3, LB_F32);
     if (!lb_dtype_is_float(dtype)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a dtype that is no float");
     const int64_t n = call->results[0].data ? lb_tensor_numel(&call->results[0]) : 0;
-    const double start = lb_call_float(call, 0, 0), end = lb_call_float(call, 1, 0),
+    const double start = lb_frame_arg_float(call, 0, 0), end = lb_frame_arg_float(call, 1, 0),
                  step = n > 1 ? (end - start) / (double)(n - 1) : 0,
                  coarse = dtype == LB_BF16  ? 0x1p16
                           : dtype == LB_F16 ? 0x1p13
@@ -158,7 +159,8 @@ LB_WITH_TWIN(linspace, linspace_run(call, twin))
 /* Args: row, col, offset. Row and column of each element of a triangle, row by row. */
 static lb_status triangle_indices(lb_call *call, bool upper)
 {
-    const int64_t rows = lb_call_int(call, 0, 0), columns = lb_call_int(call, 1, 0), offset = lb_call_int(call, 2, 0);
+    const int64_t rows = lb_frame_arg_int(call, 0, 0), columns = lb_frame_arg_int(call, 1, 0),
+                  offset = lb_frame_arg_int(call, 2, 0);
     const lb_layout *out = &call->results[0].layout;
     lb_frame f = lb_frame_begin(call);
     const int64_t n = out->ndim == 2 ? out->shape[1] : 0;

@@ -1,10 +1,11 @@
-/* Custom ops of serving and training stacks, as their public definitions compute them: norms, gated activations, rotary embedding,
- * merged attention states, routers, and FSDP2's copies.
+/* Custom ops of serving and training stacks, as their public definitions compute them: norms, gated activations, rotary
+ * embedding, merged attention states, routers, and FSDP2's copies.
  *
- * Such ops come under many names, with their arguments in many orders, some returning their result, most writing it. A form says for
- * one name where each ingredient stands (positions plus one); one function per computation does the rest. Results are what the op
- * returns, then what it writes, in the order of its schema. All is evaluated in f64 and rounded once per result. The originals round
- * intermediate values to 16 bits in places that differ from version to version: twins admit two such roundings.
+ * Such ops come under many names, with their arguments in many orders, some returning their result, most writing it. A
+ * form says for one name where each ingredient stands (positions plus one); one function per computation does the rest.
+ * Results are what the op returns, then what it writes, in the order of its schema. All is evaluated in f64 and rounded
+ * once per result. The originals round intermediate values to 16 bits in places that differ from version to version:
+ * twins admit two such roundings.
  *
  * Names and schemas as registered in
  *      _C::, _moe_C::   vllm-project/vllm csrc/torch_bindings.cpp, csrc/moe/torch_bindings.cpp
@@ -14,10 +15,10 @@
  *      tex_ts::         NVIDIA/TransformerEngine transformer_engine/pytorch/csrc/ts_fp8_op.cpp
  *      fsdp::           pytorch/pytorch torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
  */
-#include "elementary.h"
-#include "expert_choice.h"
-#include "frame.h"
-#include "value_memory.h"
+#include "functions/elementary.h"
+#include "kernel/expert_choice.h"
+#include "kernel/frame.h"
+#include "kernel/value_memory.h"
 
 #include <math.h>
 #include <string.h>
@@ -40,12 +41,12 @@ typedef struct work {
 static work begin(lb_call *call, uint8_t x, bool twin)
 {
     work w = {.frame = lb_frame_begin(call), .twin = twin};
-    w.slack = twin ? 1 + 2 * lb_twin_rounding(call, x - 1u) : 1;
+    w.slack = twin ? 1 + 2 * lb_frame_twin_rounding(call, x - 1u) : 1;
     return w;
 }
 static const lb_tensor *at(const lb_call *call, uint8_t position)
 {
-    return position ? lb_call_tensor(call, position - 1u) : NULL;
+    return position ? lb_frame_arg_tensor(call, position - 1u) : NULL;
 }
 static double get(const work *w, const void *x, int64_t i)
 {
@@ -66,10 +67,11 @@ static lb_status refuse(work *w, const char *why)
     return lb_frame_end(&w->frame);
 }
 
-/* ---- norms -------------------------------------------------------------------------------------------------------------- */
+/* ---- norms ------------------------------------------------------------------------------------------------------- */
 
-/* y = h rsqrt(mean h² + eps) (one + weight), h = x + residual; result 1 is h where there is a residual. The mean is of h before it is
- * rounded to the residual's dtype in some versions, after it in others: with 16 bits the twin admits both. */
+/* y = h rsqrt(mean h² + eps) (one + weight), h = x + residual; result 1 is h where there is a residual. The mean is of
+ * h before it is rounded to the residual's dtype in some versions, after it in others: with 16 bits the twin admits
+ * both. */
 static lb_status norm(lb_call *call, const form *f, bool twin)
 {
     work w = begin(call, f->x, twin);
@@ -82,8 +84,8 @@ static lb_status norm(lb_call *call, const form *f, bool twin)
     const void *r = lb_frame_tensor(&w.frame, added), *g = lb_frame_tensor(&w.frame, gamma);
     void *y = lb_frame_output(&w.frame, 0, n), *sum = f->residual ? lb_frame_output(&w.frame, 1, n) : NULL;
     double *h = lb_frame_scratch(&w.frame, (size_t)size * sizeof *h);
-    const double eps = lb_call_float(call, f->eps - 1u, 1e-6),
-                 one = f->flag && lb_call_int(call, f->flag - 1u, 0) ? 1 : f->one;
+    const double eps = lb_frame_arg_float(call, f->eps - 1u, 1e-6),
+                 one = f->flag && lb_frame_arg_int(call, f->flag - 1u, 0) ? 1 : f->one;
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i += size) {
         double squares = 0;
         for (int64_t k = 0; k < size; k++) {
@@ -112,8 +114,8 @@ static lb_status layer(lb_call *call, const form *f, bool twin)
     const void *x = lb_frame_tensor(&w.frame, in), *g = lb_frame_tensor(&w.frame, gamma),
                *b = lb_frame_tensor(&w.frame, bias);
     void *y = lb_frame_output(&w.frame, 0, n);
-    const double eps = lb_call_float(call, f->eps - 1u, 1e-5),
-                 one = f->flag && lb_call_int(call, f->flag - 1u, 0) ? 1 : 0;
+    const double eps = lb_frame_arg_float(call, f->eps - 1u, 1e-5),
+                 one = f->flag && lb_frame_arg_int(call, f->flag - 1u, 0) ? 1 : 0;
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i += size) {
         double mean = 0, magnitude = 0, variance = 0, mixed = 0;
         for (int64_t k = i; k < i + size; k++)
@@ -134,7 +136,7 @@ static lb_status layer(lb_call *call, const form *f, bool twin)
     return lb_frame_end(&w.frame);
 }
 
-/* ---- gated activations ---------------------------------------------------------------------------------------------------- */
+/* ---- gated activations ------------------------------------------------------------------------------------------- */
 
 /* Without cancellation for the twin: |x| times the largest that the factor can be. */
 static double activated(gate kind, double x, bool twin)
@@ -152,10 +154,11 @@ static double activated(gate kind, double x, bool twin)
     return x;
 }
 
-/* GPT-OSS: gate and up are interleaved; min(g, limit) sigmoid(alpha g) (clamp(u, ±limit) + 1). Args: out, input, alpha, limit. */
+/* GPT-OSS: gate and up are interleaved; min(g, limit) sigmoid(alpha g) (clamp(u, ±limit) + 1). Args: out, input, alpha,
+ * limit. */
 static double gated_oai(const lb_call *call, double g, double u, bool twin)
 {
-    const double alpha = lb_call_float(call, 2, 1.702), limit = lb_call_float(call, 3, 7);
+    const double alpha = lb_frame_arg_float(call, 2, 1.702), limit = lb_frame_arg_float(call, 3, 7);
     g = g > limit ? limit : g;
     u = u > limit ? limit : u < -limit ? -limit : u;
     return twin ? fabs(g) * (fabs(u) + 1) : g * lb_sigmoid(alpha * g) * (u + 1);
@@ -194,7 +197,7 @@ static lb_status activation(lb_call *call, const form *f, bool twin)
     return lb_frame_end(&w.frame);
 }
 
-/* ---- rotary embedding ----------------------------------------------------------------------------------------------------- */
+/* ---- rotary embedding -------------------------------------------------------------------------------------------- */
 
 typedef struct rotation {
     const int64_t *positions;
@@ -227,11 +230,11 @@ static lb_status rotary(lb_call *call, const form *f, bool twin)
     work w = begin(call, f->x, twin);
     const lb_tensor *q = at(call, 2), *k = at(call, 3), *cache = at(call, 5), *positions = at(call, 1);
     rotation r = {.tokens = lb_tensor_numel(positions),
-                  .head = lb_call_int(call, 3, 0),
+                  .head = lb_frame_arg_int(call, 3, 0),
                   .size = last(cache),
-                  .neox = lb_call_int(call, 5, 1) != 0};
+                  .neox = lb_frame_arg_int(call, 5, 1) != 0};
     const int64_t n = lb_tensor_numel(q), n_key = k ? lb_tensor_numel(k) : 0;
-    if (lb_call_int(call, 6, 0) || lb_call_int(call, 7, 0))
+    if (lb_frame_arg_int(call, 6, 0) || lb_frame_arg_int(call, 7, 0))
         return refuse(&w, "offsets and inverse rotations are not computed");
     if (r.head < r.size || r.head < 1 || r.size % 2 || !r.tokens || n % (r.tokens * r.head) ||
         n_key % (r.tokens * r.head))
@@ -249,10 +252,11 @@ static lb_status rotary(lb_call *call, const form *f, bool twin)
     return lb_frame_end(&w.frame);
 }
 
-/* ---- attention states ----------------------------------------------------------------------------------------------------- */
+/* ---- attention states -------------------------------------------------------------------------------------------- */
 
-/* Two parts of one softmax(…) v, weighed by e^lse, or 2^lse where `flag` is set: values (tokens, heads, size), their log-sum-exps
- * (tokens, heads), or (heads, tokens) where `second` is set. x, residual: values; weight, lse: their log-sum-exps. */
+/* Two parts of one softmax(…) v, weighed by e^lse, or 2^lse where `flag` is set: values (tokens, heads, size), their
+ * log-sum-exps (tokens, heads), or (heads, tokens) where `second` is set. x, residual: values; weight, lse: their
+ * log-sum-exps. */
 static lb_status merge(lb_call *call, const form *f, bool twin)
 {
     work w = begin(call, f->x, twin);
@@ -264,7 +268,7 @@ static lb_status merge(lb_call *call, const form *f, bool twin)
     if (lb_tensor_numel(sa) != states || lb_tensor_numel(sb) != states)
         return refuse(&w, "log-sum-exps that are not one for a head of a token");
     for (uint32_t i = (uint32_t)f->lse; f->second && i < call->n_args; i++)
-        if (lb_call_given(call, i)) return refuse(&w, "scales and borders are not computed");
+        if (lb_frame_arg_given(call, i)) return refuse(&w, "scales and borders are not computed");
     const int64_t tokens = va->layout.shape[0], heads = va->layout.shape[1], size = va->layout.shape[2];
     const void *a = lb_frame_tensor(&w.frame, va), *b = lb_frame_tensor(&w.frame, vb);
     const void *la = lb_frame_tensor(&w.frame, sa), *lb = lb_frame_tensor(&w.frame, sb);
@@ -287,7 +291,7 @@ static lb_status merge(lb_call *call, const form *f, bool twin)
     return lb_frame_end(&w.frame);
 }
 
-/* ---- experts -------------------------------------------------------------------------------------------------------------- */
+/* ---- experts ----------------------------------------------------------------------------------------------------- */
 
 /* Results: weights, experts and (where `second`) the slots k * tokens + token. x: logits, flag: renormalize. */
 static lb_status router(lb_call *call, const form *f, bool twin)
@@ -296,10 +300,11 @@ static lb_status router(lb_call *call, const form *f, bool twin)
     const lb_tensor *in = at(call, f->x);
     const int64_t experts = last(in), tokens = experts ? lb_tensor_numel(in) / experts : 0, k = last(&call->results[0]);
     for (uint32_t i = f->flag; f->flag && i < call->n_args; i++) /* a soft cap, a bias */
-        if (lb_call_given(call, i) && (call->args[i].tag == LB_OPERAND_TENSOR || lb_call_float(call, i, 0) != 0))
+        if (lb_frame_arg_given(call, i) &&
+            (call->args[i].tag == LB_OPERAND_TENSOR || lb_frame_arg_float(call, i, 0) != 0))
             return refuse(&w, "soft caps and biases are not computed");
     if (k > experts || in->layout.ndim != 2) return refuse(&w, "more experts are chosen than there are");
-    const bool renormalize = f->flag && lb_call_int(call, f->flag - 1u, 0);
+    const bool renormalize = f->flag && lb_frame_arg_int(call, f->flag - 1u, 0);
     const void *x = lb_frame_tensor(&w.frame, in);
     void *weights = lb_frame_output(&w.frame, 0, tokens * k);
     int64_t *ids = lb_frame_output_integers(&w.frame, 1, tokens * k);
@@ -341,14 +346,15 @@ static lb_status expert_sum(lb_call *call, const form *f, bool twin)
     return lb_frame_end(&w.frame);
 }
 
-/* ---- FSDP2 ---------------------------------------------------------------------------------------------------------------- */
+/* ---- FSDP2 ------------------------------------------------------------------------------------------------------- */
 
 /* all_gather_output, sizes, dim; result i is piece i. */
 static lb_status split_copy(lb_call *call)
 {
-    const lb_tensor *in = lb_call_tensor(call, 0);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     int64_t sizes[1024], first = 0;
-    const int n = lb_call_ints(call, 1, sizes, 1024), dim = lb_wrap_dim(lb_call_int(call, 2, 0), in->layout.ndim);
+    const int n = lb_frame_arg_ints(call, 1, sizes, 1024),
+              dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 2, 0), in->layout.ndim);
     if (n != (int)call->n_results || dim < 0 || !in->layout.ndim)
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: more pieces than are counted", call->row->name);
     for (int i = 0; i < n; first += sizes[i++]) {
@@ -359,7 +365,7 @@ static lb_status split_copy(lb_call *call)
             return lb_fail(call->err, LB_ERR_INVALID, "%s: pieces beyond the end", call->row->name);
         if (lb_tensor_numel(&piece) != lb_tensor_numel(out))
             return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: a piece of another size", call->row->name);
-        if (out->data) lb_tensor_copy(out, &piece, call->method.cast);
+        if (out->data) lb_memory_tensor_copy(out, &piece, call->method.cast);
     }
     return LB_OK;
 }
@@ -372,14 +378,14 @@ static int64_t width_of_chunk(const lb_tensor *in, int64_t chunks)
     return rows ? (rows + chunks - 1) / chunks * (lb_tensor_numel(in) / rows) : 0;
 }
 
-/* tensors, dim, num_chunks: each is cut along dim 0 into equal chunks, the last padded with zeros; row c of the result is all chunks c,
- * one behind the other. */
+/* tensors, dim, num_chunks: each is cut along dim 0 into equal chunks, the last padded with zeros; row c of the result
+ * is all chunks c, one behind the other. */
 static lb_status chunk_cat(lb_call *call)
 {
     lb_tensor *out = &call->results[0];
-    const int64_t chunks = lb_call_int(call, 2, 1);
+    const int64_t chunks = lb_frame_arg_int(call, 2, 1);
     const lb_operand *list = &call->args[0];
-    if (lb_call_int(call, 1, 0) || list->tag != LB_OPERAND_TENSORS || out->layout.ndim != 2 || chunks < 1 ||
+    if (lb_frame_arg_int(call, 1, 0) || list->tag != LB_OPERAND_TENSORS || out->layout.ndim != 2 || chunks < 1 ||
         out->layout.shape[0] != chunks || out->layout.stride[1] != 1)
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: chunks along another dimension than 0", call->row->name);
     int64_t column = 0, width_of_all = 0;
@@ -397,7 +403,7 @@ static lb_status chunk_cat(lb_call *call)
             from.data = (char *)in->data + lb_dtype_bytes(in->dtype, (size_t)(first * in->layout.stride[0]));
             to.layout = lb_layout_contiguous(from.layout.ndim, from.layout.shape);
             to.data = (char *)out->data + lb_dtype_bytes(out->dtype, (size_t)(c * out->layout.stride[0] + column));
-            if (count) lb_tensor_copy(&to, &from, call->method.cast);
+            if (count) lb_memory_tensor_copy(&to, &from, call->method.cast);
             const size_t size = lb_dtype_bytes(out->dtype, 1);
             memset((char *)to.data + (size_t)(count * width) * size, 0, (size_t)((each - count) * width) * size);
         }
@@ -406,7 +412,7 @@ static lb_status chunk_cat(lb_call *call)
     return LB_OK;
 }
 
-/* ---- the names ------------------------------------------------------------------------------------------------------------ */
+/* ---- the names --------------------------------------------------------------------------------------------------- */
 
 #define AT(n) ((n) + 1)
 #define OP(RUN, ID, ...)                                                                                               \

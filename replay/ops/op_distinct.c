@@ -1,8 +1,8 @@
 /* Distinct elements, or slices along a dimension: unique, sorted or of what stands side by side.
  *
- * NaN counts as the greatest value and equals nothing, itself neither; -0 equals +0, and the first of equals is kept. Results have as many
- * elements as were recorded: another number is refused. */
-#include "frame.h"
+ * NaN counts as the greatest value and equals nothing, itself neither; -0 equals +0, and the first of equals is kept.
+ * Results have as many elements as were recorded: another number is refused. */
+#include "kernel/frame.h"
 
 #include <math.h>
 #include <string.h>
@@ -40,16 +40,16 @@ static int64_t *wanted(distinct *d, uint32_t result, int64_t most)
 
 static bool distinct_begin(distinct *d, lb_call *call, const distinct_args *at)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0);
-    const bool along = at->by_slices && at->dim != NONE && lb_call_given(call, at->dim);
-    const int dim = along ? lb_wrap_dim(lb_call_int(call, at->dim, 0), self->layout.ndim) : -1;
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0);
+    const bool along = at->by_slices && at->dim != NONE && lb_frame_arg_given(call, at->dim);
+    const int dim = along ? lb_frame_wrap_dim(lb_frame_arg_int(call, at->dim, 0), self->layout.ndim) : -1;
     *d = (distinct){.frame = lb_frame_begin(call), .integer = lb_dtype_is_integer(self->dtype)};
     if (along && (dim < 0 || self->layout.ndim < 1 || call->results[0].layout.ndim != self->layout.ndim)) {
         lb_frame_fail(&d->frame, LB_ERR_INVALID, "no such dimension");
         return false;
     }
-    const lb_tensor moved = along ? lb_tensor_dim_last(self, dim) : *self;
-    d->values = along ? lb_tensor_dim_last(&call->results[0], dim) : call->results[0];
+    const lb_tensor moved = along ? lb_frame_dim_last(self, dim) : *self;
+    d->values = along ? lb_frame_dim_last(&call->results[0], dim) : call->results[0];
     d->slices = along ? self->layout.shape[dim] : lb_tensor_numel(self);
     d->size = !along ? 1 : d->slices ? lb_tensor_numel(self) / d->slices : 0;
     d->kept = along ? call->results[0].layout.shape[dim] : lb_tensor_numel(&call->results[0]);

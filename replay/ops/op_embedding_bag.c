@@ -1,10 +1,11 @@
-/* Bags of embeddings: sums, means or maxima of the rows that indices select, with backwards; and the renormalisation of rows.
+/* Bags of embeddings: sums, means or maxima of the rows that indices select, with backwards; and the renormalisation of
+ * rows.
  *
- * Rows are added in order of the indices. Book-keeping results (the bag of every index, the sizes, the chosen rows) are taken as
- * recorded; devices fill them differently. Indices that equal padding_idx add nothing and do not count. */
-#include "elementary.h"
-#include "twin_grain.h"
-#include "frame.h"
+ * Rows are added in order of the indices. Book-keeping results (the bag of every index, the sizes, the chosen rows) are
+ * taken as recorded; devices fill them differently. Indices that equal padding_idx add nothing and do not count. */
+#include "functions/elementary.h"
+#include "kernel/twin_grain.h"
+#include "kernel/frame.h"
 
 #include <float.h>
 #include <math.h>
@@ -61,20 +62,21 @@ static void pool_bag(const lb_frame *f, const pooling *p, int64_t first, int64_t
         lb_frame_set(f, y, row * width + d, lb_frame_get(f, y, row * width + d) / (double)count);
 }
 
-/* Args: weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding_idx. */
+/* Args: weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
+ * padding_idx. */
 static lb_status bag_run(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *table = lb_call_tensor(call, 0), *offsets = lb_call_tensor(call, 2);
-    const int64_t n = lb_tensor_numel(lb_call_tensor(call, 1)),
+    const lb_tensor *table = lb_frame_arg_tensor(call, 0), *offsets = lb_frame_arg_tensor(call, 2);
+    const int64_t n = lb_tensor_numel(lb_frame_arg_tensor(call, 1)),
                   width = table->layout.ndim == 2 ? table->layout.shape[1] : 1;
-    const int64_t *index = lb_frame_integers(&f, lb_call_tensor(call, 1)), *start = lb_frame_integers(&f, offsets);
-    const int64_t bags = lb_tensor_numel(offsets) - (lb_call_int(call, 7, 0) ? 1 : 0);
+    const int64_t *index = lb_frame_integers(&f, lb_frame_arg_tensor(call, 1)), *start = lb_frame_integers(&f, offsets);
+    const int64_t bags = lb_tensor_numel(offsets) - (lb_frame_arg_int(call, 7, 0) ? 1 : 0);
     const pooling pool = {.weight = lb_frame_tensor(&f, table),
                           .scale = lb_frame_input(&f, 6),
                           .index = index,
-                          .padding = lb_call_int(call, 8, -1),
-                          .mode = lb_call_int(call, 4, 0),
+                          .padding = lb_frame_arg_int(call, 8, -1),
+                          .mode = lb_frame_arg_int(call, 4, 0),
                           .width = width,
                           .twin = twin};
     void *y = lb_frame_output(&f, 0, bags * width);
@@ -88,13 +90,13 @@ static lb_status bag_run(lb_call *call, bool twin)
         pool_bag(&f, &pool, start[b], last, y, b);
     }
     for (int64_t i = 0; twin && lb_frame_ok(&f) && i < bags * width; i++)
-        lb_frame_set(&f, y, i, fabs(lb_frame_get(&f, y, i)) * lb_twin_scale(call, 0) + lb_twin_grain(call, 0));
+        lb_frame_set(&f, y, i, fabs(lb_frame_get(&f, y, i)) * lb_frame_twin_scale(call, 0) + lb_twin_grain(call, 0));
     return lb_frame_end(&f);
 }
 
 LB_WITH_TWIN(bag, bag_run(call, twin))
 
-/* ---- backward --------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 typedef struct bags {
     lb_frame frame;
@@ -152,23 +154,24 @@ static lb_status backward_run(lb_call *call, const backward_args *at, bool twin)
 {
     bags b = {.frame = lb_frame_begin(call)};
     lb_frame *f = &b.frame;
-    const lb_tensor *grad = lb_call_tensor(call, 0), *index = lb_call_tensor(call, 1),
-                    *bag_of = lb_call_tensor(call, at->bag_of);
-    if (at->sparse && lb_call_int(call, at->sparse, 0)) lb_frame_fail(f, LB_ERR_UNSUPPORTED, "sparse gradients");
-    if (lb_call_int(call, at->by_frequency, 0)) /* torch 2.13 divides by other rows' counts on a CPU than on CUDA */
+    const lb_tensor *grad = lb_frame_arg_tensor(call, 0), *index = lb_frame_arg_tensor(call, 1),
+                    *bag_of = lb_frame_arg_tensor(call, at->bag_of);
+    if (at->sparse && lb_frame_arg_int(call, at->sparse, 0)) lb_frame_fail(f, LB_ERR_UNSUPPORTED, "sparse gradients");
+    if (lb_frame_arg_int(call, at->by_frequency,
+                         0)) /* torch 2.13 divides by other rows' counts on a CPU than on CUDA */
         lb_frame_fail(f, LB_ERR_UNSUPPORTED, "gradients scaled by frequency");
     b.n = lb_tensor_numel(index), b.count = grad->layout.shape[0], b.width = grad->layout.shape[1];
-    b.rows = lb_call_int(call, at->rows, 0), b.mode = lb_call_int(call, at->mode, 0),
-    b.padding = lb_call_int(call, at->padding, -1);
+    b.rows = lb_frame_arg_int(call, at->rows, 0), b.mode = lb_frame_arg_int(call, at->mode, 0),
+    b.padding = lb_frame_arg_int(call, at->padding, -1);
     b.index = lb_frame_integers(f, index), b.dy = lb_frame_tensor(f, grad), b.scale = lb_frame_input(f, at->weights);
     if (bag_of && lb_tensor_numel(bag_of) == b.n)
         b.bag_of = lb_frame_integers(f, bag_of);
     else if (at->offsets)
-        b.bag_of = bags_from_offsets(f, lb_call_tensor(call, at->offsets), b.n);
+        b.bag_of = bags_from_offsets(f, lb_frame_arg_tensor(call, at->offsets), b.n);
     else if (b.mode != MODE_MAX)
         lb_frame_fail(f, LB_ERR_UNSUPPORTED, "offsets are missing: it is unknown which index belongs to which bag");
-    b.size = lb_frame_integers(f, lb_call_tensor(call, at->size));
-    if (b.mode == MODE_MAX) b.chosen = lb_frame_integers(f, lb_call_tensor(call, at->chosen));
+    b.size = lb_frame_integers(f, lb_frame_arg_tensor(call, at->size));
+    if (b.mode == MODE_MAX) b.chosen = lb_frame_integers(f, lb_frame_arg_tensor(call, at->chosen));
     void *dw = lb_frame_output(f, 0, b.rows * b.width);
     if (!lb_frame_ok(f) || !rows_exist(f, b.index, b.n, b.rows)) return lb_frame_end(f);
     if (b.mode != MODE_MAX && !rows_exist(f, b.bag_of, b.n, b.count)) return lb_frame_end(f);
@@ -177,7 +180,7 @@ static lb_status backward_run(lb_call *call, const backward_args *at, bool twin)
     if (b.mode == MODE_MAX) add_chosen(&b, dw, twin);
     for (int64_t i = 0; b.mode != MODE_MAX && lb_frame_ok(f) && i < b.n; i++) add_row(&b, dw, i, twin);
     for (int64_t i = 0; twin && lb_frame_ok(f) && i < b.rows * b.width; i++)
-        lb_frame_set(f, dw, i, lb_frame_get(f, dw, i) * lb_twin_scale(call, 0) + lb_twin_grain(call, 0));
+        lb_frame_set(f, dw, i, lb_frame_get(f, dw, i) * lb_frame_twin_scale(call, 0) + lb_twin_grain(call, 0));
     return lb_frame_end(f);
 }
 
@@ -189,13 +192,14 @@ LB_WITH_TWIN(bag_backward, backward_run(call, &any_args, twin))
 static lb_status weights_backward_run(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *grad = lb_call_tensor(call, 0), *table = lb_call_tensor(call, 1),
-                    *bag_of = lb_call_tensor(call, 4);
-    const int64_t n = lb_tensor_numel(lb_call_tensor(call, 2)), width = table->layout.shape[1],
-                  padding = lb_call_int(call, 6, -1);
-    const int64_t *index = lb_frame_integers(&f, lb_call_tensor(call, 2));
-    const int64_t *bags = bag_of && lb_tensor_numel(bag_of) == n ? lb_frame_integers(&f, bag_of)
-                                                                 : bags_from_offsets(&f, lb_call_tensor(call, 3), n);
+    const lb_tensor *grad = lb_frame_arg_tensor(call, 0), *table = lb_frame_arg_tensor(call, 1),
+                    *bag_of = lb_frame_arg_tensor(call, 4);
+    const int64_t n = lb_tensor_numel(lb_frame_arg_tensor(call, 2)), width = table->layout.shape[1],
+                  padding = lb_frame_arg_int(call, 6, -1);
+    const int64_t *index = lb_frame_integers(&f, lb_frame_arg_tensor(call, 2));
+    const int64_t *bags = bag_of && lb_tensor_numel(bag_of) == n
+                              ? lb_frame_integers(&f, bag_of)
+                              : bags_from_offsets(&f, lb_frame_arg_tensor(call, 3), n);
     const void *dy = lb_frame_tensor(&f, grad), *weight = lb_frame_tensor(&f, table);
     void *y = lb_frame_output(&f, 0, n);
     if (lb_frame_ok(&f) && rows_exist(&f, index, n, table->layout.shape[0]))
@@ -207,24 +211,25 @@ static lb_status weights_backward_run(lb_call *call, bool twin)
                          b = lb_frame_get(&f, weight, index[i] * width + d);
             sum = add_product(&f, sum, twin ? fabs(a) : a, twin ? fabs(b) : b);
         }
-        lb_frame_set(&f, y, i, twin ? sum * lb_twin_scale(call, 0) + lb_twin_grain(call, 0) : sum);
+        lb_frame_set(&f, y, i, twin ? sum * lb_frame_twin_scale(call, 0) + lb_twin_grain(call, 0) : sum);
     }
     return lb_frame_end(&f);
 }
 
 LB_WITH_TWIN(weights_backward, weights_backward_run(call, twin))
 
-/* ---- renormalisation --------------------------------------------------------------------------------------------------- */
+/* ---- renormalisation --------------------------------------------------------------------------------------------- */
 
-/* Args: self, indices, max_norm, norm_type. Rows that indices name and whose norm exceeds max_norm are scaled down to it, once. */
+/* Args: self, indices, max_norm, norm_type. Rows that indices name and whose norm exceeds max_norm are scaled down to
+ * it, once. */
 static lb_status renorm_run(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *table = lb_call_tensor(call, 0);
+    const lb_tensor *table = lb_frame_arg_tensor(call, 0);
     const int64_t rows = table->layout.shape[0], width = rows ? lb_tensor_numel(table) / rows : 0,
-                  n = lb_tensor_numel(lb_call_tensor(call, 1));
-    const int64_t *index = lb_frame_integers(&f, lb_call_tensor(call, 1));
-    const double most = lb_call_float(call, 2, 1), p = lb_call_float(call, 3, 2);
+                  n = lb_tensor_numel(lb_frame_arg_tensor(call, 1));
+    const int64_t *index = lb_frame_integers(&f, lb_frame_arg_tensor(call, 1));
+    const double most = lb_frame_arg_float(call, 2, 1), p = lb_frame_arg_float(call, 3, 2);
     const void *x = lb_frame_tensor(&f, table);
     void *y = lb_frame_output(&f, 0, rows * width);
     if (!lb_frame_ok(&f) || !rows_exist(&f, index, n, rows)) return lb_frame_end(&f);
@@ -235,11 +240,12 @@ static lb_status renorm_run(lb_call *call, bool twin)
         for (int64_t d = index[k] * width; d < (index[k] + 1) * width; d++)
             sum += p == 2 ? lb_frame_get(&f, x, d) * lb_frame_get(&f, x, d) : lb_pow(fabs(lb_frame_get(&f, x, d)), p);
         const double norm = p == 2 ? sqrt(sum) : lb_pow(sum, 1 / p);
-        /* torch keeps the norm in the table's dtype: an infinite one makes the row 0. A finite twin of this size says nothing (bound.c). */
+        /* torch keeps the norm in the table's dtype: an infinite one makes the row 0. A finite twin of this size says
+         * nothing (bound.c). */
         const bool overflows = table->dtype != LB_F64 && (sum > FLT_MAX || norm > lb_dtype_max_finite(table->dtype));
         for (int64_t d = index[k] * width; norm > most && d < (index[k] + 1) * width; d++) {
             const double v = lb_frame_get(&f, x, d) * (most / (norm + 1e-7));
-            const double said = overflows ? 0x1p128 : fabs(v) * lb_twin_scale(call, 0) + lb_twin_grain(call, 0);
+            const double said = overflows ? 0x1p128 : fabs(v) * lb_frame_twin_scale(call, 0) + lb_twin_grain(call, 0);
             lb_frame_set(&f, y, d, twin ? said : v);
         }
     }

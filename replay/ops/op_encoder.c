@@ -1,20 +1,24 @@
-/* Multi-head attention and a whole encoder layer, which nn.MultiheadAttention and nn.TransformerEncoderLayer run as one op in evaluation.
+/* Multi-head attention and a whole encoder layer, which nn.MultiheadAttention and nn.TransformerEncoderLayer run as one
+ * op in evaluation.
  *
- *      attention   q, k, v = x W + b, q / sqrt(size);  p = softmax(q k') under the mask;  y = (p v) W + b, and p by head or on average
- *      layer       x + attention(x) and then x + f(x W + b) W + b, f gelu or relu, with a layer norm behind either sum or in front
+ *      attention   q, k, v = x W + b, q / sqrt(size);  p = softmax(q k') under the mask;  y = (p v) W + b, and p by
+ *                  head or on average
+ *      layer       x + attention(x) and then x + f(x W + b) W + b, f gelu or relu, with a layer norm behind either sum
+ *                  or in front
  *
- * Each is a chain of rows, whose results are held in the result's dtype as torch's CPU kernels hold them; in f64 it is the exact value. The
- * twin runs the chain in f64 with the error of every number beside it: in parts of what the row's bound multiplies its twin with, to first
- * order, but for softmax, where errors are those of exponents. CUDA may leave roundings to 16 bits out, and takes gelu's tanh form.
- * Source: pytorch/pytorch aten/src/ATen/native/transformers/attention.cpp, transformer.cpp, aten/src/ATen/native/cuda/Blas.cpp. */
-#include "row_chain.h"
-#include "value_memory.h"
+ * Each is a chain of rows, whose results are held in the result's dtype as torch's CPU kernels hold them; in f64 it is
+ * the exact value. The twin runs the chain in f64 with the error of every number beside it: in parts of what the row's
+ * bound multiplies its twin with, to first order, but for softmax, where errors are those of exponents. CUDA may leave
+ * roundings to 16 bits out, and takes gelu's tanh form. Source: pytorch/pytorch
+ * aten/src/ATen/native/transformers/attention.cpp, transformer.cpp, aten/src/ATen/native/cuda/Blas.cpp. */
+#include "ops/row_chain.h"
+#include "kernel/value_memory.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- attention ---------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 typedef struct attention {
     const lb_tensor *qkv_weight, *qkv_bias, *weight, *bias;
@@ -32,17 +36,18 @@ static bool is_vector(const lb_tensor *t, int64_t size)
     return t && t->layout.ndim == 1 && t->layout.shape[0] == size;
 }
 
-/* From arg `first` on: embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias; the mask and its type stand apart. */
+/* From arg `first` on: embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias; the mask and its type stand
+ * apart. */
 static bool attention_of(attention *a, const lb_call *call, uint32_t first, uint32_t mask, uint32_t mask_type)
 {
-    const lb_tensor *x = lb_call_tensor(call, 0);
-    *a = (attention){.qkv_weight = lb_call_tensor(call, first + 2),
-                     .qkv_bias = lb_call_tensor(call, first + 3),
-                     .weight = lb_call_tensor(call, first + 4),
-                     .bias = lb_call_tensor(call, first + 5),
+    const lb_tensor *x = lb_frame_arg_tensor(call, 0);
+    *a = (attention){.qkv_weight = lb_frame_arg_tensor(call, first + 2),
+                     .qkv_bias = lb_frame_arg_tensor(call, first + 3),
+                     .weight = lb_frame_arg_tensor(call, first + 4),
+                     .bias = lb_frame_arg_tensor(call, first + 5),
                      .mask = lb_operand_arg(call, mask),
                      .mask_type = lb_operand_arg(call, mask_type),
-                     .heads = lb_call_int(call, first + 1, 1)};
+                     .heads = lb_frame_arg_int(call, first + 1, 1)};
     if (x->layout.ndim != 3 || a->heads < 1 || x->layout.shape[2] % a->heads) return false;
     const int64_t width = x->layout.shape[2];
     a->batch = x->layout.shape[0], a->tokens = x->layout.shape[1], a->size = width / a->heads;
@@ -90,8 +95,8 @@ static void split_heads(lb_row_chain *c, const attention *a, const lb_row_chain_
     }
 }
 
-/* How far p = exp(log_p) can move when its exponent is off by d, and all are by `mean` on average. Where they are off by much, the sum can also
- * grow to `grown`, by keys that p all but leaves out. */
+/* How far p = exp(log_p) can move when its exponent is off by d, and all are by `mean` on average. Where they are off
+ * by much, the sum can also grow to `grown`, by keys that p all but leaves out. */
 static double softmax_error(double p, double log_p, double d, double mean, double grown)
 {
     const double up = d + mean < 1 ? p * expm1(d + mean) : exp(fmin(0, log_p + d + mean));
@@ -164,7 +169,7 @@ static lb_row_chain_number attend(lb_row_chain *c, const attention *a, const lb_
     return lb_row_chain_linear(c, &all, a->weight, a->bias);
 }
 
-/* ---- results ------------------------------------------------------------------------------------------------------------ */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 static bool is_wanted(const lb_call *call, uint32_t r)
 {
@@ -182,7 +187,7 @@ static void put(lb_row_chain *c, uint32_t r, const lb_row_chain_number *x)
     }
     lb_tensor from = c->twin ? lb_row_chain_mixed(c, x, lb_row_chain_roundings(c, 1), 1) : x->value;
     from.layout = lb_layout_contiguous(to->layout.ndim, to->layout.shape);
-    if (lb_row_chain_ok(c)) lb_tensor_copy(to, &from, NULL);
+    if (lb_row_chain_ok(c)) lb_memory_tensor_copy(to, &from, NULL);
 }
 
 /* p summed over heads, divided by their number. */
@@ -219,52 +224,54 @@ static bool same_shape(const lb_tensor *a, const lb_tensor *b)
     return same;
 }
 
-/* Args: query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, need_weights, average_attn_weights,
- * mask_type. */
+/* Args: query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, need_weights,
+ * average_attn_weights, mask_type. */
 static lb_status attention_run(lb_call *call, bool twin)
 {
     lb_row_chain c = lb_row_chain_begin(call, twin);
     attention a;
-    const lb_tensor *x = lb_call_tensor(call, 0);
-    if (!attention_of(&a, call, 3, 9, 12) || !same_shape(x, lb_call_tensor(call, 1)) ||
-        !same_shape(x, lb_call_tensor(call, 2)))
+    const lb_tensor *x = lb_frame_arg_tensor(call, 0);
+    if (!attention_of(&a, call, 3, 9, 12) || !same_shape(x, lb_frame_arg_tensor(call, 1)) ||
+        !same_shape(x, lb_frame_arg_tensor(call, 2)))
         return lb_row_chain_refuse(&c, "query, key, value and weights that do not fit each other");
     lb_row_chain_number in[3], p;
-    for (uint32_t i = 0; i < 3; i++) in[i] = lb_row_chain_number_from(&c, lb_call_tensor(call, i));
+    for (uint32_t i = 0; i < 3; i++) in[i] = lb_row_chain_number_from(&c, lb_frame_arg_tensor(call, i));
     const lb_row_chain_number y = attend(&c, &a, in, &p);
     put(&c, 0, &y);
-    if (lb_call_int(call, 10, 1) && lb_call_int(call, 11, 1) && is_wanted(call, 1)) p = averaged(&c, &a, &p);
+    if (lb_frame_arg_int(call, 10, 1) && lb_frame_arg_int(call, 11, 1) && is_wanted(call, 1)) p = averaged(&c, &a, &p);
     put(&c, 1, &p);
     return lb_row_chain_end(&c);
 }
 
-/* ---- an encoder layer --------------------------------------------------------------------------------------------------- */
+/* ---- an encoder layer -------------------------------------------------------------------------------------------- */
 
 enum encoder_args { GELU = 7, NORM_FIRST = 8, EPS = 9, NORM_1 = 10, NORM_2 = 12, FEED_1 = 14, FEED_2 = 16 };
 
 static lb_row_chain_number norm_at(lb_row_chain *c, const lb_row_chain_number *x, uint32_t weight)
 {
-    return lb_row_chain_norm(c, x, lb_call_tensor(c->call, weight), lb_call_tensor(c->call, weight + 1),
-                             lb_call_float(c->call, EPS, 1e-5));
+    return lb_row_chain_norm(c, x, lb_frame_arg_tensor(c->call, weight), lb_frame_arg_tensor(c->call, weight + 1),
+                             lb_frame_arg_float(c->call, EPS, 1e-5));
 }
 
 static lb_row_chain_number feed_forward(lb_row_chain *c, const lb_row_chain_number *x)
 {
     lb_row_chain_number y =
-        lb_row_chain_linear(c, x, lb_call_tensor(c->call, FEED_1), lb_call_tensor(c->call, FEED_1 + 1));
-    y = lb_row_chain_activated(c, &y, lb_call_int(c->call, GELU, 0));
-    return lb_row_chain_linear(c, &y, lb_call_tensor(c->call, FEED_2), lb_call_tensor(c->call, FEED_2 + 1));
+        lb_row_chain_linear(c, x, lb_frame_arg_tensor(c->call, FEED_1), lb_frame_arg_tensor(c->call, FEED_1 + 1));
+    y = lb_row_chain_activated(c, &y, lb_frame_arg_int(c->call, GELU, 0));
+    return lb_row_chain_linear(c, &y, lb_frame_arg_tensor(c->call, FEED_2), lb_frame_arg_tensor(c->call, FEED_2 + 1));
 }
 
 static bool layer_fits(const lb_call *call, int64_t width)
 {
-    const lb_tensor *up = lb_call_tensor(call, FEED_1);
+    const lb_tensor *up = lb_frame_arg_tensor(call, FEED_1);
     const int64_t inner = up && up->layout.ndim == 2 ? up->layout.shape[0] : 0;
-    return is_matrix(up, inner, width) && is_vector(lb_call_tensor(call, FEED_1 + 1), inner) &&
-           is_matrix(lb_call_tensor(call, FEED_2), width, inner) &&
-           is_vector(lb_call_tensor(call, FEED_2 + 1), width) && is_vector(lb_call_tensor(call, NORM_1), width) &&
-           is_vector(lb_call_tensor(call, NORM_1 + 1), width) && is_vector(lb_call_tensor(call, NORM_2), width) &&
-           is_vector(lb_call_tensor(call, NORM_2 + 1), width);
+    return is_matrix(up, inner, width) && is_vector(lb_frame_arg_tensor(call, FEED_1 + 1), inner) &&
+           is_matrix(lb_frame_arg_tensor(call, FEED_2), width, inner) &&
+           is_vector(lb_frame_arg_tensor(call, FEED_2 + 1), width) &&
+           is_vector(lb_frame_arg_tensor(call, NORM_1), width) &&
+           is_vector(lb_frame_arg_tensor(call, NORM_1 + 1), width) &&
+           is_vector(lb_frame_arg_tensor(call, NORM_2), width) &&
+           is_vector(lb_frame_arg_tensor(call, NORM_2 + 1), width);
 }
 
 /* Args: src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, and as above; mask, mask_type. */
@@ -274,8 +281,8 @@ static lb_status layer_run(lb_call *call, bool twin)
     attention a;
     if (!attention_of(&a, call, 1, 18, 19) || !layer_fits(call, a.heads * a.size))
         return lb_row_chain_refuse(&c, "an input and weights that do not fit each other");
-    const bool first = lb_call_int(call, NORM_FIRST, 0);
-    const lb_row_chain_number src = lb_row_chain_number_from(&c, lb_call_tensor(call, 0));
+    const bool first = lb_frame_arg_int(call, NORM_FIRST, 0);
+    const lb_row_chain_number src = lb_row_chain_number_from(&c, lb_frame_arg_tensor(call, 0));
     const lb_row_chain_number in = first ? norm_at(&c, &src, NORM_1) : src;
     lb_row_chain_number p, y = attend(&c, &a, (lb_row_chain_number[]){in, in, in}, &p);
     y = lb_row_chain_sum(&c, &y, &src);

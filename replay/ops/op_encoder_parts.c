@@ -1,19 +1,21 @@
-/* What torch's fused attention is made of besides products: heads with their biases, and softmax of what a mask leaves over.
+/* What torch's fused attention is made of besides products: heads with their biases, and softmax of what a mask leaves
+ * over.
  *
- *      _transform_bias_rescale_qkv   (batch, tokens, 3 heads size) to three of (batch, heads, tokens, size);  q = (q + bias) / sqrt(size)
+ *      _transform_bias_rescale_qkv   (batch, tokens, 3 heads size) to three of (batch, heads, tokens, size);  q = (q +
+ *                                    bias) / sqrt(size)
  *      _masked_softmax               softmax of what is not under the mask, 0 under it, NaN where all of a row is
  *      _masked_softmax_backward      dx = y (dy - sum y dy) over what is not under the mask, 0 under it
  *
- * With 16 bits torch rounds on its way: differences from the maximum, exponentials and the reciprocal of their sum, and in early versions q behind the
- * bias, the scale and their product, which the twin admits.
- * Sums are taken one after the other, of f32 in f64. Source: pytorch/pytorch aten/src/ATen/native/transformers/attention.cpp,
+ * With 16 bits torch rounds on its way: differences from the maximum, exponentials and the reciprocal of their sum, and
+ * in early versions q behind the bias, the scale and their product, which the twin admits. Sums are taken one after the
+ * other, of f32 in f64. Source: pytorch/pytorch aten/src/ATen/native/transformers/attention.cpp,
  * aten/src/ATen/native/SoftMax.cpp. */
-#include "elementary.h"
-#include "frame.h"
+#include "functions/elementary.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 
-/* ---- heads -------------------------------------------------------------------------------------------------------------- */
+/* ---- heads ------------------------------------------------------------------------------------------------------- */
 
 /* 1 / sqrt(size) as torch's CPU kernel has it; exact in f64. */
 static double rescale_of(int64_t size, const lb_frame *f)
@@ -28,7 +30,7 @@ static void put_heads(lb_frame *f, const lb_layout *in, int64_t heads, uint32_t 
     const void *x = lb_frame_input(f, 0), *bias = lb_frame_input(f, 1);
     void *y = lb_frame_output(f, part, batch * tokens * width);
     const double scale = part ? 1 : rescale_of(size, f), roundings = part ? 1 : 4;
-    const double slack = twin ? 1 + roundings * lb_twin_rounding(f->call, 0) : 1;
+    const double slack = twin ? 1 + roundings * lb_frame_twin_rounding(f->call, 0) : 1;
     for (int64_t i = 0; lb_frame_ok(f) && i < batch * tokens * width; i++) {
         const int64_t token = i / size % tokens, head = i / size / tokens % heads, b = i / size / tokens / heads;
         const int64_t column = (int64_t)part * width + head * size + i % size;
@@ -42,20 +44,21 @@ static void put_heads(lb_frame *f, const lb_layout *in, int64_t heads, uint32_t 
 static lb_status transform(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_layout *in = &lb_call_tensor(call, 0)->layout;
-    const int64_t heads = lb_call_int(call, 2, 1);
+    const lb_layout *in = &lb_frame_arg_tensor(call, 0)->layout;
+    const int64_t heads = lb_frame_arg_int(call, 2, 1);
     if (in->ndim != 3 || heads < 1 || in->shape[2] % (3 * heads) || call->n_results != 3 ||
-        lb_tensor_numel(lb_call_tensor(call, 1)) != in->shape[2])
+        lb_tensor_numel(lb_frame_arg_tensor(call, 1)) != in->shape[2])
         lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "an input that is not (batch, tokens, 3 heads size)");
     for (uint32_t part = 0; lb_frame_ok(&f) && part < 3; part++) put_heads(&f, in, heads, part, twin);
     return lb_frame_end(&f);
 }
 
-/* ---- softmax under a mask ----------------------------------------------------------------------------------------------- */
+/* ---- softmax under a mask ---------------------------------------------------------------------------------------- */
 
 enum mask_type { OF_TOKENS, OF_KEYS, OF_SCORES };
 
-/* The mask as a view of the input's shape. (queries, keys) of type 0 and (batch, keys) of type 1 are for (batch, heads, queries, keys). */
+/* The mask as a view of the input's shape. (queries, keys) of type 0 and (batch, keys) of type 1 are for (batch, heads,
+ * queries, keys). */
 static bool mask_as(lb_tensor *seen, const lb_tensor *mask, const lb_layout *in, int64_t type)
 {
     const lb_layout *m = &mask->layout;
@@ -95,16 +98,17 @@ typedef struct masked_form {
 
 static bool open_masked(masked_rows *r, lb_call *call, const masked_form *form)
 {
-    const lb_tensor *in = lb_call_tensor(call, 0), *mask = lb_call_tensor(call, form->mask);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0), *mask = lb_frame_arg_tensor(call, form->mask);
     const lb_dtype dtype = call->results[0].dtype;
-    *r = (masked_rows){.frame = lb_frame_begin(call), .slack = lb_twin_rounding(call, 0)};
+    *r = (masked_rows){.frame = lb_frame_begin(call), .slack = lb_frame_twin_rounding(call, 0)};
     r->unit = ((double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call)) *
               (in->dtype == LB_F64 ? 0x1p-53 : 0x1p-24);
     if (r->slack > 0)
-        r->least = r->slack / lb_twin_scale(call, 0) * 0x1p24 * lb_dtype_min_subnormal(lb_call_tensor(call, 0)->dtype);
+        r->least = r->slack / lb_frame_twin_scale(call, 0) * 0x1p24 *
+                   lb_dtype_min_subnormal(lb_frame_arg_tensor(call, 0)->dtype);
     r->rounds = dtype == LB_BF16 || dtype == LB_F16 ? dtype : LB_NO_DTYPE;
-    const int dim = lb_wrap_dim(lb_call_int(call, form->dim, -1), in->layout.ndim);
-    const int64_t type = form->type < 0 ? OF_SCORES : lb_call_int(call, (uint32_t)form->type, OF_SCORES);
+    const int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, form->dim, -1), in->layout.ndim);
+    const int64_t type = form->type < 0 ? OF_SCORES : lb_frame_arg_int(call, (uint32_t)form->type, OF_SCORES);
     lb_tensor seen;
     if (!form->two && !call->cuda && !lb_layout_is_contiguous(&in->layout)) {
         lb_frame_fail(&r->frame, LB_ERR_UNSUPPORTED,
@@ -115,18 +119,18 @@ static bool open_masked(masked_rows *r, lb_call *call, const masked_form *form)
         lb_frame_fail(&r->frame, LB_ERR_UNSUPPORTED, "a mask that is not as the scores, their queries or their keys");
         return false;
     }
-    if (form->two && lb_tensor_numel(lb_call_tensor(call, 1)) != lb_tensor_numel(in)) {
+    if (form->two && lb_tensor_numel(lb_frame_arg_tensor(call, 1)) != lb_tensor_numel(in)) {
         lb_frame_fail(&r->frame, LB_ERR_INVALID, "a softmax of another size");
         return false;
     }
-    const lb_tensor a = lb_tensor_dim_last(in, dim), hidden = lb_tensor_dim_last(&seen, dim);
+    const lb_tensor a = lb_frame_dim_last(in, dim), hidden = lb_frame_dim_last(&seen, dim);
     r->size = in->layout.shape[dim], r->count = r->size ? lb_tensor_numel(in) / r->size : 0;
     r->a = lb_frame_tensor(&r->frame, &a), r->hidden = lb_frame_tensor(&r->frame, &hidden);
     if (form->two) {
-        const lb_tensor b = lb_tensor_dim_last(lb_call_tensor(call, 1), dim);
+        const lb_tensor b = lb_frame_dim_last(lb_frame_arg_tensor(call, 1), dim);
         r->b = lb_frame_tensor(&r->frame, &b);
     }
-    r->result = lb_tensor_dim_last(&call->results[0], dim);
+    r->result = lb_frame_dim_last(&call->results[0], dim);
     r->y = lb_frame_output_view(&r->frame, &r->result, r->count * r->size);
     return lb_frame_ok(&r->frame);
 }

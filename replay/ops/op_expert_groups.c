@@ -4,12 +4,13 @@
  *      a group counts as much as its two best experts; only those of the best groups are chosen from
  *      weights are divided by their sum where that is asked for, and multiplied with a factor
  *
- * Schemas: vllm-project/vllm csrc/moe/torch_bindings.cpp; sgl-project/sglang sgl-kernel/csrc/common_extension.cc; NVIDIA/TensorRT-LLM
- * cpp/tensorrt_llm/thop/noAuxTcOp.cpp. Definitions: csrc/moe/grouped_topk_kernels.cu, sgl-kernel/csrc/moe/moe_fused_gate.cu. Scores of 16
- * bits are rounded in other places from version to version, which changes what is chosen: f32 alone is computed. */
-#include "elementary.h"
-#include "expert_choice.h"
-#include "frame.h"
+ * Schemas: vllm-project/vllm csrc/moe/torch_bindings.cpp; sgl-project/sglang sgl-kernel/csrc/common_extension.cc;
+ * NVIDIA/TensorRT-LLM cpp/tensorrt_llm/thop/noAuxTcOp.cpp. Definitions: csrc/moe/grouped_topk_kernels.cu,
+ * sgl-kernel/csrc/moe/moe_fused_gate.cu. Scores of 16 bits are rounded in other places from version to version, which
+ * changes what is chosen: f32 alone is computed. */
+#include "functions/elementary.h"
+#include "kernel/expert_choice.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 
@@ -29,11 +30,11 @@ typedef struct gate {
 
 static const lb_tensor *tensor_at(const lb_call *call, uint8_t position)
 {
-    return position ? lb_call_tensor(call, position - 1u) : NULL;
+    return position ? lb_frame_arg_tensor(call, position - 1u) : NULL;
 }
 static int64_t int_at(const lb_call *call, uint8_t position, int64_t otherwise)
 {
-    return position ? lb_call_int(call, position - 1u, otherwise) : otherwise;
+    return position ? lb_frame_arg_int(call, position - 1u, otherwise) : otherwise;
 }
 
 /* s of each expert of a token, and what it is chosen by: -inf outside the best groups. */
@@ -99,7 +100,7 @@ static lb_status choose(lb_call *call, const group_form *f)
     int64_t *best = lb_frame_scratch(&g.frame, (size_t)g.groups * sizeof *best);
     const bool divides = f->renormalizes || int_at(call, f->renormalize, 0);
     const double factor =
-        f->factor && (!f->on_output || int_at(call, f->on_output, 0)) ? lb_call_float(call, f->factor - 1u, 1) : 1;
+        f->factor && (!f->on_output || int_at(call, f->on_output, 0)) ? lb_frame_arg_float(call, f->factor - 1u, 1) : 1;
     for (int64_t t = 0; lb_frame_ok(&g.frame) && t < g.tokens; t++) {
         double total = f->floor;
         score(&g, t, s, s + g.experts, s + 2 * g.experts, best);

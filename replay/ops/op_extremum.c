@@ -1,22 +1,22 @@
 /* Extremes, their positions, products, any and all.
  *
- * Extremes do not depend on an order: a NaN wins, of equal elements the first (as torch on a CPU, for positions, too), or the one
- * whose position was recorded (tied_choice.h). */
-#include "fold.h"
-#include "tied_choice.h"
+ * Extremes do not depend on an order: a NaN wins, of equal elements the first (as torch on a CPU, for positions, too),
+ * or the one whose position was recorded (tied_choice.h). */
+#include "kernel/fold.h"
+#include "kernel/tied_choice.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
 #define IS_NAN(x) ((x) != (x))
-#define REAL_TEMPLATE "extremum_real.h"
-#include "real_template.h"
+#define REAL_TEMPLATE "ops/extremum_real.h"
+#include "functions/real_template.h"
 #undef IS_NAN
 #define REAL int64_t
 #define NAME(x) x##_i64
 #define IS_NAN(x) false
-#include "extremum_real.h"
+#include "ops/extremum_real.h"
 #undef REAL
 #undef NAME
 
@@ -26,7 +26,7 @@
 /* The dimensions that an int arg names; all when it is None. */
 static lb_fold fold_of(const lb_call *call, uint32_t dims_arg)
 {
-    const lb_tensor *in = lb_call_tensor(call, 0);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     return lb_fold_of(in, lb_fold_dims(call, dims_arg, in->layout.ndim));
 }
 
@@ -44,7 +44,7 @@ static bool extremes_begin(extremes *e, lb_call *call, uint32_t dims_arg)
 {
     e->frame = lb_frame_begin(call);
     e->fold = fold_of(call, dims_arg);
-    bool integer = lb_dtype_is_integer(lb_call_tensor(call, 0)->dtype);
+    bool integer = lb_dtype_is_integer(lb_frame_arg_tensor(call, 0)->dtype);
     e->type = integer ? I64 : e->frame.wide ? F64 : F32;
     e->x =
         integer ? (const void *)lb_frame_integers(&e->frame, &e->fold.view) : lb_frame_tensor(&e->frame, &e->fold.view);
@@ -175,7 +175,7 @@ static lb_status aminmax(lb_call *call)
     return extremum(call, 1, true, 1, -1);
 }
 
-/* ---- any, all ------------------------------------------------------------------------------------------------------ */
+/* ---- any, all ---------------------------------------------------------------------------------------------------- */
 
 static bool is_true(const extremes *e, int64_t i)
 {
@@ -187,7 +187,7 @@ static bool is_true(const extremes *e, int64_t i)
 static lb_status quantify(lb_call *call, uint32_t dims_arg, bool every)
 {
     extremes e = {.frame = lb_frame_begin(call), .fold = fold_of(call, dims_arg)};
-    bool integer = lb_dtype_is_integer(lb_call_tensor(call, 0)->dtype);
+    bool integer = lb_dtype_is_integer(lb_frame_arg_tensor(call, 0)->dtype);
     e.type = integer ? I64 : e.frame.wide ? F64 : F32;
     e.x = integer ? (const void *)lb_frame_integers(&e.frame, &e.fold.view) : lb_frame_tensor(&e.frame, &e.fold.view);
     int64_t *y = lb_frame_output_integers(&e.frame, 0, e.fold.results);
@@ -217,7 +217,7 @@ static lb_status all_dim(lb_call *call)
     return quantify(call, 1, true);
 }
 
-/* ---- products ------------------------------------------------------------------------------------------------------ */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 /* One factor after the other; products of 16-bit floats are rounded to them each time, as in torch. */
 static lb_status product(lb_call *call, uint32_t dims_arg)
@@ -252,14 +252,15 @@ static lb_status product(lb_call *call, uint32_t dims_arg)
     return lb_frame_end(&f);
 }
 
-/* |y|: relative errors of factors add up, and there is no cancellation. But a product on the way may underflow, in whatever order it is
- * taken, and what it loses is magnified by the other factors; or overflow, and then nothing is said. */
+/* |y|: relative errors of factors add up, and there is no cancellation. But a product on the way may underflow, in
+ * whatever order it is taken, and what it loses is magnified by the other factors; or overflow, and then nothing is
+ * said. */
 static lb_status product_twin(lb_call *call, uint32_t dims_arg)
 {
     lb_frame f = lb_frame_begin(call);
     lb_fold fold = fold_of(call, dims_arg);
     const lb_dtype dtype = fold.view.dtype, wide = dtype == LB_F64 ? LB_F64 : LB_F32;
-    const double *x = lb_frame_tensor(&f, &fold.view), scale = lb_twin_scale(call, 0);
+    const double *x = lb_frame_tensor(&f, &fold.view), scale = lb_frame_twin_scale(call, 0);
     double *y = lb_frame_output(&f, 0, fold.results);
     const double step = lb_dtype_is_float(dtype) ? lb_dtype_min_subnormal(dtype) : 0,
                  limit = lb_dtype_is_float(dtype) ? lb_dtype_max_finite(dtype) : FLT_MAX;

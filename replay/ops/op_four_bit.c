@@ -3,17 +3,18 @@
  *      scaled_fp4_quant        scale = e4m3(largest / 6 * input_scale), q = e2m1(x / (scale / input_scale))
  *      cutlass_scaled_fp4_mm   alpha * sum of q_a scale_a q_b scale_b, along both operands' rows
  *
- * Scales lie in rows, or in tiles of 128 rows by 4 scales, as the tensor cores of Blackwell read them, with zeros where a tile goes on
- * behind the last row or column:
+ * Scales lie in rows, or in tiles of 128 rows by 4 scales, as the tensor cores of Blackwell read them, with zeros where
+ * a tile goes on behind the last row or column:
  *
  *      tile (row / 128, scale / 4) → row % 32 → row % 128 / 32 → scale % 4
  *
- * Schemas: vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp, and csrc/torch_bindings.cpp of older versions; sgl-project/sglang
- * sgl-kernel/csrc/common_extension.cc. Definition: csrc/quantization/fp4/nvfp4_quant_kernels.cu, nvfp4_utils.cuh. The originals divide by
- * an approximate reciprocal (rcp.approx.ftz.f32, within 1 ulp), which may round an element the other way that lies on a border.
+ * Schemas: vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp, and csrc/torch_bindings.cpp of older versions;
+ * sgl-project/sglang sgl-kernel/csrc/common_extension.cc. Definition: csrc/quantization/fp4/nvfp4_quant_kernels.cu,
+ * nvfp4_utils.cuh. The originals divide by an approximate reciprocal (rcp.approx.ftz.f32, within 1 ulp), which may
+ * round an element the other way that lies on a border.
  */
-#include "frame.h"
-#include "value_memory.h"
+#include "kernel/frame.h"
+#include "kernel/value_memory.h"
 
 #include <math.h>
 #include <string.h>
@@ -51,7 +52,7 @@ static int64_t size_in_bytes(const lb_tensor *t)
     return t ? (int64_t)lb_dtype_bytes(t->dtype, (size_t)lb_tensor_numel(t)) : 0;
 }
 
-/* ---- the quantiser ------------------------------------------------------------------------------------------------------- */
+/* ---- the quantiser ----------------------------------------------------------------------------------------------- */
 
 /* `x`, `scale`: their args; `q`, `s`: results. */
 typedef struct fp4_form {
@@ -59,14 +60,14 @@ typedef struct fp4_form {
     bool tiled;
 } fp4_form;
 
-/* (input, input_scale, is_sf_swizzled_layout) gives both; older schemas write (output, input, output_scale, input_scale[, swizzled]), and
- * SGLang's says that it writes all four. */
+/* (input, input_scale, is_sf_swizzled_layout) gives both; older schemas write (output, input, output_scale,
+ * input_scale[, swizzled]), and SGLang's says that it writes all four. */
 static fp4_form form_of(const lb_call *call)
 {
-    const lb_tensor *first = lb_call_tensor(call, 0);
+    const lb_tensor *first = lb_frame_arg_tensor(call, 0);
     const bool writes = first && first->dtype == LB_U8;
-    if (!writes) return (fp4_form){0, 1, 0, 1, lb_call_int(call, 2, 1) != 0};
-    return (fp4_form){1, 3, 0, call->n_results == 4 ? 2 : 1, lb_call_int(call, 4, 1) != 0};
+    if (!writes) return (fp4_form){0, 1, 0, 1, lb_frame_arg_int(call, 2, 1) != 0};
+    return (fp4_form){1, 3, 0, call->n_results == 4 ? 2 : 1, lb_frame_arg_int(call, 4, 1) != 0};
 }
 
 static double f32(double x)
@@ -89,16 +90,16 @@ static void quantise_group(const lb_frame *f, const void *x, int64_t i, double g
 
 static void copy_result(lb_call *call, uint32_t arg, uint32_t result)
 {
-    const lb_tensor *from = lb_call_tensor(call, arg);
+    const lb_tensor *from = lb_frame_arg_tensor(call, arg);
     if (result < call->n_results && call->results[result].data && from && call->results[result].data != from->data)
-        lb_tensor_copy(&call->results[result], from, NULL);
+        lb_memory_tensor_copy(&call->results[result], from, NULL);
 }
 
 static lb_status quantise(lb_call *call)
 {
     lb_frame f = lb_frame_begin(call);
     const fp4_form form = form_of(call);
-    const lb_tensor *in = lb_call_tensor(call, form.x), *given = lb_call_tensor(call, form.scale);
+    const lb_tensor *in = lb_frame_arg_tensor(call, form.x), *given = lb_frame_arg_tensor(call, form.scale);
     const int64_t n = in ? lb_tensor_numel(in) : 0,
                   size = in && in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 0;
     if (!given || !lb_tensor_numel(given) || !size || size % GROUP || call->n_results <= form.s ||
@@ -121,7 +122,7 @@ static lb_status quantise(lb_call *call)
     return status;
 }
 
-/* ---- the product --------------------------------------------------------------------------------------------------------- */
+/* ---- the product ------------------------------------------------------------------------------------------------- */
 
 enum { OUT, A, B, SCALES_A, SCALES_B, ALPHA };
 
@@ -144,8 +145,9 @@ static double *unpacked(lb_frame *f, const lb_tensor *codes, const lb_tensor *sc
 static lb_status product(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *a = lb_call_tensor(call, A), *b = lb_call_tensor(call, B), *sa = lb_call_tensor(call, SCALES_A),
-                    *sb = lb_call_tensor(call, SCALES_B), *alpha = lb_call_tensor(call, ALPHA);
+    const lb_tensor *a = lb_frame_arg_tensor(call, A), *b = lb_frame_arg_tensor(call, B),
+                    *sa = lb_frame_arg_tensor(call, SCALES_A), *sb = lb_frame_arg_tensor(call, SCALES_B),
+                    *alpha = lb_frame_arg_tensor(call, ALPHA);
     if (!a || !b || !sa || !sb || !alpha || a->dtype != LB_U8 || b->dtype != LB_U8 || a->layout.ndim != 2 ||
         b->layout.ndim != 2 || a->layout.shape[1] != b->layout.shape[1] || !lb_tensor_numel(alpha))
         lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "(m, k / 2) by (n, k / 2) bytes with their scales");

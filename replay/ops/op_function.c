@@ -1,8 +1,10 @@
-/* Elementary functions that models use now and then: trigonometry and its inverses, hyperbolic functions, erfinv, shrinkage.
+/* Elementary functions that models use now and then: trigonometry and its inverses, hyperbolic functions, erfinv,
+ * shrinkage.
  *
- * All are evaluated in f64 from the functions of elementary.h and rounded once. The arc tangent corrects a coarse guess g by the exact
- * identity atan x = g + atan((x - tan g) / (1 + x tan g)), whose second term is so small that three terms of its series do. */
-#include "transcendental.h"
+ * All are evaluated in f64 from the functions of elementary.h and rounded once. The arc tangent corrects a coarse guess
+ * g by the exact identity atan x = g + atan((x - tan g) / (1 + x tan g)), whose second term is so small that three
+ * terms of its series do. */
+#include "kernel/transcendental.h"
 
 #define COMMON LB_POINTWISE_COMMON
 #define PI 3.14159265358979323846
@@ -12,24 +14,24 @@
     double w[LB_LANES];                                                                                                \
     double sine[LB_LANES];                                                                                             \
     double cosine[LB_LANES];                                                                                           \
-    SET(w, fabs(u[i]) > 1 ? 1 / u[i] : u[i]);                                                                          \
-    SET(v,                                                                                                             \
-        w[i] * (0.9998660 +                                                                                            \
-                w[i] * w[i] *                                                                                          \
-                    (-0.3302995 + w[i] * w[i] * (0.1801410 + w[i] * w[i] * (-0.0851330 + w[i] * w[i] * 0.0208351))))); \
-    FN(sin, sine, v);                                                                                                  \
-    FN(cos, cosine, v);                                                                                                \
-    SET(t, (w[i] * cosine[i] - sine[i]) / (cosine[i] + w[i] * sine[i]));                                               \
-    SET(v, fabs(w[i]) < 1e-8 ? w[i] : v[i] + t[i] * (1 - t[i] * t[i] * (1.0 / 3 - t[i] * t[i] / 5)));                  \
-    SET(v, fabs(u[i]) > 1 ? __builtin_copysign(PI / 2, u[i]) - v[i] : v[i]);
+    LB_F64_SET(w, fabs(u[i]) > 1 ? 1 / u[i] : u[i]);                                                                   \
+    LB_F64_SET(v, w[i] * (0.9998660 +                                                                                  \
+                          w[i] * w[i] *                                                                                \
+                              (-0.3302995 +                                                                            \
+                               w[i] * w[i] * (0.1801410 + w[i] * w[i] * (-0.0851330 + w[i] * w[i] * 0.0208351)))));    \
+    LB_F64_FN(sin, sine, v);                                                                                           \
+    LB_F64_FN(cos, cosine, v);                                                                                         \
+    LB_F64_SET(t, (w[i] * cosine[i] - sine[i]) / (cosine[i] + w[i] * sine[i]));                                        \
+    LB_F64_SET(v, fabs(w[i]) < 1e-8 ? w[i] : v[i] + t[i] * (1 - t[i] * t[i] * (1.0 / 3 - t[i] * t[i] / 5)));           \
+    LB_F64_SET(v, fabs(u[i]) > 1 ? __builtin_copysign(PI / 2, u[i]) - v[i] : v[i]);
 
 /* t = (e^|x| - 1) of operand x */
 #define EXPM1_STATEMENTS(x)                                                                                            \
-    SET(t, fabs(x));                                                                                                   \
-    FN(expm1, t, t);
+    LB_F64_SET(t, fabs(x));                                                                                            \
+    LB_F64_FN(expm1, t, t);
 #define EXP_STATEMENTS(x)                                                                                              \
-    SET(t, fabs(x));                                                                                                   \
-    FN(exp, t, t);
+    LB_F64_SET(t, fabs(x));                                                                                            \
+    LB_F64_FN(exp, t, t);
 
 /* v = erfinv(x): Giles' starting value in two ranges, then two Newton steps on erf, or on erfc where x is near ±1. */
 #define CENTRAL(w)                                                                                                     \
@@ -49,36 +51,36 @@
                                  (w) * (-0.00367342844 +                                                               \
                                         (w) * (0.00134934322 + (w) * (0.000100950558 + (w) * -0.000200214257))))))))
 #define NEWTON                                                                                                         \
-    FN(erf, t, v);                                                                                                     \
-    SET(u, fabs(v[i]));                                                                                                \
-    FN(erfc, u, u);                                                                                                    \
-    SET(density, -v[i] * v[i]);                                                                                        \
-    FN(exp, density, density);                                                                                         \
-    SET(v, v[i] - (fabs(a[i]) < 0.5 ? t[i] - a[i] : ((1 - fabs(a[i])) - u[i]) * (a[i] < 0 ? -1 : 1)) /                 \
-                      (1.12837916709551257390 * density[i]));
+    LB_F64_FN(erf, t, v);                                                                                              \
+    LB_F64_SET(u, fabs(v[i]));                                                                                         \
+    LB_F64_FN(erfc, u, u);                                                                                             \
+    LB_F64_SET(density, -v[i] * v[i]);                                                                                 \
+    LB_F64_FN(exp, density, density);                                                                                  \
+    LB_F64_SET(v, v[i] - (fabs(a[i]) < 0.5 ? t[i] - a[i] : ((1 - fabs(a[i])) - u[i]) * (a[i] < 0 ? -1 : 1)) /          \
+                             (1.12837916709551257390 * density[i]));
 #define ERFINV_STATEMENTS                                                                                              \
     double density[LB_LANES];                                                                                          \
-    SET(t, (1 - a[i]) * (1 + a[i]));                                                                                   \
-    FN(log, t, t);                                                                                                     \
-    SET(v, -t[i] < 5 ? CENTRAL(-t[i] - 2.5) * a[i] : TAIL(__builtin_sqrt(-t[i]) - 3) * a[i]);                          \
-    NEWTON NEWTON SET(v, a[i] == 0         ? a[i]                                                                      \
-                         : fabs(a[i]) == 1 ? __builtin_copysign(INFINITY, a[i])                                        \
-                         : fabs(a[i]) > 1  ? NAN                                                                       \
-                                           : v[i]);
+    LB_F64_SET(t, (1 - a[i]) * (1 + a[i]));                                                                            \
+    LB_F64_FN(log, t, t);                                                                                              \
+    LB_F64_SET(v, -t[i] < 5 ? CENTRAL(-t[i] - 2.5) * a[i] : TAIL(__builtin_sqrt(-t[i]) - 3) * a[i]);                   \
+    NEWTON NEWTON LB_F64_SET(v, a[i] == 0         ? a[i]                                                               \
+                                : fabs(a[i]) == 1 ? __builtin_copysign(INFINITY, a[i])                                 \
+                                : fabs(a[i]) > 1  ? NAN                                                                \
+                                                  : v[i]);
 
-/* Sleef promises sinh and cosh up to 88.5 in f32 only; from there vectors are infinite where torch's scalar loop is not yet.
- * sinh x = (e + e/(e + 1))/2 of e = expm1|x|; both halves of e^709 … overflow as torch's do. */
+/* Sleef promises sinh and cosh up to 88.5 in f32 only; from there vectors are infinite where torch's scalar loop is not
+ * yet. sinh x = (e + e/(e + 1))/2 of e = expm1|x|; both halves of e^709 … overflow as torch's do. */
 #define SINH_VALUE __builtin_copysign(t[i] > 1e300 ? t[i] / 2 : (t[i] + t[i] / (t[i] + 1)) / 2, a[i])
 /* asinh x = log1p(|x| + x²/(1 + √(x² + 1))); huge arguments: log(2|x|) */
 #define ASINH_STATEMENTS                                                                                               \
-    SET(t, fabs(a[i]) > 1e150 ? fabs(a[i]) : fabs(a[i]) + a[i] * a[i] / (1 + __builtin_sqrt(a[i] * a[i] + 1)));        \
-    FN(log1p, u, t);                                                                                                   \
-    SET(u, fabs(a[i]) > 1e150 ? u[i] + 0.69314718055994530942 : u[i]);
+    LB_F64_SET(t, fabs(a[i]) > 1e150 ? fabs(a[i]) : fabs(a[i]) + a[i] * a[i] / (1 + __builtin_sqrt(a[i] * a[i] + 1))); \
+    LB_F64_FN(log1p, u, t);                                                                                            \
+    LB_F64_SET(u, fabs(a[i]) > 1e150 ? u[i] + 0.69314718055994530942 : u[i]);
 /* acosh x = log1p(s + √(2 s + s²)), s = x - 1 */
 #define ACOSH_STATEMENTS                                                                                               \
-    SET(t, a[i] > 1e150 ? a[i] : (a[i] - 1) + __builtin_sqrt(2 * (a[i] - 1) + (a[i] - 1) * (a[i] - 1)));               \
-    FN(log1p, u, t);                                                                                                   \
-    SET(u, a[i] > 1e150 ? u[i] + 0.69314718055994530942 : u[i]);
+    LB_F64_SET(t, a[i] > 1e150 ? a[i] : (a[i] - 1) + __builtin_sqrt(2 * (a[i] - 1) + (a[i] - 1) * (a[i] - 1)));        \
+    LB_F64_FN(log1p, u, t);                                                                                            \
+    LB_F64_SET(u, a[i] > 1e150 ? u[i] + 0.69314718055994530942 : u[i]);
 
 /* atan2(y, x) from atan(y/x); quotients that overflow are infinite, 0/0 is decided by signs. */
 #define ATAN2_VALUE                                                                                                    \
@@ -99,40 +101,40 @@
          : LARGER * __builtin_sqrt(1 + (SMALLER / LARGER) * (SMALLER / LARGER)))
 
 /* clang-format off */
-LB_POINTWISE_DT(tan, "x", 0, FN(sin, t, a); FN(cos, u, a);, t[i] / u[i], fabs(t[i] / u[i]) + 1 / (u[i] * u[i]))
-LB_POINTWISE_DT(sinh, "x", 0, EXPM1_STATEMENTS(a[i]), SINH_VALUE, UNLESS_OVERFLOWS(2 * t[i], fabs(SINH_VALUE)))
+LB_POINTWISE_DT(tan, "x", 0, LB_F64_FN(sin, t, a); LB_F64_FN(cos, u, a);, t[i] / u[i], fabs(t[i] / u[i]) + 1 / (u[i] * u[i]))
+LB_POINTWISE_DT(sinh, "x", 0, EXPM1_STATEMENTS(a[i]), SINH_VALUE, LB_UNLESS_OVERFLOWS(2 * t[i], fabs(SINH_VALUE)))
 LB_POINTWISE_DT(cosh, "x", 0, EXP_STATEMENTS(a[i]), t[i] > 1e300 ? t[i] / 2 : (t[i] + 1 / t[i]) / 2,
-    UNLESS_OVERFLOWS(2 * t[i], t[i]))
+    LB_UNLESS_OVERFLOWS(2 * t[i], t[i]))
 LB_POINTWISE_D(asinh, "x", 0, ASINH_STATEMENTS, __builtin_copysign(a[i] == 0 ? a[i] : u[i], a[i]))
 LB_POINTWISE_D(acosh, "x", 0, ACOSH_STATEMENTS, a[i] < 1 ? NAN : u[i])
-LB_POINTWISE_D(atanh, "x", 0, SET(t, 2 * fabs(a[i]) / (1 - fabs(a[i]))); FN(log1p, t, t);,
+LB_POINTWISE_D(atanh, "x", 0, LB_F64_SET(t, 2 * fabs(a[i]) / (1 - fabs(a[i]))); LB_F64_FN(log1p, t, t);,
     __builtin_copysign(a[i] == 0 ? a[i] : t[i] / 2, a[i]))
-LB_POINTWISE_D(atan, "x", 0, SET(u, a[i]); ATAN_STATEMENTS, v[i])
-LB_POINTWISE_D(asin, "x", 0, SET(u, a[i] / __builtin_sqrt((1 - a[i]) * (1 + a[i]))); ATAN_STATEMENTS, v[i])
-LB_POINTWISE_D(acos, "x", 0, SET(u, __builtin_sqrt((1 - a[i]) / (1 + a[i]))); ATAN_STATEMENTS, 2 * v[i])
-LB_POINTWISE_D(atan2, "xx", COMMON, SET(u, a[i] / b[i]); ATAN_STATEMENTS, ATAN2_VALUE)
+LB_POINTWISE_D(atan, "x", 0, LB_F64_SET(u, a[i]); ATAN_STATEMENTS, v[i])
+LB_POINTWISE_D(asin, "x", 0, LB_F64_SET(u, a[i] / __builtin_sqrt((1 - a[i]) * (1 + a[i]))); ATAN_STATEMENTS, v[i])
+LB_POINTWISE_D(acos, "x", 0, LB_F64_SET(u, __builtin_sqrt((1 - a[i]) / (1 + a[i]))); ATAN_STATEMENTS, 2 * v[i])
+LB_POINTWISE_D(atan2, "xx", COMMON, LB_F64_SET(u, a[i] / b[i]); ATAN_STATEMENTS, ATAN2_VALUE)
 LB_POINTWISE_D(erfinv, "x", 0, ERFINV_STATEMENTS, v[i])
 LB_POINTWISE_D(hypot, "xx", COMMON, , HYPOT_VALUE)
-LB_POINTWISE_DT(logaddexp2, "xx", 0, SET(t, -fabs(a[i] - b[i]) * 0.69314718055994530942); FN(exp, t, t); FN(log1p, t, t);,
+LB_POINTWISE_DT(logaddexp2, "xx", 0, LB_F64_SET(t, -fabs(a[i] - b[i]) * 0.69314718055994530942); LB_F64_FN(exp, t, t); LB_F64_FN(log1p, t, t);,
     a[i] == b[i] && !(fabs(a[i]) < INFINITY) ? a[i] : (a[i] > b[i] ? a[i] : b[i]) + t[i] * 1.44269504088896340736,
     fabs(a[i] > b[i] ? a[i] : b[i]) + 2 * t[i] * (1 + fabs(a[i] - b[i])))
-LB_POINTWISE_DT(sinc, "x", 0, SET(t, PI * a[i]); FN(sin, t, t);, a[i] == 0 ? 1 : t[i] / (PI * a[i]),
-    UNLESS_OVERFLOWS(4 * a[i], a[i] == 0 ? 1 : COARSE(fabs(t[i] / (PI * a[i])) + 1)))
+LB_POINTWISE_DT(sinc, "x", 0, LB_F64_SET(t, PI * a[i]); LB_F64_FN(sin, t, t);, a[i] == 0 ? 1 : t[i] / (PI * a[i]),
+    LB_UNLESS_OVERFLOWS(4 * a[i], a[i] == 0 ? 1 : LB_COARSE(fabs(t[i] / (PI * a[i])) + 1)))
 /* Entropy of one probability; 0 log 0 is 0. */
-LB_POINTWISE_DT(entr, "x", 0, FN(log, t, a);, a[i] != a[i] ? a[i] : a[i] > 0 ? -a[i] * t[i] : a[i] == 0 ? 0 : -INFINITY,
-    a[i] > 0 ? COARSE(fabs(a[i] * t[i])) : 0)
-LB_POINTWISE_FT(softshrink, "xs", 0, a[i] > s0 ? a[i] - s0 : a[i] < -s0 ? a[i] + s0 : a[i] != a[i] ? a[i] : 0, ABS(a[i]) + ABS(s0))
+LB_POINTWISE_DT(entr, "x", 0, LB_F64_FN(log, t, a);, a[i] != a[i] ? a[i] : a[i] > 0 ? -a[i] * t[i] : a[i] == 0 ? 0 : -INFINITY,
+    a[i] > 0 ? LB_COARSE(fabs(a[i] * t[i])) : 0)
+LB_POINTWISE_FT(softshrink, "xs", 0, a[i] > s0 ? a[i] - s0 : a[i] < -s0 ? a[i] + s0 : a[i] != a[i] ? a[i] : 0, LB_ABS(a[i]) + LB_ABS(s0))
 LB_POINTWISE_F(hardshrink, "xs", COMMON, a[i] >= -s0 && a[i] <= s0 ? 0 : a[i])
-LB_POINTWISE_FT(softshrink_backward, "xxs", COMMON, b[i] > s0 || b[i] < -s0 ? a[i] : 0, UNLESS_NAN(b[i]))
-LB_POINTWISE_FT(hardshrink_backward, "xxs", COMMON, b[i] > s0 || b[i] < -s0 ? a[i] : 0, UNLESS_NAN(b[i]))
+LB_POINTWISE_FT(softshrink_backward, "xxs", COMMON, b[i] > s0 || b[i] < -s0 ? a[i] : 0, LB_UNLESS_NAN(b[i]))
+LB_POINTWISE_FT(hardshrink_backward, "xxs", COMMON, b[i] > s0 || b[i] < -s0 ? a[i] : 0, LB_UNLESS_NAN(b[i]))
 LB_POINTWISE_F(prelu, "xx", 0, a[i] > 0 ? a[i] : b[i] * a[i])
-LB_POINTWISE_FI(fix, "x", 0, TRUNC(a[i]), a[i])
-LB_POINTWISE_FI(square, "x", 0, a[i] * a[i], WMUL(a[i], a[i]))
+LB_POINTWISE_FI(fix, "x", 0, LB_TRUNC(a[i]), a[i])
+LB_POINTWISE_FI(square, "x", 0, a[i] * a[i], LB_WMUL(a[i], a[i]))
 LB_POINTWISE_D(deg2rad, "x", 0, , a[i] * (PI / 180))
 LB_POINTWISE_D(rad2deg, "x", 0, , a[i] * (180 / PI))
 
 /* The gradients of input and weight, both of the input's shape. */
-LB_POINTWISE_D(prelu_back, "xxx", 0, SET((double *)l->out[1], b[i] > 0 ? 0 : b[i] * a[i]);, b[i] > 0 ? a[i] : c[i] * a[i])
+LB_POINTWISE_D(prelu_back, "xxx", 0, LB_F64_SET((double *)l->out[1], b[i] > 0 ? 0 : b[i] * a[i]);, b[i] > 0 ? a[i] : c[i] * a[i])
 
 const lb_op_row lb_rows_function[] = {
     {.name = "aten::tan", .args = "self!", LB_COMPUTED_BY(tan), .roundings = 6, .flags = LB_ROW_ELEMENTWISE,

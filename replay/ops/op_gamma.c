@@ -1,8 +1,9 @@
 /* The logarithm of the gamma function, and its derivative.
  *
- * Stirling's series from 8 on, in f64; smaller arguments are moved there by log Γ(x) = log Γ(x + 8) - log (x (x + 1) … (x + 7)), those below
- * 1/2 mirrored by Γ(x) Γ(1 - x) = π / sin πx (Abramowitz and Stegun 6.1.17, 6.1.40, 6.3.7, 6.3.18). */
-#include "transcendental.h"
+ * Stirling's series from 8 on, in f64; smaller arguments are moved there by log Γ(x) = log Γ(x + 8) - log (x (x + 1) …
+ * (x + 7)), those below 1/2 mirrored by Γ(x) Γ(1 - x) = π / sin πx (Abramowitz and Stegun 6.1.17, 6.1.40, 6.3.7,
+ * 6.3.18). */
+#include "kernel/transcendental.h"
 
 #define PI 3.14159265358979323846
 
@@ -47,21 +48,21 @@ static inline __attribute__((always_inline)) double off_integer(double x)
 /* u: the argument from 1/2 on; z: the same from 8 on; t: log z */
 #define FROM_EIGHT                                                                                                     \
     double z[LB_LANES];                                                                                                \
-    SET(u, MIRRORED ? 1 - a[i] : a[i]);                                                                                \
-    SET(z, u[i] < 8 ? u[i] + 8 : u[i]);                                                                                \
-    FN(log, t, z);
+    LB_F64_SET(u, MIRRORED ? 1 - a[i] : a[i]);                                                                         \
+    LB_F64_SET(z, u[i] < 8 ? u[i] + 8 : u[i]);                                                                         \
+    LB_F64_FN(log, t, z);
 
 /* w: log of what the moved argument's gamma is divided by; v: log π - log |sin πx|, 0 where nothing is mirrored */
 #define LGAMMA_STATEMENTS                                                                                              \
     double w[LB_LANES];                                                                                                \
     FROM_EIGHT                                                                                                         \
-    SET(w, u[i] < 8 ? rising(u[i]) : 1);                                                                               \
-    FN(log, w, w);                                                                                                     \
-    SET(v, PI *fabs(off_integer(a[i])));                                                                               \
-    FN(sin, v, v);                                                                                                     \
-    SET(v, !MIRRORED ? 1 : AT_INTEGER ? fabs(off_integer(a[i])) : v[i]);                                               \
-    FN(log, v, v);                                                                                                     \
-    SET(v, !MIRRORED ? 0 : AT_INTEGER ? -v[i] : LOG_PI - v[i]);
+    LB_F64_SET(w, u[i] < 8 ? rising(u[i]) : 1);                                                                        \
+    LB_F64_FN(log, w, w);                                                                                              \
+    LB_F64_SET(v, PI *fabs(off_integer(a[i])));                                                                        \
+    LB_F64_FN(sin, v, v);                                                                                              \
+    LB_F64_SET(v, !MIRRORED ? 1 : AT_INTEGER ? fabs(off_integer(a[i])) : v[i]);                                        \
+    LB_F64_FN(log, v, v);                                                                                              \
+    LB_F64_SET(v, !MIRRORED ? 0 : AT_INTEGER ? -v[i] : LOG_PI - v[i]);
 #define STIRLING                                                                                                       \
     (u[i] == INFINITY ? INFINITY : (z[i] - 0.5) * t[i] - z[i] + 0.91893853320467274178 + stirling_tail(z[i]))
 #define LGAMMA_VALUE                                                                                                   \
@@ -72,20 +73,20 @@ static inline __attribute__((always_inline)) double off_integer(double x)
      : MIRRORED               ? v[i] - (STIRLING - w[i])                                                               \
                               : STIRLING - w[i])
 /* Near the zeros at 1 and 2 libraries keep relative precision, below 0 they do not. */
-#define LGAMMA_SIZE                                                                                                    \
-    (IS_POLE || fabs(a[i]) == INFINITY ? 0                                                                             \
-     : MIRRORED                        ? COARSE(fabs(v[i]) + fabs(STIRLING - w[i]) + (l->result == LB_F64 ? 64 : 1))   \
-                                       : COARSE(fabs(STIRLING - w[i]) + (l->result == LB_F64 ? 64 : 0.25)))
+#define LGAMMA_SIZE                                                                                                     \
+    (IS_POLE || fabs(a[i]) == INFINITY ? 0                                                                              \
+     : MIRRORED                        ? LB_COARSE(fabs(v[i]) + fabs(STIRLING - w[i]) + (l->result == LB_F64 ? 64 : 1)) \
+                                       : LB_COARSE(fabs(STIRLING - w[i]) + (l->result == LB_F64 ? 64 : 0.25)))
 
-/* Torch mirrors what is below 0, and gives ±inf at ±0, NaN at the other poles. Its angle is π times a remainder and has that product's rounding, by which
- * the cotangent moves as 1 / sin² does. */
+/* Torch mirrors what is below 0, and gives ±inf at ±0, NaN at the other poles. Its angle is π times a remainder and has
+ * that product's rounding, by which the cotangent moves as 1 / sin² does. */
 #define DIGAMMA_STATEMENTS                                                                                             \
     double sine[LB_LANES];                                                                                             \
     double cosine[LB_LANES];                                                                                           \
     FROM_EIGHT                                                                                                         \
-    SET(v, PI *off_integer(a[i]));                                                                                     \
-    FN(sin, sine, v);                                                                                                  \
-    FN(cos, cosine, v);
+    LB_F64_SET(v, PI *off_integer(a[i]));                                                                              \
+    LB_F64_FN(sin, sine, v);                                                                                           \
+    LB_F64_FN(cos, cosine, v);
 #define PSI (t[i] - digamma_tail(z[i]) - (u[i] < 8 ? reciprocals(u[i]) : 0))
 #define DIGAMMA_VALUE                                                                                                  \
     (a[i] != a[i]               ? a[i]                                                                                 \
@@ -97,8 +98,8 @@ static inline __attribute__((always_inline)) double off_integer(double x)
 #define DIGAMMA_SIZE                                                                                                   \
     (IS_POLE || fabs(a[i]) == INFINITY || a[i] < -1e300                                                                \
          ? 0                                                                                                           \
-         : COARSE(fabs(t[i]) + (u[i] < 8 ? reciprocals(u[i]) : 0) + 1 +                                                \
-                  (MIRRORED ? PI * PI / (sine[i] * sine[i]) + 1 / fabs(a[i]) : 0)))
+         : LB_COARSE(fabs(t[i]) + (u[i] < 8 ? reciprocals(u[i]) : 0) + 1 +                                             \
+                     (MIRRORED ? PI * PI / (sine[i] * sine[i]) + 1 / fabs(a[i]) : 0)))
 
 /* clang-format off */
 LB_POINTWISE_DT(lgamma, "x", 0, LGAMMA_STATEMENTS, LGAMMA_VALUE, LGAMMA_SIZE)

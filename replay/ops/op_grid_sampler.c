@@ -1,13 +1,15 @@
 /* Sampling an image at given places, in two or three dimensions, and its backward.
  *
- *      place = (c + 1) / 2 (size - 1), or ((c + 1) size - 1) / 2, of a coordinate c from -1 to 1; outside: zeros, the border, or mirrored
+ *      place = (c + 1) / 2 (size - 1), or ((c + 1) size - 1) / 2, of a coordinate c from -1 to 1; outside: zeros, the
+ *      border, or mirrored
  *      y = Σ over 2^axes neighbours of Π w v, w = 1 - |place - neighbour|, or the nearest neighbour's v
  *
- * A place is off by some ulps of the image's size, and so are weights: the twins have, beside the magnitudes summed, that many magnitudes of
- * the values around. Where a rounded place decides (the nearest neighbour, the slope between two pixels) nothing is said. Gradients of the
- * image are added up in any order. Bicubic samples and 16 bits, in which versions of torch compute differently, are left to others.
- * Source: pytorch/pytorch aten/src/ATen/native/cuda/GridSampler.cuh, cudnn/GridSampler.cpp. */
-#include "frame.h"
+ * A place is off by some ulps of the image's size, and so are weights: the twins have, beside the magnitudes summed,
+ * that many magnitudes of the values around. Where a rounded place decides (the nearest neighbour, the slope between
+ * two pixels) nothing is said. Gradients of the image are added up in any order. Bicubic samples and 16 bits, in which
+ * versions of torch compute differently, are left to others. Source: pytorch/pytorch
+ * aten/src/ATen/native/cuda/GridSampler.cuh, cudnn/GridSampler.cpp. */
+#include "kernel/frame.h"
 
 #include <math.h>
 #include <string.h>
@@ -42,13 +44,13 @@ typedef struct place {
 
 static bool sampler_begin(sampler *s, lb_call *call, const form *at, bool twin)
 {
-    const lb_tensor *x = lb_call_tensor(call, at->image), *grid = lb_call_tensor(call, at->grid);
+    const lb_tensor *x = lb_frame_arg_tensor(call, at->image), *grid = lb_frame_arg_tensor(call, at->grid);
     const lb_layout *in = &x->layout, *to = &grid->layout;
     *s = (sampler){
         .frame = lb_frame_begin(call), .axes = in->ndim - 2, .twin = twin, .corners = true, .size = {1, 1, 1}};
     if (at->modes) {
-        s->mode = lb_call_int(call, at->modes, 0), s->outside = lb_call_int(call, at->modes + 1u, 0);
-        s->corners = lb_call_int(call, at->modes + 2u, 0);
+        s->mode = lb_frame_arg_int(call, at->modes, 0), s->outside = lb_frame_arg_int(call, at->modes + 1u, 0);
+        s->corners = lb_frame_arg_int(call, at->modes + 2u, 0);
     }
     if ((s->axes != 2 && s->axes != 3) || to->ndim != in->ndim || to->shape[to->ndim - 1] != s->axes ||
         to->shape[0] != in->shape[0])
@@ -133,7 +135,8 @@ static int64_t pixel(const sampler *s, const int64_t *at)
     return index;
 }
 
-/* Calls for every pixel that the point reads, with its weight, whose derivative along `along` it is where that is an axis. */
+/* Calls for every pixel that the point reads, with its weight, whose derivative along `along` it is where that is an
+ * axis. */
 typedef void (*visitor)(void *context, int64_t pixel, double weight);
 
 static void each_neighbour(const sampler *s, const spot *q, int along, visitor visit, void *context)
@@ -205,7 +208,7 @@ static lb_status forward_run(lb_call *call, const form *at, bool twin)
     return lb_frame_end(&s.frame);
 }
 
-/* ---- backward ----------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* Gradients of the image's plane that a point adds to: sums, in f64, and how many terms each has. */
 typedef struct scattered {
@@ -225,7 +228,7 @@ static void scatter(void *context, int64_t at, double weight)
 static bool wanted(const lb_call *call, const form *at, uint32_t r)
 {
     int64_t mask[2] = {1, 1};
-    if (at->mask) lb_call_ints(call, at->mask, mask, 2);
+    if (at->mask) lb_frame_arg_ints(call, at->mask, mask, 2);
     return (mask[r] || r == 1) && r < call->n_results && call->results[r].data;
 }
 
@@ -273,7 +276,7 @@ static lb_status backward_run(lb_call *call, const form *at, bool twin)
     sampler s;
     if (!sampler_begin(&s, call, at, twin)) return lb_frame_end(&s.frame);
     lb_frame *f = &s.frame;
-    const lb_tensor *grad = lb_call_tensor(call, at->grad);
+    const lb_tensor *grad = lb_frame_arg_tensor(call, at->grad);
     if (lb_tensor_numel(grad) != s.samples * s.channels * s.points)
         lb_frame_fail(f, LB_ERR_INVALID, "a gradient of another size than the samples");
     const void *dy = lb_frame_tensor(f, grad);

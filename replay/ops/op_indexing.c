@@ -1,10 +1,11 @@
-/* Ops that read elements at given places: embedding, index, gather, index_select, take, masked_select, nonzero, lookups.
+/* Ops that read elements at given places: embedding, index, gather, index_select, take, masked_select, nonzero,
+ * lookups.
  *
- * Elements are moved bit by bit; indices out of range are LB_ERR_INVALID, as is a result whose number of elements is
- * no longer the recorded one (the decision changed). Ops that write at given places are in op_scatter.c. */
-#include "elements.h"
-#include "frame.h"
-#include "index_plan.h"
+ * Elements are moved bit by bit; indices out of range are LB_ERR_INVALID, as is a result whose number of elements is no
+ * longer the recorded one (the decision changed). Ops that write at given places are in op_scatter.c. */
+#include "kernel/elements.h"
+#include "kernel/frame.h"
+#include "kernel/index_plan.h"
 
 static bool wrap(int64_t *index, int64_t size)
 {
@@ -21,7 +22,7 @@ static lb_elements mover(const lb_call *call, const lb_tensor *from)
 static lb_status select_rows(lb_call *call, const lb_tensor *self, int dim, const lb_tensor *index_tensor)
 {
     lb_frame f = lb_frame_begin(call);
-    lb_around a = lb_shape_around(&self->layout, dim);
+    lb_around a = lb_frame_shape_around(&self->layout, dim);
     const int64_t *index = lb_frame_integers(&f, index_tensor);
     const void *x = lb_frame_bytes(&f, self);
     int64_t n = lb_tensor_numel(index_tensor);
@@ -47,22 +48,22 @@ static lb_status select_rows(lb_call *call, const lb_tensor *self, int dim, cons
 
 static lb_status embedding(lb_call *call)
 {
-    return select_rows(call, lb_call_tensor(call, 0), 0, lb_call_tensor(call, 1));
+    return select_rows(call, lb_frame_arg_tensor(call, 0), 0, lb_frame_arg_tensor(call, 1));
 }
 
 static lb_status index_select(lb_call *call)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0);
-    int dim = lb_wrap_dim(lb_call_int(call, 1, 0), self->layout.ndim);
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0);
+    int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), self->layout.ndim);
     if (dim < 0) return lb_fail(call->err, LB_ERR_INVALID, "%s: no such dimension", call->row->name);
-    return select_rows(call, self, dim, lb_call_tensor(call, 2));
+    return select_rows(call, self, dim, lb_frame_arg_tensor(call, 2));
 }
 
 static lb_status take(lb_call *call)
 {
-    lb_tensor flat = *lb_call_tensor(call, 0);
+    lb_tensor flat = *lb_frame_arg_tensor(call, 0);
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *index_tensor = lb_call_tensor(call, 1);
+    const lb_tensor *index_tensor = lb_frame_arg_tensor(call, 1);
     const int64_t *index = lb_frame_integers(&f, index_tensor);
     const void *x = lb_frame_bytes(&f, &flat);
     void *y = lb_frame_output_bytes(&f, 0);
@@ -80,7 +81,7 @@ static lb_status take(lb_call *call)
 
 static lb_status index_tensor(lb_call *call)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0);
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0);
     lb_frame f = lb_frame_begin(call);
     lb_index_plan p;
     const void *x = lb_frame_bytes(&f, self);
@@ -105,9 +106,9 @@ static lb_status index_tensor(lb_call *call)
 /* result[.., i, ..] = self[.., index[.., i, ..], ..] along dim; index may be smaller than self elsewhere. */
 static lb_status gather(lb_call *call)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0), *index_tensor = lb_call_tensor(call, 2);
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0), *index_tensor = lb_frame_arg_tensor(call, 2);
     lb_frame f = lb_frame_begin(call);
-    int dim = lb_wrap_dim(lb_call_int(call, 1, 0), self->layout.ndim);
+    int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), self->layout.ndim);
     const lb_layout *l = &index_tensor->layout;
     lb_layout dense = lb_layout_contiguous(self->layout.ndim, self->layout.shape);
     const int64_t *index = lb_frame_integers(&f, index_tensor);
@@ -147,7 +148,7 @@ static bool expand(lb_tensor *mask, const lb_layout *like)
 /* The selected elements, row-major; `pad`: what is left of the result is zero (masked_scatter_backward). */
 static lb_status select_masked(lb_call *call, bool pad)
 {
-    lb_tensor self = *lb_call_tensor(call, 0), mask = *lb_call_tensor(call, 1);
+    lb_tensor self = *lb_frame_arg_tensor(call, 0), mask = *lb_frame_arg_tensor(call, 1);
     lb_frame f = lb_frame_begin(call);
     if (mask.layout.ndim > self.layout.ndim ? !expand(&self, &mask.layout) : !expand(&mask, &self.layout))
         lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "mask and tensor expand each other");
@@ -178,7 +179,7 @@ static lb_status masked_scatter_backward(lb_call *call)
 
 static lb_status nonzero(lb_call *call)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0);
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0);
     const lb_layout *l = &self->layout;
     lb_frame f = lb_frame_begin(call);
     const int64_t *x = NULL;
@@ -204,15 +205,15 @@ static lb_status nonzero(lb_call *call)
     return lb_frame_end(&f);
 }
 
-/* ---- look-ups ----------------------------------------------------------------------------------------------------- */
+/* ---- look-ups ---------------------------------------------------------------------------------------------------- */
 
 /* Integers and floats as doubles are enough to compare token ids; i64 beyond 2^53 are compared as integers. */
 static lb_status isin(lb_call *call)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0), *test = lb_call_tensor(call, 1);
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0), *test = lb_frame_arg_tensor(call, 1);
     lb_frame f = lb_frame_begin(call);
     bool integers = (!self || lb_dtype_is_integer(self->dtype)) && (!test || lb_dtype_is_integer(test->dtype));
-    bool invert = lb_call_int(call, 3, 0);
+    bool invert = lb_frame_arg_int(call, 3, 0);
     int64_t n = self ? lb_tensor_numel(self) : 1, m = test ? lb_tensor_numel(test) : 1;
     const int64_t *x = integers && self ? lb_frame_integers(&f, self) : NULL;
     const int64_t *t = integers && test ? lb_frame_integers(&f, test) : NULL;
@@ -259,16 +260,16 @@ static lb_status search(lb_call *call, const lb_tensor *sorted, const lb_tensor 
 
 static lb_status searchsorted(lb_call *call)
 {
-    bool right = lb_call_int(call, 3, 0);
-    if (lb_call_given(call, 4) && call->args[4].string) right = strcmp(call->args[4].string, "right") == 0;
-    if (lb_call_given(call, 5))
+    bool right = lb_frame_arg_int(call, 3, 0);
+    if (lb_frame_arg_given(call, 4) && call->args[4].string) right = strcmp(call->args[4].string, "right") == 0;
+    if (lb_frame_arg_given(call, 5))
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "searchsorted: a sorter is not supported");
-    return search(call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), right);
+    return search(call, lb_frame_arg_tensor(call, 0), lb_frame_arg_tensor(call, 1), right);
 }
 
 static lb_status bucketize(lb_call *call)
 {
-    return search(call, lb_call_tensor(call, 1), lb_call_tensor(call, 0), lb_call_int(call, 3, 0));
+    return search(call, lb_frame_arg_tensor(call, 1), lb_frame_arg_tensor(call, 0), lb_frame_arg_int(call, 3, 0));
 }
 
 #define EXACT LB_ROW_EXACT

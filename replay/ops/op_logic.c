@@ -1,14 +1,14 @@
 /* Comparisons, bits, selections and clamps: elementwise ops that round nothing, all bit-equal.
  *
  * Comparisons and bit ops are discontinuous: the exact shadow takes their recorded results. Selections are not. */
-#include "pointwise.h"
+#include "kernel/pointwise.h"
 
 #define EXACT (LB_ROW_ELEMENTWISE | LB_ROW_EXACT)
 #define STEPS (LB_ROW_ELEMENTWISE | LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
 #define COMMON LB_POINTWISE_COMMON
 
 #define NAN_OF(T) ((T)__builtin_nan(""))
-#define IS_INF(x) (ABS(x) == (T)__builtin_inf())
+#define IS_INF(x) (LB_ABS(x) == (T)__builtin_inf())
 #define SHIFT_LEFT(x, by) ((by) < 0 || (by) > 63 ? 0 : (int64_t)((uint64_t)(x) << ((by) & 63)))
 #define SHIFT_RIGHT(x, by) ((x) >> ((by) < 0 || (by) > 63 ? 63 : (by)))
 
@@ -36,8 +36,8 @@ static inline __attribute__((pure)) double largest(const lb_lanes *l)
      : l->given_s[2] ? s2                                                                                              \
                      : (T) - largest(l))
 
-/* The next number of `dtype` after x towards y. A float's bits count up with its magnitude; those of 16 bits are the upper half of, or
- * converted to, an f32's. */
+/* The next number of `dtype` after x towards y. A float's bits count up with its magnitude; those of 16 bits are the
+ * upper half of, or converted to, an f32's. */
 static double next_number(double x, double y, lb_dtype dtype)
 {
     uint64_t bits = 0;
@@ -75,7 +75,7 @@ LB_POINTWISE_FI(isnan, "x", 0, a[i] != a[i], 0 * a[i])
 LB_POINTWISE_FI(isinf, "x", 0, IS_INF(a[i]), 0 * a[i])
 LB_POINTWISE_FI(isposinf, "x", 0, IS_INF(a[i]) & (a[i] > 0), 0 * a[i])
 LB_POINTWISE_FI(isneginf, "x", 0, IS_INF(a[i]) & (a[i] < 0), 0 * a[i])
-LB_POINTWISE_FI(signbit, "x", 0, COPYSIGN((T)1, a[i]) < 0, a[i] < 0)
+LB_POINTWISE_FI(signbit, "x", 0, LB_COPYSIGN((T)1, a[i]) < 0, a[i] < 0)
 LB_POINTWISE_FI(where, "xxx", 0, a[i] != 0 ? b[i] : c[i], a[i] != 0 ? b[i] : c[i])
 LB_POINTWISE_FI(masked_fill, "xxs", 0, b[i] != 0 ? s0 : a[i], b[i] != 0 ? s0 : a[i])
 LB_POINTWISE_FI(masked_fill_t, "xxx", 0, b[i] != 0 ? c[i] : a[i], b[i] != 0 ? c[i] : a[i])
@@ -88,7 +88,7 @@ LB_POINTWISE_FI(relu, "x", 0, a[i] < 0 ? 0 : a[i], a[i] < 0 ? 0 : a[i])
 LB_POINTWISE_FI(threshold, "xss", 0, a[i] <= s0 ? s1 : a[i], a[i] <= s0 ? s1 : a[i])
 LB_POINTWISE_FI(threshold_backward, "xxs", 0, b[i] <= s0 ? 0 : a[i], b[i] <= s0 ? 0 : a[i])
 LB_POINTWISE_F(hardtanh, "xss", COMMON, CLAMP_F)
-LB_POINTWISE_FT(hardtanh_backward, "xxss", 0, (b[i] > s0) & (b[i] < s1) ? a[i] : 0, UNLESS_NAN(b[i]))
+LB_POINTWISE_FT(hardtanh_backward, "xxss", 0, (b[i] > s0) & (b[i] < s1) ? a[i] : 0, LB_UNLESS_NAN(b[i]))
 
 #define COMPARISON(ID)                                                                                       \
     {.name = "aten::" #ID ".Scalar", .args = "self! other", .kernel = ID##_kernel, .flags = STEPS,           \

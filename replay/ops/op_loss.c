@@ -1,9 +1,10 @@
 /* Losses that are elementwise up to a last mean or sum, their derivatives, and gated linear units.
  *
- * With reduction none the elementwise result is the loss. With mean or sum torch stores the elementwise loss in the result's dtype and
- * reduces that, and so does this: the reduction is the row of `mean` or `sum`, with its order and its bound.
- * Most of torch's loops here round every step to 16 bits where the operands have 16: the twins are as coarse. */
-#include "transcendental.h"
+ * With reduction none the elementwise result is the loss. With mean or sum torch stores the elementwise loss in the
+ * result's dtype and reduces that, and so does this: the reduction is the row of `mean` or `sum`, with its order and
+ * its bound. Most of torch's loops here round every step to 16 bits where the operands have 16: the twins are as
+ * coarse. */
+#include "kernel/transcendental.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,52 +14,52 @@ enum { REDUCE_NONE, REDUCE_MEAN, REDUCE_SUM };
 /* clang-format off */
 /* Elementwise parts. Scalars: s0 beta, delta or weight flags, as the callers below give them. */
 LB_POINTWISE_FT(squared, "xx", 0, (a[i] - b[i]) * (a[i] - b[i]),
-    ((ABS(a[i]) + ABS(b[i])) * (ABS(a[i]) + ABS(b[i])) * l->coarse + l->grain))
+    ((LB_ABS(a[i]) + LB_ABS(b[i])) * (LB_ABS(a[i]) + LB_ABS(b[i])) * l->coarse + l->grain))
 LB_POINTWISE_FT(smooth_l1, "xxs", 0,
-    ABS(a[i] - b[i]) < s0 ? (T)0.5 * ABS(a[i] - b[i]) * ABS(a[i] - b[i]) / s0 : ABS(a[i] - b[i]) - (T)0.5 * s0,
-    (ABS(a[i] - b[i]) < s0 ? (T)0.5 * (ABS(a[i]) + ABS(b[i])) * (ABS(a[i]) + ABS(b[i])) / s0 : ABS(a[i]) + ABS(b[i]) + s0) * l->coarse + l->grain)
+    LB_ABS(a[i] - b[i]) < s0 ? (T)0.5 * LB_ABS(a[i] - b[i]) * LB_ABS(a[i] - b[i]) / s0 : LB_ABS(a[i] - b[i]) - (T)0.5 * s0,
+    (LB_ABS(a[i] - b[i]) < s0 ? (T)0.5 * (LB_ABS(a[i]) + LB_ABS(b[i])) * (LB_ABS(a[i]) + LB_ABS(b[i])) / s0 : LB_ABS(a[i]) + LB_ABS(b[i]) + s0) * l->coarse + l->grain)
 LB_POINTWISE_FT(huber, "xxs", 0,
-    ABS(a[i] - b[i]) <= s0 ? (T)0.5 * ABS(a[i] - b[i]) * ABS(a[i] - b[i]) : s0 * (ABS(a[i] - b[i]) - (T)0.5 * s0),
-    (ABS(a[i] - b[i]) <= s0 ? (T)0.5 * (ABS(a[i]) + ABS(b[i])) * (ABS(a[i]) + ABS(b[i])) : s0 * (ABS(a[i]) + ABS(b[i]) + s0)) * l->coarse + l->grain)
+    LB_ABS(a[i] - b[i]) <= s0 ? (T)0.5 * LB_ABS(a[i] - b[i]) * LB_ABS(a[i] - b[i]) : s0 * (LB_ABS(a[i] - b[i]) - (T)0.5 * s0),
+    (LB_ABS(a[i] - b[i]) <= s0 ? (T)0.5 * (LB_ABS(a[i]) + LB_ABS(b[i])) * (LB_ABS(a[i]) + LB_ABS(b[i])) : s0 * (LB_ABS(a[i]) + LB_ABS(b[i]) + s0)) * l->coarse + l->grain)
 #define LOG100(x) ((x) < -100 ? -100 : (x))
-LB_POINTWISE_DT(bce, "xxo", 0, SET(t, -a[i]); FN(log1p, t, t); FN(log, u, a);,
+LB_POINTWISE_DT(bce, "xxo", 0, LB_F64_SET(t, -a[i]); LB_F64_FN(log1p, t, t); LB_F64_FN(log, u, a);,
     (l->given[2] ? c[i] : 1) * ((b[i] - 1) * LOG100(t[i]) - b[i] * LOG100(u[i])),
     (l->given[2] ? fabs(c[i]) : 1) * (fabs(b[i] - 1) * fabs(LOG100(t[i])) + fabs(b[i] * LOG100(u[i])) + 1) * l->coarse + l->grain)
 /* log_sigmoid(x) = min(0, x) - log1p(exp(-|x|)) */
 #define LOG_SIGMOID ((a[i] < 0 ? a[i] : 0) - t[i])
-LB_POINTWISE_DT(bce_logits, "xxoo", 0, SET(t, -fabs(a[i])); FN(exp, t, t); FN(log1p, t, t);,
+LB_POINTWISE_DT(bce_logits, "xxoo", 0, LB_F64_SET(t, -fabs(a[i])); LB_F64_FN(exp, t, t); LB_F64_FN(log1p, t, t);,
     (l->given[2] ? c[i] : 1) * ((1 - b[i]) * a[i] - (l->given[3] ? (d[i] - 1) * b[i] + 1 : 1) * LOG_SIGMOID),
     (l->given[2] ? fabs(c[i]) : 1) * ((1 + fabs(b[i])) * fabs(a[i]) + (l->given[3] ? (fabs(d[i]) + 1) * fabs(b[i]) + 1 : 1) * (fabs(a[i]) + t[i]))
         * l->coarse + l->grain)
 
-#define MAX1(x) (ABS(x) > 1 ? ABS(x) : 1)
+#define MAX1(x) (LB_ABS(x) > 1 ? LB_ABS(x) : 1)
 /* Derivatives: grad self target …; s0 the factor 2/n, 1/n or 1, s1 beta or delta. */
 LB_POINTWISE_FT(squared_backward, "xxxs", 0, s0 * (b[i] - c[i]) * a[i],
-    UNLESS_STEP_OVERFLOWS(MAX1(s0) * (ABS(b[i]) + ABS(c[i])), ABS(s0) * (ABS(b[i]) + ABS(c[i])) * ABS(a[i]) * l->coarse + l->grain * MAX1(a[i])))
+    LB_UNLESS_STEP_OVERFLOWS(MAX1(s0) * (LB_ABS(b[i]) + LB_ABS(c[i])), LB_ABS(s0) * (LB_ABS(b[i]) + LB_ABS(c[i])) * LB_ABS(a[i]) * l->coarse + l->grain * MAX1(a[i])))
 LB_POINTWISE_FT(smooth_l1_backward, "xxxss", 0,
     b[i] - c[i] <= -s1 ? -s0 * a[i] : b[i] - c[i] >= s1 ? s0 * a[i] : s0 * (b[i] - c[i]) * a[i] / s1,
-    ABS(s0 * a[i]) * (ABS(b[i] - c[i]) >= s1 ? 1 : (ABS(b[i]) + ABS(c[i])) / s1) * l->coarse + l->grain)
+    LB_ABS(s0 * a[i]) * (LB_ABS(b[i] - c[i]) >= s1 ? 1 : (LB_ABS(b[i]) + LB_ABS(c[i])) / s1) * l->coarse + l->grain)
 LB_POINTWISE_FT(huber_backward, "xxxss", 0,
     b[i] - c[i] <= -s1 ? -s0 * a[i] * s1 : b[i] - c[i] >= s1 ? s0 * a[i] * s1 : s0 * (b[i] - c[i]) * a[i],
-    ABS(s0 * a[i]) * (ABS(b[i] - c[i]) >= s1 ? s1 : ABS(b[i]) + ABS(c[i])) * l->coarse + l->grain)
+    LB_ABS(s0 * a[i]) * (LB_ABS(b[i] - c[i]) >= s1 ? s1 : LB_ABS(b[i]) + LB_ABS(c[i])) * l->coarse + l->grain)
 /* grad (x - y) / max((1 - x) x, 1e-12), which torch has as an f32 number, and f16 as 0 */
 #define BCE_LEAST (l->common == LB_F16 ? (T)0 : (T)1e-12f)
 #define BCE_DENOMINATOR ((1 - b[i]) * b[i] < BCE_LEAST ? BCE_LEAST : (1 - b[i]) * b[i])
 LB_POINTWISE_FT(bce_backward, "xxxos", 0, (l->given[3] ? d[i] : 1) * a[i] * (b[i] - c[i]) / BCE_DENOMINATOR * s0,
-    !(BCE_DENOMINATOR > 0) ? NOTHING_SAID
-    : UNLESS_STEP_OVERFLOWS(2 * a[i] * (ABS(b[i]) + ABS(c[i])) / BCE_DENOMINATOR * (l->given[3] ? MAX1(d[i]) : 1),
-        (ABS(a[i] * s0) * (ABS(b[i]) + ABS(c[i])) * l->coarse + l->grain + 0x1p-125) * (l->given[3] ? MAX1(d[i]) : 1) / BCE_DENOMINATOR))
+    !(BCE_DENOMINATOR > 0) ? LB_NOTHING_SAID
+    : LB_UNLESS_STEP_OVERFLOWS(2 * a[i] * (LB_ABS(b[i]) + LB_ABS(c[i])) / BCE_DENOMINATOR * (l->given[3] ? MAX1(d[i]) : 1),
+        (LB_ABS(a[i] * s0) * (LB_ABS(b[i]) + LB_ABS(c[i])) * l->coarse + l->grain + 0x1p-125) * (l->given[3] ? MAX1(d[i]) : 1) / BCE_DENOMINATOR))
 
 /* Gated linear unit of the two halves; its derivative for each half. */
-LB_POINTWISE_DT(gate, "xx", 0, FN(sigmoid, u, b);, a[i] * u[i], fabs(a[i] * u[i]) * (b[i] < -87 ? 0x1p24 : 1))
-LB_POINTWISE_DT(gate_first, "xx", 0, FN(sigmoid, u, b);, a[i] * u[i],
+LB_POINTWISE_DT(gate, "xx", 0, LB_F64_FN(sigmoid, u, b);, a[i] * u[i], fabs(a[i] * u[i]) * (b[i] < -87 ? 0x1p24 : 1))
+LB_POINTWISE_DT(gate_first, "xx", 0, LB_F64_FN(sigmoid, u, b);, a[i] * u[i],
     fabs(a[i] * u[i]) * (b[i] < -87 ? 0x1p24 : 1) * l->coarse + l->grain)
 /* grad, first half, second half */
-LB_POINTWISE_DT(gate_second, "xxx", 0, FN(sigmoid, u, c);, a[i] * b[i] * u[i] * (1 - u[i]),
+LB_POINTWISE_DT(gate_second, "xxx", 0, LB_F64_FN(sigmoid, u, c);, a[i] * b[i] * u[i] * (1 - u[i]),
     fabs(a[i] * b[i]) * u[i] * (c[i] < -87 ? 0x1p24 : 1) * l->coarse + 2 * l->grain * (1 + fabs(a[i]) + fabs(b[i])))
 /* clang-format on */
 
-/* ---- reductions ----------------------------------------------------------------------------------------------------- */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 
 static lb_status elementwise(lb_call *call, const lb_pointwise *op, const lb_operand *args, uint32_t n_args,
                              lb_tensor *result, bool twin)
@@ -173,7 +174,7 @@ static lb_status entropy_backward(lb_call *c, bool twin)
     return elementwise(c, &bce_backward_op, args, 5, c->results, twin);
 }
 
-/* ---- gated linear units ---------------------------------------------------------------------------------------------- */
+/* ---- gated linear units ------------------------------------------------------------------------------------------ */
 
 /* Half `which` of a tensor along `dim`; false when it has no two halves. */
 static bool half(lb_tensor *t, int64_t dim, int which)

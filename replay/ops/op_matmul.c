@@ -1,11 +1,11 @@
 /* Matrix products: mm, bmm, addmm and their kin, grouped products, triangular solves.
  *
- * The default order is acc = fma(a[k], b[k], acc), k ascending, in f32 (f64), rounded once. A schedule adds up products instead
- * (each rounded), but blocked and splitk, which chain fma inside their blocks. `accumulate` rounds after every fma.
- * "openblas" is whatever OpenBLAS does on this machine. */
-#include "matrices.h"
-#include "complex_rows.h"
-#include "tensor_core.h"
+ * The default order is acc = fma(a[k], b[k], acc), k ascending, in f32 (f64), rounded once. A schedule adds up products
+ * instead (each rounded), but blocked and splitk, which chain fma inside their blocks. `accumulate` rounds after every
+ * fma. "openblas" is whatever OpenBLAS does on this machine. */
+#include "ops/matrices.h"
+#include "kernel/complex_rows.h"
+#include "orders/tensor_core.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 static lb_status product(lb_call *call, uint32_t a, uint32_t b, bool twin)
 {
     lb_matrices p;
-    if (lb_matrices_begin(&p, call, lb_call_tensor(call, a), lb_call_tensor(call, b), twin)) {
+    if (lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, a), lb_frame_arg_tensor(call, b), twin)) {
         void *c = lb_frame_output(&p.frame, 0, p.batch * p.shape.m * p.shape.n);
         if (c) lb_matrices_multiply(&p, c);
     }
@@ -52,15 +52,15 @@ static void blend(lb_frame *f, const lb_tensor *self, void *c, const lb_layout *
 static lb_status add_product(lb_call *call, uint32_t scalars, bool twin)
 {
     lb_matrices p;
-    if (lb_matrices_begin(&p, call, lb_call_tensor(call, 1), lb_call_tensor(call, 2), twin)) {
-        bool flat = lb_call_tensor(call, 1)->layout.ndim == 2;
+    if (lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, 1), lb_frame_arg_tensor(call, 2), twin)) {
+        bool flat = lb_frame_arg_tensor(call, 1)->layout.ndim == 2;
         int64_t dims[3] = {p.batch, p.shape.m, p.shape.n}, n = p.batch * p.shape.m * p.shape.n;
         lb_layout shape = lb_layout_contiguous(flat ? 2 : 3, dims + flat);
         void *y = lb_frame_output(&p.frame, 0, n);
         if (y) lb_matrices_multiply(&p, y);
         if (y)
-            blend(&p.frame, lb_call_tensor(call, 0), y, &shape, lb_call_float(call, scalars + 1, 1),
-                  lb_call_float(call, scalars, 1), twin);
+            blend(&p.frame, lb_frame_arg_tensor(call, 0), y, &shape, lb_frame_arg_float(call, scalars + 1, 1),
+                  lb_frame_arg_float(call, scalars, 1), twin);
     }
     return lb_frame_end(&p.frame);
 }
@@ -69,15 +69,15 @@ static lb_status add_product(lb_call *call, uint32_t scalars, bool twin)
 static lb_status addbmm_run(lb_call *call, bool twin)
 {
     lb_matrices p;
-    if (lb_matrices_begin(&p, call, lb_call_tensor(call, 1), lb_call_tensor(call, 2), twin)) {
+    if (lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, 1), lb_frame_arg_tensor(call, 2), twin)) {
         int64_t dims[2] = {p.shape.m, p.shape.n}, n = p.shape.m * p.shape.n;
         lb_layout shape = lb_layout_contiguous(2, dims);
         void *c = lb_frame_reals(&p.frame, p.batch * n), *y = lb_frame_output(&p.frame, 0, n);
-        double alpha = lb_call_float(call, 4, 1), scale = twin ? lb_twin_scale(call, 1) : 1;
+        double alpha = lb_frame_arg_float(call, 4, 1), scale = twin ? lb_frame_twin_scale(call, 1) : 1;
         if (y) lb_matrices_multiply(&p, c);
         if (y) {
             memset(y, 0, (size_t)n * (p.frame.wide ? 8 : 4)); /* 0 * alpha + beta * self */
-            blend(&p.frame, lb_call_tensor(call, 0), y, &shape, 1, lb_call_float(call, 3, 1), twin);
+            blend(&p.frame, lb_frame_arg_tensor(call, 0), y, &shape, 1, lb_frame_arg_float(call, 3, 1), twin);
         }
         for (int64_t i = 0; twin && lb_frame_ok(&p.frame) && i < n; i++)
             ((double *)y)[i] *= scale; /* is rounded as often */
@@ -98,7 +98,7 @@ LB_WITH_TWIN(addmm, add_product(call, 3, twin))
 LB_WITH_TWIN(addmm_typed, add_product(call, 4, twin))
 LB_WITH_TWIN(addbmm, addbmm_run(call, twin))
 
-/* ---- vectors and broadcasting ------------------------------------------------------------------------------------- */
+/* ---- vectors and broadcasting ------------------------------------------------------------------------------------ */
 
 static lb_tensor as_matrix(const lb_tensor *vector, bool column)
 {
@@ -140,26 +140,26 @@ static lb_status matmul_of(lb_call *call, const lb_tensor *self, const lb_tensor
     return lb_frame_end(&p.frame);
 }
 
-LB_WITH_TWIN(matmul, matmul_of(call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), twin))
+LB_WITH_TWIN(matmul, matmul_of(call, lb_frame_arg_tensor(call, 0), lb_frame_arg_tensor(call, 1), twin))
 
 /* Args: self, matrix, vector, beta, alpha. */
 static lb_status addmv_run(lb_call *call, bool twin)
 {
     lb_matrices p;
-    lb_tensor column = as_matrix(lb_call_tensor(call, 2), true);
-    if (lb_matrices_begin(&p, call, lb_call_tensor(call, 1), &column, twin)) {
+    lb_tensor column = as_matrix(lb_frame_arg_tensor(call, 2), true);
+    if (lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, 1), &column, twin)) {
         void *c = lb_frame_reals(&p.frame, p.shape.m), *y = lb_frame_output(&p.frame, 0, p.shape.m);
         lb_layout shape = lb_layout_contiguous(1, &p.shape.m);
-        double alpha = lb_call_float(call, 4, 1),
-               once = 1 + lb_twin_rounding(call, 1); /* of the product, before self is added */
+        double alpha = lb_frame_arg_float(call, 4, 1),
+               once = 1 + lb_frame_twin_rounding(call, 1); /* of the product, before self is added */
         if (y) {
             lb_matrices_multiply(&p, c);
             /* torch rounds alpha * vector to 16 bits first */
-            blend(&p.frame, lb_call_tensor(call, 0), c, &shape,
+            blend(&p.frame, lb_frame_arg_tensor(call, 0), c, &shape,
                   !twin        ? alpha
-                  : alpha != 1 ? alpha * lb_twin_scale(call, 1)
+                  : alpha != 1 ? alpha * lb_frame_twin_scale(call, 1)
                                : once,
-                  lb_call_float(call, 3, 1), twin);
+                  lb_frame_arg_float(call, 3, 1), twin);
             memcpy(y, c, (size_t)p.shape.m * (p.frame.wide ? 8 : 4));
         }
     }
@@ -168,12 +168,12 @@ static lb_status addmv_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(addmv, addmv_run(call, twin))
 
-/* input (…, k), weight (n, k), bias (n): the bias is added before the one rounding, but for an input of one dimension, or of more than
- * two that are not dense, after it. */
+/* input (…, k), weight (n, k), bias (n): the bias is added before the one rounding, but for an input of one dimension,
+ * or of more than two that are not dense, after it. */
 static lb_status linear_run(lb_call *call, bool twin)
 {
-    const lb_tensor *weight = lb_call_tensor(call, 1), *bias = lb_call_tensor(call, 2);
-    lb_tensor input = *lb_call_tensor(call, 0);
+    const lb_tensor *weight = lb_frame_arg_tensor(call, 1), *bias = lb_frame_arg_tensor(call, 2);
+    lb_tensor input = *lb_frame_arg_tensor(call, 0);
     if (weight->layout.ndim != 2) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "linear: a weight that is no matrix");
     lb_frame f = lb_frame_begin(call);
     lb_product s = {.n = weight->layout.shape[0], .k = weight->layout.shape[1]};
@@ -191,7 +191,7 @@ static lb_status linear_run(lb_call *call, bool twin)
     }
     bool apart = input.layout.ndim == 1 || (input.layout.ndim > 2 && !lb_layout_is_contiguous(&input.layout));
     if (add && apart && lb_frame_ok(&f) && !twin) lb_frame_round(&f, y, s.m * s.n, call->results[0].dtype);
-    double scale = twin && add ? 1 + lb_twin_rounding(call, 0) : 1;
+    double scale = twin && add ? 1 + lb_frame_twin_rounding(call, 0) : 1;
     for (int64_t i = 0; add && lb_frame_ok(&f) && i < s.m * s.n; i++) {
         if (f.wide)
             ((double *)y)[i] = ((double *)y)[i] * scale + ((const double *)add)[i % s.n];
@@ -203,14 +203,14 @@ static lb_status linear_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(linear, linear_run(call, twin))
 
-/* ---- 8 bits ------------------------------------------------------------------------------------------------------- */
+/* ---- 8 bits ------------------------------------------------------------------------------------------------------ */
 
 /* int8 times int8 in int32: exact, as f64 holds every sum. */
 static lb_status int_mm(lb_call *call)
 {
     const lb_method plain = {0};
     lb_matrices p;
-    if (!lb_matrices_begin(&p, call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), false))
+    if (!lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, 0), lb_frame_arg_tensor(call, 1), false))
         return lb_frame_end(&p.frame);
     lb_frame *f = &p.frame;
     const int64_t n = p.shape.m * p.shape.n;
@@ -228,12 +228,12 @@ static lb_status int_mm(lb_call *call)
 /* Args: input (m, k), weights (n, k) in 8 bits, scales (n): each sum is scaled. */
 static lb_status int8_weights_run(lb_call *call, bool twin)
 {
-    const lb_tensor *weight = lb_call_tensor(call, 1), *scales = lb_call_tensor(call, 2);
+    const lb_tensor *weight = lb_frame_arg_tensor(call, 1), *scales = lb_frame_arg_tensor(call, 2);
     if (weight->layout.ndim != 2 || lb_tensor_numel(scales) != weight->layout.shape[0])
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: scales that are not by row of the weights", call->row->name);
-    const lb_tensor turned = lb_tensor_dim_last(weight, 0);
+    const lb_tensor turned = lb_frame_dim_last(weight, 0);
     lb_matrices p;
-    if (!lb_matrices_begin(&p, call, lb_call_tensor(call, 0), &turned, twin)) return lb_frame_end(&p.frame);
+    if (!lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, 0), &turned, twin)) return lb_frame_end(&p.frame);
     lb_frame *f = &p.frame;
     const int64_t n = p.shape.n, all = p.shape.m * n;
     const void *scale = lb_matrices_reals(f, scales, twin);
@@ -246,14 +246,16 @@ static lb_status int8_weights_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(int8_weights, int8_weights_run(call, twin))
 
-/* ---- grouped ------------------------------------------------------------------------------------------------------ */
+/* ---- grouped ----------------------------------------------------------------------------------------------------- */
 
-/* Rows (or columns, or the summed dimension) of a 2-d operand are cut at the offsets; a 3-d operand has one matrix per group.
- * What lies past the last offset is undefined in torch, zero here. */
+/* Rows (or columns, or the summed dimension) of a 2-d operand are cut at the offsets; a 3-d operand has one matrix per
+ * group. What lies past the last offset is undefined in torch, zero here. */
 static lb_status grouped_run(lb_call *call, bool twin)
 {
-    const lb_tensor *a = lb_call_tensor(call, 0), *b = lb_call_tensor(call, 1), *offsets = lb_call_tensor(call, 2);
-    if (lb_call_given(call, 3)) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "_grouped_mm: a bias is not supported");
+    const lb_tensor *a = lb_frame_arg_tensor(call, 0), *b = lb_frame_arg_tensor(call, 1),
+                    *offsets = lb_frame_arg_tensor(call, 2);
+    if (lb_frame_arg_given(call, 3))
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "_grouped_mm: a bias is not supported");
     if (!offsets) return product(call, 0, 1, twin);
     lb_frame f = lb_frame_begin(call);
     bool a2 = a->layout.ndim == 2, b2 = b->layout.ndim == 2;
@@ -300,13 +302,15 @@ static lb_status grouped_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(grouped_mm, grouped_run(call, twin))
 
-/* Args: input (T, D), experts' matrices (E, N, D), each token's experts (M, A), three tensors by which a GPU's blocks are filled, how many experts read
- * one row of the input. The result (M, A, N): row i of it is row i / topk of the input times the matrix of its expert, or 0 where there is no such
- * expert. Definition: foundation-model-stack/foundation-model-stack fms/triton/pytorch_ops.py, moe_mm_cpu. */
+/* Args: input (T, D), experts' matrices (E, N, D), each token's experts (M, A), three tensors by which a GPU's blocks
+ * are filled, how many experts read one row of the input. The result (M, A, N): row i of it is row i / topk of the
+ * input times the matrix of its expert, or 0 where there is no such expert. Definition:
+ * foundation-model-stack/foundation-model-stack fms/triton/pytorch_ops.py, moe_mm_cpu. */
 static lb_status expert_rows_run(lb_call *call, bool twin)
 {
-    const lb_tensor *x = lb_call_tensor(call, 0), *w = lb_call_tensor(call, 1), *ids = lb_call_tensor(call, 2);
-    const int64_t topk = lb_call_int(call, 6, 1);
+    const lb_tensor *x = lb_frame_arg_tensor(call, 0), *w = lb_frame_arg_tensor(call, 1),
+                    *ids = lb_frame_arg_tensor(call, 2);
+    const int64_t topk = lb_frame_arg_int(call, 6, 1);
     if (!x || !w || !ids) return lb_fail(call->err, LB_ERR_INVALID, "moe_mm: a tensor is missing");
     if (x->layout.ndim != 2 || w->layout.ndim != 3 || x->layout.shape[1] != w->layout.shape[2] || topk < 1 ||
         x->layout.shape[0] * topk != lb_tensor_numel(ids))
@@ -335,7 +339,7 @@ static lb_status expert_rows_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(expert_rows, expert_rows_run(call, twin))
 
-/* ---- triangular systems ------------------------------------------------------------------------------------------- */
+/* ---- triangular systems ------------------------------------------------------------------------------------------ */
 
 /* a[i, j] of a dense n * n matrix seen so that row r only needs rows before it: `flip` turns upper into lower. */
 typedef struct triangle {
@@ -375,10 +379,10 @@ static void solve_column(const triangle *t, double *x, double *e)
 /* Args: A, B, upper, left, unitriangular. A X = B, or X A = B as A' X' = B'. Leading dimensions broadcast. */
 static lb_status solve_run(lb_call *call, bool twin)
 {
-    bool upper = lb_call_int(call, 2, 0), left = lb_call_int(call, 3, 1), unit = lb_call_int(call, 4, 0);
+    bool upper = lb_frame_arg_int(call, 2, 0), left = lb_frame_arg_int(call, 3, 1), unit = lb_frame_arg_int(call, 4, 0);
     const lb_layout *shape = &call->results[0].layout;
     int ndim = shape->ndim;
-    lb_tensor a = *lb_call_tensor(call, 0), b = *lb_call_tensor(call, 1);
+    lb_tensor a = *lb_frame_arg_tensor(call, 0), b = *lb_frame_arg_tensor(call, 1);
     lb_tensor *both[2] = {&a, &b};
     int64_t n = a.layout.shape[a.layout.ndim - 1];
     for (int k = 0; k < 2; k++) { /* broadcast to the batch of the result */

@@ -1,11 +1,11 @@
 /* Layer norm and RMS norm with their backwards. Group and batch norm are in op_channel_norm.c.
  *
- * The forward layer norm has torch's CPU bits (welford.h) unless a schedule asks for another order: then mean and variance
- * are two passes of sums. Twins carry what cancellation in x - mean does to the variance. */
-#include "frame.h"
-#include "twin_grain.h"
-#include "schedule.h"
-#include "welford.h"
+ * The forward layer norm has torch's CPU bits (welford.h) unless a schedule asks for another order: then mean and
+ * variance are two passes of sums. Twins carry what cancellation in x - mean does to the variance. */
+#include "kernel/frame.h"
+#include "kernel/twin_grain.h"
+#include "orders/schedule.h"
+#include "orders/welford.h"
 
 #include <lastbit/processor.h>
 
@@ -14,8 +14,8 @@
 #include <string.h>
 
 #define PER_ISA(...) LB_PER_ISA(__VA_ARGS__)
-#define REAL_TEMPLATE "norm_real.h"
-#include "real_template.h"
+#define REAL_TEMPLATE "ops/norm_real.h"
+#include "functions/real_template.h"
 
 #define PARALLEL_ELEMENTS 32768
 
@@ -32,7 +32,7 @@ static bool rows_begin(rows *r, lb_call *call, const lb_tensor *in, uint32_t sha
     int64_t shape[LB_MAX_DIMS];
     r->frame = lb_frame_begin(call);
     r->size = 1;
-    for (int k = 0, n = lb_call_ints(call, shape_arg, shape, LB_MAX_DIMS); k < n; k++) r->size *= shape[k];
+    for (int k = 0, n = lb_frame_arg_ints(call, shape_arg, shape, LB_MAX_DIMS); k < n; k++) r->size *= shape[k];
     r->count = r->size ? lb_tensor_numel(in) / r->size : 0;
     r->halves = lb_dtype_bits(in->dtype) == 16;
     r->x = lb_frame_tensor(&r->frame, in);
@@ -40,7 +40,7 @@ static bool rows_begin(rows *r, lb_call *call, const lb_tensor *in, uint32_t sha
     return lb_frame_ok(&r->frame);
 }
 
-/* ---- layer norm ----------------------------------------------------------------------------------------------------- */
+/* ---- layer norm -------------------------------------------------------------------------------------------------- */
 
 static void layer_row(const rows *r, int64_t i, double eps, void *row, void *y, void *mean, void *rstd)
 {
@@ -69,11 +69,11 @@ static void layer_row(const rows *r, int64_t i, double eps, void *row, void *y, 
 static lb_status layer_norm_kernel(lb_call *call)
 {
     rows r;
-    if (!rows_begin(&r, call, lb_call_tensor(call, 0), 1)) return lb_frame_end(&r.frame);
+    if (!rows_begin(&r, call, lb_frame_arg_tensor(call, 0), 1)) return lb_frame_end(&r.frame);
     r.gamma = lb_frame_input(&r.frame, 2), r.beta = lb_frame_input(&r.frame, 3);
     void *y = lb_frame_output(&r.frame, 0, r.count * r.size);
     void *mean = lb_frame_output(&r.frame, 1, r.count), *rstd = lb_frame_output(&r.frame, 2, r.count);
-    double eps = lb_call_float(call, 4, 1e-5);
+    double eps = lb_frame_arg_float(call, 4, 1e-5);
     bool own = r.frame.wide || call->method.schedule;
     void *row = own ? lb_frame_reals(&r.frame, r.size) : NULL;
     if (lb_frame_ok(&r.frame)) {
@@ -88,10 +88,10 @@ static lb_status layer_norm_kernel(lb_call *call)
 static lb_status layer_norm_twin(lb_call *call)
 {
     rows r;
-    if (!rows_begin(&r, call, lb_call_tensor(call, 0), 1)) return lb_frame_end(&r.frame);
+    if (!rows_begin(&r, call, lb_frame_arg_tensor(call, 0), 1)) return lb_frame_end(&r.frame);
     const double *gamma = lb_frame_input(&r.frame, 2), *beta = lb_frame_input(&r.frame, 3), *x = r.x;
     double *y = lb_frame_output(&r.frame, 0, r.count * r.size), *mean = lb_frame_output(&r.frame, 1, r.count);
-    double *rstd = lb_frame_output(&r.frame, 2, r.count), eps = lb_call_float(call, 4, 1e-5);
+    double *rstd = lb_frame_output(&r.frame, 2, r.count), eps = lb_frame_arg_float(call, 4, 1e-5);
     for (int64_t i = 0; lb_frame_ok(&r.frame) && i < r.count; i++, x += r.size, y += r.size) {
         double m = 0, e = 0, var = 0, mixed = 0;
         for (int64_t k = 0; k < r.size; k++) m += x[k] / (double)r.size, e += fabs(x[k]) / (double)r.size;
@@ -111,7 +111,7 @@ static lb_status layer_norm_twin(lb_call *call)
     return lb_frame_end(&r.frame);
 }
 
-/* ---- backwards ------------------------------------------------------------------------------------------------------- */
+/* ---- backwards --------------------------------------------------------------------------------------------------- */
 
 typedef struct backward {
     rows r;
@@ -137,7 +137,7 @@ static norm_row_f32 row_f32(const backward *b, int64_t i, int64_t at, int64_t n)
 static bool wanted(const lb_call *call, uint32_t mask_arg, uint32_t r)
 {
     int64_t mask[4] = {1, 1, 1, 1};
-    lb_call_ints(call, mask_arg, mask, 4);
+    lb_frame_arg_ints(call, mask_arg, mask, 4);
     return mask[r] && r < call->n_results && call->results[r].data;
 }
 
@@ -168,7 +168,8 @@ static void affine_columns(const backward *b, int64_t first, int64_t end)
     }
 }
 
-/* torch on several threads: each adds up rows of its own, then the threads' sums are added in order (layer_norm_kernel.cpp). */
+/* torch on several threads: each adds up rows of its own, then the threads' sums are added in order
+ * (layer_norm_kernel.cpp). */
 static void affine_pieces(backward *b, int64_t threads)
 {
     rows *r = &b->r;
@@ -232,13 +233,14 @@ static lb_status run_backward(backward *b, uint32_t mask_arg, bool twin)
     b->dbeta = !b->rms && wanted(f->call, mask_arg, 2) ? lb_frame_output(f, 2, r->size) : NULL;
     void *row = lb_frame_reals(f, 2 * r->size);
     if (!lb_frame_ok(f)) return lb_frame_end(f);
-    const lb_tensor *in = lb_call_tensor(f->call, 1);
+    const lb_tensor *in = lb_frame_arg_tensor(f->call, 1);
     if (!b->rms && lb_dtype_bits(in->dtype) == 16) b->affine = in->dtype;
     if (twin) {
         if (b->dgamma) memset(b->dgamma, 0, (size_t)r->size * 8);
         if (b->dbeta) memset(b->dbeta, 0, (size_t)r->size * 8);
         for (int64_t i = 0; i < r->count; i++) twin_row(b, i);
-        const double scale = b->rms ? 1 : lb_twin_scale(f->call, 1), grain = b->rms ? 0 : lb_twin_grain(f->call, 1);
+        const double scale = b->rms ? 1 : lb_frame_twin_scale(f->call, 1),
+                     grain = b->rms ? 0 : lb_twin_grain(f->call, 1);
         for (int64_t k = 0; b->dgamma && k < r->size; k++)
             ((double *)b->dgamma)[k] = ((double *)b->dgamma)[k] * scale + grain;
         for (int64_t k = 0; b->dbeta && k < r->size; k++) ((double *)b->dbeta)[k] *= scale;
@@ -259,7 +261,7 @@ static lb_status run_backward(backward *b, uint32_t mask_arg, bool twin)
 static lb_status layer_backward(lb_call *call, bool twin)
 {
     backward b = {.rms = false};
-    if (!rows_begin(&b.r, call, lb_call_tensor(call, 1), 2)) return lb_frame_end(&b.r.frame);
+    if (!rows_begin(&b.r, call, lb_frame_arg_tensor(call, 1), 2)) return lb_frame_end(&b.r.frame);
     lb_frame *f = &b.r.frame;
     b.dy = lb_frame_input(f, 0), b.mean = lb_frame_input(f, 3), b.rstd = lb_frame_input(f, 4);
     b.r.gamma = lb_frame_input(f, 5);
@@ -268,16 +270,16 @@ static lb_status layer_backward(lb_call *call, bool twin)
 
 LB_WITH_TWIN(layer_norm_backward, layer_backward(call, twin))
 
-/* ---- RMS norm -------------------------------------------------------------------------------------------------------- */
+/* ---- RMS norm ---------------------------------------------------------------------------------------------------- */
 
 /* Args: input, normalized_shape, weight, eps. Results: y = x rstd weight in f32 with one rounding, rstd. */
 static lb_status rms_norm_run(lb_call *call, bool twin)
 {
     rows r;
-    if (!rows_begin(&r, call, lb_call_tensor(call, 0), 1)) return lb_frame_end(&r.frame);
+    if (!rows_begin(&r, call, lb_frame_arg_tensor(call, 0), 1)) return lb_frame_end(&r.frame);
     lb_frame *f = &r.frame;
     const void *gamma = lb_frame_input(f, 2);
-    double eps = lb_call_float(call, 3, lb_call_tensor(call, 0)->dtype == LB_F64 ? DBL_EPSILON : FLT_EPSILON);
+    double eps = lb_frame_arg_float(call, 3, lb_frame_arg_tensor(call, 0)->dtype == LB_F64 ? DBL_EPSILON : FLT_EPSILON);
     void *y = lb_frame_output(f, 0, r.count * r.size), *rstd = lb_frame_output(f, 1, r.count);
     void *row = lb_frame_reals(f, r.size);
     const lb_method *method = &call->method;
@@ -286,11 +288,11 @@ static lb_status rms_norm_run(lb_call *call, bool twin)
         for (int64_t k = 0; k < r.size; k++)
             lb_frame_set(f, row, k, lb_frame_get(f, r.x, at + k) * lb_frame_get(f, r.x, at + k));
         if (f->wide) {
-            double s = lb_sum_f64(method->schedule, row, r.size, method->accumulate) / (double)r.size;
+            double s = lb_schedule_sum_f64(method->schedule, row, r.size, method->accumulate) / (double)r.size;
             s = ((double *)rstd)[i] = 1 / sqrt(s + eps);
             normalize_f64((const double *)r.x + at, (double *)y + at, r.size, 0, s, gamma, NULL);
         } else {
-            float s = lb_sum_f32(method->schedule, row, r.size, method->accumulate) / (float)r.size;
+            float s = lb_schedule_sum_f32(method->schedule, row, r.size, method->accumulate) / (float)r.size;
             s = ((float *)rstd)[i] = (float)(1 / sqrt((double)(s + (float)eps)));
             normalize_f32((const float *)r.x + at, (float *)y + at, r.size, 0, s, gamma, NULL);
         }
@@ -305,7 +307,7 @@ LB_WITH_TWIN(rms_norm, rms_norm_run(call, twin))
 static lb_status rms_backward(lb_call *call, bool twin)
 {
     backward b = {.rms = true};
-    if (!rows_begin(&b.r, call, lb_call_tensor(call, 1), 2)) return lb_frame_end(&b.r.frame);
+    if (!rows_begin(&b.r, call, lb_frame_arg_tensor(call, 1), 2)) return lb_frame_end(&b.r.frame);
     lb_frame *f = &b.r.frame;
     b.dy = lb_frame_input(f, 0), b.rstd = lb_frame_input(f, 3);
     b.r.gamma = lb_frame_input(f, 4);

@@ -1,41 +1,42 @@
 /* Optimizer arithmetic: lerp, addcmul, addcdiv and the fused Adam, AdamW, SGD and Adagrad steps.
  *
- * The order of operations and the fused multiply-adds are those of torch's vectorised CPU kernels (aten/src/ATen/native/cpu/
- * {Lerp,PointwiseOps,FusedAdam,FusedSGD,FusedAdagrad}Kernel.cpp), found by comparing bits. Hyper-parameters are Python doubles, combined
- * in f64 and rounded to the compute type where the tensors meet them.
+ * The order of operations and the fused multiply-adds are those of torch's vectorised CPU kernels
+ * (aten/src/ATen/native/cpu/ {Lerp,PointwiseOps,FusedAdam,FusedSGD,FusedAdagrad}Kernel.cpp), found by comparing bits.
+ * Hyper-parameters are Python doubles, combined in f64 and rounded to the compute type where the tensors meet them.
  *
- * The fused ops take lists. Per tensor they are one elementwise loop over (param, grad, state …) with as many results. */
-#include "elementary.h"
-#include "pointwise.h"
+ * The fused ops take lists. Per tensor they are one elementwise loop over (param, grad, state …) with as many
+ * results. */
+#include "functions/elementary.h"
+#include "kernel/pointwise.h"
 
 #include <lastbit/dtype.h>
 #include <math.h>
 #include <string.h>
 
 /* lerp: a + w (b − a) from the nearer end. */
-#define SMALL(w) (ABS(w) < (T)0.5)
-#define LERP(a, b, w) FMA(SMALL(w) ? (w) : (w) - 1, (b) - (a), SMALL(w) ? (a) : (b))
-#define LERP_TWIN(a, b, w) (ABS(SMALL(w) ? (a) : (b)) + ABS(SMALL(w) ? (w) : (w) - 1) * (ABS(a) + ABS(b)))
+#define SMALL(w) (LB_ABS(w) < (T)0.5)
+#define LERP(a, b, w) LB_FMA(SMALL(w) ? (w) : (w) - 1, (b) - (a), SMALL(w) ? (a) : (b))
+#define LERP_TWIN(a, b, w) (LB_ABS(SMALL(w) ? (a) : (b)) + LB_ABS(SMALL(w) ? (w) : (w) - 1) * (LB_ABS(a) + LB_ABS(b)))
 /* torch fuses in f32 and f64 but not in its 16-bit loops. */
 #define FUSES (l->common == LB_F32 || l->common == LB_F64)
-#define ADDCMUL(a, b, c, v) (FUSES ? FMA((v) * (b), c, a) : (a) + (v) * (b) * (c))
+#define ADDCMUL(a, b, c, v) (FUSES ? LB_FMA((v) * (b), c, a) : (a) + (v) * (b) * (c))
 
 /* What the first product or quotient loses when it underflows, magnified by the other factor. */
 #define UNDERFLOWN ((l->common == LB_F64 ? 0x1p-1021 : 0x1p-125) + l->grain)
 /* clang-format off */
 LB_POINTWISE_FT(lerp, "xxs", 0, LERP(a[i], b[i], s0),
-    UNLESS_STEP_OVERFLOWS(2 * (ABS(a[i]) + ABS(b[i])) * (1 + ABS(s0)), LERP_TWIN(a[i], b[i], s0)))
+    LB_UNLESS_STEP_OVERFLOWS(2 * (LB_ABS(a[i]) + LB_ABS(b[i])) * (1 + LB_ABS(s0)), LERP_TWIN(a[i], b[i], s0)))
 LB_POINTWISE_FT(lerp_tensor, "xxx", 0, LERP(a[i], b[i], c[i]),
-    UNLESS_STEP_OVERFLOWS(2 * (ABS(a[i]) + ABS(b[i])) * (1 + ABS(c[i])), LERP_TWIN(a[i], b[i], c[i]) * (1 + l->coarse / 4)))
-LB_POINTWISE_FIT(addcmul, "xxx1", 0, ADDCMUL(a[i], b[i], c[i], s0), WADD(a[i], WMUL(s0, WMUL(b[i], c[i]))),
-    UNLESS_STEP_OVERFLOWS(2 * (ABS(b[i] * c[i]) + ABS(s0 * b[i])),
-        ABS(a[i]) + ABS(s0 * b[i] * c[i]) * (1 + l->coarse / 4) + UNDERFLOWN * (ABS(c[i]) + ABS(s0))))
+    LB_UNLESS_STEP_OVERFLOWS(2 * (LB_ABS(a[i]) + LB_ABS(b[i])) * (1 + LB_ABS(c[i])), LERP_TWIN(a[i], b[i], c[i]) * (1 + l->coarse / 4)))
+LB_POINTWISE_FIT(addcmul, "xxx1", 0, ADDCMUL(a[i], b[i], c[i], s0), LB_WADD(a[i], LB_WMUL(s0, LB_WMUL(b[i], c[i]))),
+    LB_UNLESS_STEP_OVERFLOWS(2 * (LB_ABS(b[i] * c[i]) + LB_ABS(s0 * b[i])),
+        LB_ABS(a[i]) + LB_ABS(s0 * b[i] * c[i]) * (1 + l->coarse / 4) + UNDERFLOWN * (LB_ABS(c[i]) + LB_ABS(s0))))
 LB_POINTWISE_FT(addcdiv, "xxx1", 0, a[i] + s0 * b[i] / c[i],
-    UNLESS_STEP_OVERFLOWS(2 * (ABS(b[i] / c[i]) + ABS(s0 * b[i])),
-        ABS(a[i]) + ABS(s0 * b[i] / c[i]) * (1 + l->coarse / 4) + UNDERFLOWN * (1 / ABS(c[i]) + ABS(s0))))
+    LB_UNLESS_STEP_OVERFLOWS(2 * (LB_ABS(b[i] / c[i]) + LB_ABS(s0 * b[i])),
+        LB_ABS(a[i]) + LB_ABS(s0 * b[i] / c[i]) * (1 + l->coarse / 4) + UNDERFLOWN * (1 / LB_ABS(c[i]) + LB_ABS(s0))))
 /* clang-format on */
 
-/* ---- Adam and AdamW ------------------------------------------------------------------------------------------------ */
+/* ---- Adam and AdamW ---------------------------------------------------------------------------------------------- */
 
 enum {
     WEIGHT_DECAY,
@@ -74,11 +75,11 @@ enum {
             if (DECOUPLED)                                                                                             \
                 param = param * factor;                                                                                \
             else                                                                                                       \
-                grad = decay != 0 ? FMA(param, decay, grad) : grad;                                                    \
+                grad = decay != 0 ? LB_FMA(param, decay, grad) : grad;                                                 \
             avg = LERP(avg, grad, rest1);                                                                              \
-            square = FMA(rest2 * grad, grad, square * beta2);                                                          \
+            square = LB_FMA(rest2 * grad, grad, square * beta2);                                                       \
             largest = largest != largest || largest > square ? largest : square;                                       \
-            const T denominator = SQRT(amsgrad ? largest : square) / correction + eps;                                 \
+            const T denominator = LB_SQRT(amsgrad ? largest : square) / correction + eps;                              \
             new_params[i] = param + step * avg / denominator;                                                          \
             new_grads[i] = kept;                                                                                       \
             new_avgs[i] = avg;                                                                                         \
@@ -92,9 +93,9 @@ ADAM(adam_f64, double, false)
 ADAM(adamw_f32, float, true)
 ADAM(adamw_f64, double, true)
 
-/* On CUDA the betas are numbers of the compute type (torch's fused_adam_utils.cuh): 1 - beta is off by a rounding of beta, of which the twin
- * has a gradient's whole size, and the corrections of the bias, 1 - beta^step, are off by those of the power. What that is for a relative error
- * of the update; 0: the betas are f64, as on a CPU. */
+/* On CUDA the betas are numbers of the compute type (torch's fused_adam_utils.cuh): 1 - beta is off by a rounding of
+ * beta, of which the twin has a gradient's whole size, and the corrections of the bias, 1 - beta^step, are off by those
+ * of the power. What that is for a relative error of the update; 0: the betas are f64, as on a CPU. */
 static double narrow_betas(const lb_call *call, double beta1, double beta2, double step)
 {
     const double power1 = lb_pow(beta1, step), power2 = lb_pow(beta2, step);
@@ -132,7 +133,7 @@ static void adam_twin_loop(const lb_lanes *l)
 static const lb_pointwise adam_op = {FUSED_PATTERN, adam_f32, adam_f64, NULL, adam_twin_loop, 0};
 static const lb_pointwise adamw_op = {FUSED_PATTERN, adamw_f32, adamw_f64, NULL, adam_twin_loop, 0};
 
-/* ---- SGD ----------------------------------------------------------------------------------------------------------- */
+/* ---- SGD --------------------------------------------------------------------------------------------------------- */
 
 enum { SGD_DECAY, SGD_MOMENTUM, SGD_LR, SGD_DAMPENING_REST, SGD_NESTEROV, SGD_SIGN, SGD_FIRST, SGD_SCALE };
 
@@ -154,10 +155,10 @@ enum { SGD_DECAY, SGD_MOMENTUM, SGD_LR, SGD_DAMPENING_REST, SGD_NESTEROV, SGD_SI
             grad = scaled ? grad / scale : grad;                                                                       \
             const T kept = grad;                                                                                       \
             grad = grad * sign;                                                                                        \
-            grad = decay != 0 ? FMA(param, decay, grad) : grad;                                                        \
-            const T buffer = first ? grad : FMA(grad, rest, old * momentum);                                           \
-            const T update = momentum == 0 ? grad : nesterov ? FMA(buffer, momentum, grad) : buffer;                   \
-            new_params[i] = FMA(update, lr, param);                                                                    \
+            grad = decay != 0 ? LB_FMA(param, decay, grad) : grad;                                                     \
+            const T buffer = first ? grad : LB_FMA(grad, rest, old * momentum);                                        \
+            const T update = momentum == 0 ? grad : nesterov ? LB_FMA(buffer, momentum, grad) : buffer;                \
+            new_params[i] = LB_FMA(update, lr, param);                                                                 \
             new_grads[i] = kept;                                                                                       \
             new_buffers[i] = buffer;                                                                                   \
         }                                                                                                              \
@@ -184,7 +185,7 @@ static void sgd_twin_loop(const lb_lanes *l)
 }
 static const lb_pointwise sgd_op = {"xxxnnnnnnnn", sgd_f32, sgd_f64, NULL, sgd_twin_loop, 0};
 
-/* ---- lists --------------------------------------------------------------------------------------------------------- */
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
 
 typedef lb_status (*fused_runner)(lb_call *call, const lb_pointwise *op);
 
@@ -260,7 +261,8 @@ static lb_status run_element(lb_call *call, const fused_step *s, uint32_t t)
     return s->run(&inner, s->op);
 }
 
-/* _fused_adam_(self grads exp_avgs exp_avg_sqs max_exp_avg_sqs state_steps lr beta1 beta2 weight_decay eps amsgrad maximize grad_scale found_inf) */
+/* _fused_adam_(self grads exp_avgs exp_avg_sqs max_exp_avg_sqs state_steps lr beta1 beta2 weight_decay eps amsgrad
+ * maximize grad_scale found_inf) */
 static lb_status fused_adam(lb_call *call, const lb_pointwise *op, fused_runner run)
 {
     const lb_operand *a = call->args;
@@ -292,7 +294,8 @@ static lb_status fused_adam(lb_call *call, const lb_pointwise *op, fused_runner 
     return LB_OK;
 }
 
-/* _fused_sgd_(self grads momentum_buffer_list weight_decay momentum lr dampening nesterov maximize is_first_step grad_scale found_inf) */
+/* _fused_sgd_(self grads momentum_buffer_list weight_decay momentum lr dampening nesterov maximize is_first_step
+ * grad_scale found_inf) */
 static lb_status fused_sgd(lb_call *call, const lb_pointwise *op, fused_runner run)
 {
     const lb_operand *a = call->args;

@@ -1,10 +1,10 @@
 /* Maximum pools with the indices they choose, their backwards, and rearrangements of image patches.
  *
- * A maximum starts at -inf and the window's first element; a later one must be greater, any NaN wins, the last of several. Indices
- * count elements of a plane, row-major. What several windows send back to one element is added in order of the windows; twins
- * count them, so that no term count is needed. */
-#include "elements.h"
-#include "frame.h"
+ * A maximum starts at -inf and the window's first element; a later one must be greater, any NaN wins, the last of
+ * several. Indices count elements of a plane, row-major. What several windows send back to one element is added in
+ * order of the windows; twins count them, so that no term count is needed. */
+#include "kernel/elements.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,7 +21,7 @@ typedef struct window {
 static int64_t number_at(const lb_call *call, uint32_t arg, int own, int dims, int64_t otherwise)
 {
     int64_t numbers[LB_MAX_DIMS];
-    int n = lb_call_ints(call, arg, numbers, LB_MAX_DIMS);
+    int n = lb_frame_arg_ints(call, arg, numbers, LB_MAX_DIMS);
     return own < 0 || n == 0 ? otherwise : numbers[n == dims ? own : 0];
 }
 
@@ -103,7 +103,7 @@ static int64_t choose(const lb_frame *f, const window *w, const void *x, int64_t
 static lb_status maximum(lb_call *call, int dims, uint32_t first)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *in = lb_call_tensor(call, 0), *out = &call->results[0];
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0), *out = &call->results[0];
     window w;
     if (!window_of(&f, &in->layout, &out->layout, dims, first, &w)) return lb_frame_end(&f);
     const void *x = lb_frame_tensor(&f, in), *raw = lb_frame_bytes(&f, in);
@@ -138,11 +138,11 @@ MAXIMUM(adaptive_max_pool3, 3, 0)
 static lb_status maximum_backward(lb_call *call, int dims, uint32_t indices, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *grad = lb_call_tensor(call, 0), *in = lb_call_tensor(call, 1);
+    const lb_tensor *grad = lb_frame_arg_tensor(call, 0), *in = lb_frame_arg_tensor(call, 1);
     window w;
     if (!window_of(&f, &in->layout, &grad->layout, dims, 0, &w)) return lb_frame_end(&f);
     const void *dy = lb_frame_tensor(&f, grad);
-    const int64_t *index = lb_frame_integers(&f, lb_call_tensor(call, indices));
+    const int64_t *index = lb_frame_integers(&f, lb_frame_arg_tensor(call, indices));
     void *dx = lb_frame_output(&f, 0, w.planes * w.pixels);
     double *meets = twin ? lb_frame_scratch(&f, (size_t)(w.planes * w.pixels) * 8) : NULL;
     if (!lb_frame_ok(&f)) return lb_frame_end(&f);
@@ -159,7 +159,8 @@ static lb_status maximum_backward(lb_call *call, int dims, uint32_t indices, boo
         if (!twin) lb_frame_round(&f, (char *)dx + to * (f.wide ? 8 : 4), 1, call->results[0].dtype);
         if (meets) meets[to]++;
     }
-    for (int64_t i = 0; twin && i < w.planes * w.pixels; i++) ((double *)dx)[i] *= meets[i] * lb_twin_scale(call, 0);
+    for (int64_t i = 0; twin && i < w.planes * w.pixels; i++)
+        ((double *)dx)[i] *= meets[i] * lb_frame_twin_scale(call, 0);
     return lb_frame_end(&f);
 }
 
@@ -169,7 +170,7 @@ BACKWARD(max_pool3_backward, 3, 7)
 BACKWARD(adaptive_backward2, 2, 2)
 BACKWARD(adaptive_backward3, 3, 2)
 
-/* ---- patches ----------------------------------------------------------------------------------------------------------- */
+/* ---- patches ----------------------------------------------------------------------------------------------------- */
 
 typedef struct patches {
     int64_t samples, channels, size[2], kernel[2], dilation[2], padding[2], stride[2], count[2];
@@ -196,7 +197,8 @@ static bool patches_of(lb_frame *f, const lb_layout *image, uint32_t first, patc
     return lb_frame_ok(f);
 }
 
-/* Element `i` of the column tensor (samples, channels * kernel, places) as an element of the image, -1 in the padding. */
+/* Element `i` of the column tensor (samples, channels * kernel, places) as an element of the image, -1 in the
+ * padding. */
 static int64_t image_at(const patches *p, int64_t i)
 {
     int64_t places = p->count[0] * p->count[1], place = i % places, row = i / places;
@@ -211,7 +213,7 @@ static lb_status im2col(lb_call *call)
 {
     lb_frame f = lb_frame_begin(call);
     patches p;
-    if (!patches_of(&f, &lb_call_tensor(call, 0)->layout, 1, &p)) return lb_frame_end(&f);
+    if (!patches_of(&f, &lb_frame_arg_tensor(call, 0)->layout, 1, &p)) return lb_frame_end(&f);
     const void *x = lb_frame_input(&f, 0);
     int64_t n = p.samples * p.channels * p.kernel[0] * p.kernel[1] * p.count[0] * p.count[1];
     void *y = lb_frame_output(&f, 0, n);
@@ -232,7 +234,7 @@ static lb_status col2im_run(lb_call *call, bool twin)
     int64_t n = p.samples * p.channels * p.kernel[0] * p.kernel[1] * p.count[0] * p.count[1];
     int64_t pixels = p.samples * p.channels * p.size[0] * p.size[1];
     void *y = lb_frame_output(&f, 0, pixels);
-    if (lb_frame_ok(&f) && lb_tensor_numel(lb_call_tensor(call, 0)) != n)
+    if (lb_frame_ok(&f) && lb_tensor_numel(lb_frame_arg_tensor(call, 0)) != n)
         lb_frame_fail(&f, LB_ERR_INVALID, "columns of another image");
     if (!lb_frame_ok(&f)) return lb_frame_end(&f);
     memset(y, 0, (size_t)pixels * (f.wide ? 8 : 4));
@@ -242,7 +244,7 @@ static lb_status col2im_run(lb_call *call, bool twin)
         double v = lb_frame_get(&f, x, i);
         lb_frame_set(&f, y, to,
                      lb_frame_get(&f, y, to) +
-                         (twin ? fabs(v) * (double)(p.kernel[0] * p.kernel[1]) * lb_twin_scale(call, 0) : v));
+                         (twin ? fabs(v) * (double)(p.kernel[0] * p.kernel[1]) * lb_frame_twin_scale(call, 0) : v));
         if (!twin) lb_frame_round(&f, (char *)y + to * (f.wide ? 8 : 4), 1, call->results[0].dtype);
     }
     return lb_frame_end(&f);
@@ -254,9 +256,9 @@ LB_WITH_TWIN(col2im, col2im_run(call, twin))
 static lb_status shuffle(lb_call *call, bool apart)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *in = lb_call_tensor(call, 0), *out = &call->results[0];
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0), *out = &call->results[0];
     const lb_layout *large = apart ? &in->layout : &out->layout;
-    int64_t r = lb_call_int(call, 1, 1), n = lb_tensor_numel(out);
+    int64_t r = lb_frame_arg_int(call, 1, 1), n = lb_tensor_numel(out);
     if (large->ndim < 3 || lb_tensor_numel(in) != n) lb_frame_fail(&f, LB_ERR_INVALID, "no image");
     int64_t height = large->shape[large->ndim - 2], width = large->shape[large->ndim - 1];
     const void *x = lb_frame_bytes(&f, in);
@@ -286,8 +288,8 @@ static lb_status pixel_unshuffle(lb_call *call)
 static lb_status channel_shuffle(lb_call *call)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *in = lb_call_tensor(call, 0), *out = &call->results[0];
-    int64_t groups = lb_call_int(call, 1, 1), channels = in->layout.ndim > 1 ? in->layout.shape[1] : 0, rest = 1;
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0), *out = &call->results[0];
+    int64_t groups = lb_frame_arg_int(call, 1, 1), channels = in->layout.ndim > 1 ? in->layout.shape[1] : 0, rest = 1;
     for (int d = 2; d < in->layout.ndim; d++) rest *= in->layout.shape[d];
     if (!channels || groups < 1 || channels % groups)
         lb_frame_fail(&f, LB_ERR_INVALID, "groups do not divide the channels");

@@ -1,8 +1,10 @@
-/* Ops of torch's primitive dialect that graphs of compiled kernels hold besides aten's (torch/_prims/__init__.py, torch/_inductor/inductor_prims.py).
+/* Ops of torch's primitive dialect that graphs of compiled kernels hold besides aten's (torch/_prims/__init__.py,
+ * torch/_inductor/inductor_prims.py).
  *
- * Most compute what an aten op does and are found by rule (op_table.c); here are those whose args stand in another order, views, and draws. */
-#include "frame.h"
-#include "pointwise.h"
+ * Most compute what an aten op does and are found by rule (op_table.c); here are those whose args stand in another
+ * order, views, and draws. */
+#include "kernel/frame.h"
+#include "kernel/pointwise.h"
 
 #include <math.h>
 
@@ -10,8 +12,8 @@
 static lb_status iota(lb_call *call)
 {
     lb_frame f = lb_frame_begin(call);
-    const int64_t n = lb_tensor_numel(&call->results[0]), start = lb_call_int(call, 1, 0),
-                  step = lb_call_int(call, 2, 1);
+    const int64_t n = lb_tensor_numel(&call->results[0]), start = lb_frame_arg_int(call, 1, 0),
+                  step = lb_frame_arg_int(call, 2, 1);
     int64_t *y = lb_frame_output_integers(&f, 0, n);
     for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) y[i] = start + step * i;
     return lb_frame_end(&f);
@@ -20,8 +22,8 @@ static lb_status iota(lb_call *call)
 /* Args: seeds, index. */
 static lb_status lookup_seed(lb_call *call)
 {
-    lb_tensor one = *lb_call_tensor(call, 0);
-    const int64_t index = lb_call_int(call, 1, 0);
+    lb_tensor one = *lb_frame_arg_tensor(call, 0);
+    const int64_t index = lb_frame_arg_int(call, 1, 0);
     if (one.layout.ndim != 1 || index < 0 || index >= one.layout.shape[0])
         return lb_fail(call->err, LB_ERR_INVALID, "%s: no seed %lld", call->row->name, (long long)index);
     one.data = (char *)one.data + index * one.layout.stride[0] * (int64_t)(lb_dtype_bits(one.dtype) / 8);
@@ -29,7 +31,7 @@ static lb_status lookup_seed(lb_call *call)
     return lb_pointwise_copy(call, &call->results[0], &one);
 }
 
-LB_POINTWISE_FT(fma, "xxx", 0, FMA(a[i], b[i], c[i]), ABS(a[i] * b[i]) + ABS(c[i]))
+LB_POINTWISE_FT(fma, "xxx", 0, LB_FMA(a[i], b[i], c[i]), LB_ABS(a[i] * b[i]) + LB_ABS(c[i]))
 
 #define VIEW(NAME, ARGS) {.name = "prims::" NAME, .args = ARGS, .flags = LB_ROW_VIEW | LB_ROW_EXACT, .samples = "view"},
 #define DRAW(NAME, ARGS) {.name = "prims::" NAME, .args = ARGS, .flags = LB_ROW_RANDOM, .samples = "random"},

@@ -1,18 +1,20 @@
 /* Quantisers of serving stacks: a tensor becomes fp8 or int8 with scales per tensor, row, channel or group.
  *
- * q = clamp(x / s) or clamp(x (1 / s)), which some kernels prefer, with s given or from the largest magnitude. All is evaluated as the
- * kernels do it, in f32 (f64 in a shadow, where q of fp8 stays wide), so that bits agree but where versions multiply with 1/448 instead
- * of dividing. A NaN becomes the largest value of fp8, as fmin and fmax leave it. int8 is rounded to the nearest even one, or, in groups,
- * towards zero, and may have a zero point, which is added to it.
+ * q = clamp(x / s) or clamp(x (1 / s)), which some kernels prefer, with s given or from the largest magnitude. All is
+ * evaluated as the kernels do it, in f32 (f64 in a shadow, where q of fp8 stays wide), so that bits agree but where
+ * versions multiply with 1/448 instead of dividing. A NaN becomes the largest value of fp8, as fmin and fmax leave it.
+ * int8 is rounded to the nearest even one, or, in groups, towards zero, and may have a zero point, which is added to
+ * it.
  *
  *      _C::          vllm-project/vllm csrc/torch_bindings.cpp, csrc/libtorch_stable/torch_bindings.cpp,
  *                    csrc/quantization/w8a8/fp8/common.{cu,cuh}, per_token_group_quant.cu, w8a8/int8/scaled_quant.cu
- *      sgl_kernel::  sgl-project/sglang sgl-kernel/csrc/common_extension.cc, sgl-kernel/csrc/gemm/per_tensor_quant_fp8.cu,
- *                    per_token_quant_fp8.cu, per_token_group_quant_8bit.cu
+ *      sgl_kernel::  sgl-project/sglang sgl-kernel/csrc/common_extension.cc,
+ *                    sgl-kernel/csrc/gemm/per_tensor_quant_fp8.cu, per_token_quant_fp8.cu,
+ *                    per_token_group_quant_8bit.cu
  *
  * Schemas of sgl_kernel do not say that q and s are written: capture/lastbit/torch/dispatch.py does.
  */
-#include "frame.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -39,7 +41,7 @@ static double rounded(const quantisation *z, double value)
 /* Result 0 is q, result 1 its scales; `scales` of them, or 0: they are an argument. */
 static bool begin(quantisation *z, lb_call *call, uint32_t x, int64_t scales)
 {
-    *z = (quantisation){.frame = lb_frame_begin(call), .in = lb_call_tensor(call, x), .most = E4M3_MAX};
+    *z = (quantisation){.frame = lb_frame_begin(call), .in = lb_frame_arg_tensor(call, x), .most = E4M3_MAX};
     const lb_dtype to = call->results[0].dtype;
     if (!z->in || (to != LB_E4M3FN && to != LB_I8 && to != LB_F32 && to != LB_F64 && to != LB_BF16 && to != LB_F16)) {
         lb_frame_fail(&z->frame, LB_ERR_UNSUPPORTED, "a result that is neither e4m3fn nor int8");
@@ -82,11 +84,11 @@ static lb_status static_fp8(lb_call *call)
 {
     quantisation z;
     if (!begin(&z, call, 1, 0)) return lb_frame_end(&z.frame);
-    const lb_tensor *scales = lb_call_tensor(call, 2);
+    const lb_tensor *scales = lb_frame_arg_tensor(call, 2);
     const lb_layout *l = &scales->layout;
     int64_t shape[2] = {0, 0}, down = 1, across = lb_tensor_numel(scales);
     const int64_t rows = z.size ? z.n / z.size : 0;
-    const bool by_row = lb_call_ints(call, 3, shape, 2) == 2 && shape[0] == 1 && shape[1] != 1;
+    const bool by_row = lb_frame_arg_ints(call, 3, shape, 2) == 2 && shape[0] == 1 && shape[1] != 1;
     if (l->ndim == 2)
         down = l->shape[0], across = l->shape[1];
     else if (by_row)
@@ -123,14 +125,14 @@ static lb_status dynamic_fp8(lb_call *call)
 /* input, output_q, output_s, is_static. */
 static lb_status sgl_tensor(lb_call *call)
 {
-    return whole(call, 0, lb_call_int(call, 3, 0) ? lb_call_tensor(call, 2) : NULL);
+    return whole(call, 0, lb_frame_arg_int(call, 3, 0) ? lb_frame_arg_tensor(call, 2) : NULL);
 }
 
 /* result, input, scale, scale_ub: x / s by rows. */
 static lb_status dynamic_row_fp8(lb_call *call)
 {
     quantisation z;
-    const lb_tensor *in = lb_call_tensor(call, 1), *bound = lb_call_tensor(call, 3);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 1), *bound = lb_frame_arg_tensor(call, 3);
     const int64_t size = in && in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1;
     if (!begin(&z, call, 1, size && in ? lb_tensor_numel(in) / size : 0)) return lb_frame_end(&z.frame);
     if (bound && !lb_tensor_numel(bound)) lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "a bound without elements");
@@ -149,7 +151,7 @@ static lb_status dynamic_row_fp8(lb_call *call)
 static lb_status sgl_row(lb_call *call)
 {
     quantisation z;
-    const lb_tensor *in = lb_call_tensor(call, 0);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     const int64_t size = in && in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1;
     if (!begin(&z, call, 0, size && in ? lb_tensor_numel(in) / size : 0)) return lb_frame_end(&z.frame);
     for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i += z.size) {
@@ -175,16 +177,16 @@ static double power_above(double scale)
 static lb_status group_quant(lb_call *call)
 {
     quantisation z;
-    const lb_tensor *in = lb_call_tensor(call, 0);
-    const int64_t group = lb_call_int(call, 3, 128), n = in ? lb_tensor_numel(in) : 0;
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0);
+    const int64_t group = lb_frame_arg_int(call, 3, 128), n = in ? lb_tensor_numel(in) : 0;
     if (!begin(&z, call, 0, group > 0 ? n / group : 0)) return lb_frame_end(&z.frame);
     if (group < 1 || z.size % group) lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "groups that do not divide a row");
-    const double least = lb_call_float(call, 5, -z.most), most = lb_call_float(call, 6, z.most);
-    const bool power = lb_call_int(call, 7, 0) != 0;
+    const double least = lb_frame_arg_float(call, 5, -z.most), most = lb_frame_arg_float(call, 6, z.most);
+    const bool power = lb_frame_arg_int(call, 7, 0) != 0;
     if (z.integers && !(least >= INT8_MIN && most <= INT8_MAX))
         lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "limits that int8 does not hold");
     for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i += group) {
-        const double magnitude = fmax(largest(&z, i, group), rounded(&z, lb_call_float(call, 4, 1e-10)));
+        const double magnitude = fmax(largest(&z, i, group), rounded(&z, lb_frame_arg_float(call, 4, 1e-10)));
         double scale = rounded(&z, magnitude / most);
         if (power) scale = power_above(scale);
         lb_frame_set(&z.frame, z.s, i / group, scale);
@@ -193,7 +195,7 @@ static lb_status group_quant(lb_call *call)
     return lb_frame_end(&z.frame);
 }
 
-/* ---- int8 ----------------------------------------------------------------------------------------------------------------- */
+/* ---- int8 -------------------------------------------------------------------------------------------------------- */
 
 #define I8_MOST 127.0
 
@@ -221,7 +223,7 @@ static lb_status static_i8(lb_call *call)
 {
     quantisation z;
     if (!begin_i8(&z, call, 0)) return lb_frame_end(&z.frame);
-    const lb_tensor *scales = lb_call_tensor(call, 2), *zeros = lb_call_tensor(call, 3);
+    const lb_tensor *scales = lb_frame_arg_tensor(call, 2), *zeros = lb_frame_arg_tensor(call, 3);
     if (lb_tensor_numel(scales) != 1 || (zeros && lb_tensor_numel(zeros) != 1))
         lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "more than one scale, or more than one zero point");
     const void *s = lb_frame_tensor(&z.frame, scales);
@@ -250,11 +252,11 @@ static double zero_point(const quantisation *z, int64_t first, int64_t *zero)
 static lb_status dynamic_i8(lb_call *call)
 {
     quantisation z;
-    const lb_tensor *in = lb_call_tensor(call, 1);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 1);
     const int64_t size = in && in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1,
                   rows = size && in ? lb_tensor_numel(in) / size : 0;
     if (!begin_i8(&z, call, rows)) return lb_frame_end(&z.frame);
-    int64_t *zeros = lb_call_given(call, 3) ? lb_frame_output_integers(&z.frame, 2, rows) : NULL;
+    int64_t *zeros = lb_frame_arg_given(call, 3) ? lb_frame_output_integers(&z.frame, 2, rows) : NULL;
     for (int64_t r = 0; lb_frame_ok(&z.frame) && r < rows; r++) {
         const double most = zeros ? 0 : largest(&z, r * size, size);
         const double scale = zeros ? zero_point(&z, r * size, &zeros[r]) : rounded(&z, most / I8_MOST);

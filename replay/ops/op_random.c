@@ -1,14 +1,15 @@
 /* Random ops: their results are recorded sources, no generator is reproduced here.
  *
- * Dropout is in between: its mask is the draw, its output depends on the input. The kernel is called with the recorded mask
- * in results[1] (filled in by the caller) and computes results[0] alone, so that a changed input passes through the same mask. */
-#include "pointwise.h"
+ * Dropout is in between: its mask is the draw, its output depends on the input. The kernel is called with the recorded
+ * mask in results[1] (filled in by the caller) and computes results[0] alone, so that a changed input passes through
+ * the same mask. */
+#include "kernel/pointwise.h"
 
 #include <string.h>
 
 /* input * mask * scale; on the CPU torch rounds the scale to the input's dtype, which CUDA does not. */
 #define DROPPED ((a[i] * b[i]) * s0)
-#define DROPPED_TWIN COARSE(ABS(a[i] * b[i] * s0))
+#define DROPPED_TWIN LB_COARSE(LB_ABS(a[i] * b[i] * s0))
 LB_POINTWISE_FT(dropped, "xxs", LB_POINTWISE_COMMON, DROPPED, DROPPED_TWIN)
 LB_POINTWISE_FT(undropped, "xxs", 0, DROPPED, DROPPED_TWIN)
 

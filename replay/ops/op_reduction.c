@@ -2,10 +2,10 @@
  *
  * The default order of sum and mean is torch's own (torch_sum.h); a swap's schedule runs over the reduced elements in
  * row-major order. Integers are exact in i64. Extremes and scans are in op_extremum.c and op_scan.c. */
-#include "complex_rows.h"
-#include "elementary.h"
-#include "fold.h"
-#include "torch_sum.h"
+#include "kernel/complex_rows.h"
+#include "functions/elementary.h"
+#include "kernel/fold.h"
+#include "orders/torch_sum.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static lb_dtype added_dtype(const lb_call *call, const lb_tensor *in, bool mean)
 
 static lb_status sum_reals(lb_call *call, const lb_fold *fold, bool mean, bool twin)
 {
-    const lb_tensor *in = lb_call_tensor(call, 0);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     lb_frame f = lb_frame_begin(call);
     void *y = lb_frame_output(&f, 0, fold->results);
     if (!f.wide && !call->method.schedule && !twin && lb_dtype_bits(in->dtype) >= 8) {
@@ -75,7 +75,7 @@ static lb_status sum_reals(lb_call *call, const lb_fold *fold, bool mean, bool t
 
 static lb_status sum_over(lb_call *call, uint32_t dims_arg, bool mean, bool twin)
 {
-    const lb_tensor *in = lb_call_tensor(call, 0);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     lb_fold fold = lb_fold_of(in, lb_fold_dims(call, dims_arg, in->layout.ndim));
     if (lb_dtype_is_integer(call->results[0].dtype)) return sum_integers(call, &fold);
     return sum_reals(call, &fold, mean, twin);
@@ -117,7 +117,7 @@ static lb_status nansum_run(lb_call *call, bool twin)
 {
     lb_operand args[2] = {{.tag = LB_OPERAND_TENSOR}, {.tag = LB_OPERAND_NONE}};
     if (call->n_args > 1) args[1] = call->args[1];
-    const lb_tensor *in = lb_call_tensor(call, 0);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     if (lb_dtype_is_complex(in->dtype) || lb_dtype_bits(in->dtype) < 8)
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "nansum of dtype %s", lb_dtype_name(in->dtype));
     LB_TRY(without_nan(call, in, &args[0].tensor));
@@ -125,7 +125,7 @@ static lb_status nansum_run(lb_call *call, bool twin)
     inner.args = args;
     inner.n_args = 2;
     const lb_status status = sum_over(&inner, 1, false, twin);
-    const double scale = twin ? lb_twin_scale(call, 0)
+    const double scale = twin ? lb_frame_twin_scale(call, 0)
                               : 1; /* 16-bit partial sums go through the result where several dimensions are summed */
     for (int64_t i = 0, n = lb_tensor_numel(&call->results[0]); scale > 1 && status == LB_OK && i < n; i++)
         ((double *)call->results[0].data)[i] *= scale;
@@ -154,13 +154,13 @@ static double extreme(double a, double b, bool largest)
     return largest ? (a > b ? a : b) : (a < b ? a : b);
 }
 
-/* torch adds the squares of dense rows as eight lanes and then the lanes, whatever the number of threads; everything else one after the
- * other (any p other than 0, 1, 2 and infinity goes through pow). */
+/* torch adds the squares of dense rows as eight lanes and then the lanes, whatever the number of threads; everything
+ * else one after the other (any p other than 0, 1, 2 and infinity goes through pow). */
 static const lb_schedule norm_of_rows = {LB_SCHEDULE_LANES, 8, 0}, norm_order = {LB_SCHEDULE_SEQUENTIAL, 0, 0};
 enum { GRAIN = 32768 };
 
-/* One number of more terms than the grain: a piece per thread, each one after the other, and then the pieces. Read from torch's
- * ReduceOpsKernel.cpp (`norm_kernel_tensor_iterator_impl`) and Reduce.h (`binary_kernel_reduce`). */
+/* One number of more terms than the grain: a piece per thread, each one after the other, and then the pieces. Read from
+ * torch's ReduceOpsKernel.cpp (`norm_kernel_tensor_iterator_impl`) and Reduce.h (`binary_kernel_reduce`). */
 static float sum_of_pieces(const float *terms, int64_t n, int64_t threads, lb_dtype accumulate)
 {
     const int64_t used = (n + GRAIN - 1) / GRAIN < threads ? (n + GRAIN - 1) / GRAIN : threads,
@@ -168,8 +168,8 @@ static float sum_of_pieces(const float *terms, int64_t n, int64_t threads, lb_dt
     float parts[LB_SCHEDULE_MAX_SIZE];
     int64_t count = 0;
     for (int64_t at = 0; at < n; at += size)
-        parts[count++] = lb_sum_f32(&norm_order, terms + at, n - at < size ? n - at : size, accumulate);
-    return lb_sum_f32(&norm_order, parts, count, accumulate);
+        parts[count++] = lb_schedule_sum_f32(&norm_order, terms + at, n - at < size ? n - at : size, accumulate);
+    return lb_schedule_sum_f32(&norm_order, parts, count, accumulate);
 }
 
 /* All elements of a tensor lie side by side, in whatever order of the dimensions. */
@@ -182,7 +182,7 @@ static bool is_dense(const lb_tensor *t)
 
 static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
 {
-    const lb_tensor *in = lb_call_tensor(call, 0);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     lb_fold fold = lb_fold_of(in, reduced);
     int64_t n = fold.results * fold.size;
     lb_frame f = lb_frame_begin(call);
@@ -221,7 +221,8 @@ static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
     if (pieces)
         *(float *)y = sum_of_pieces(terms, n, threads, call->method.accumulate);
     else if (usual) /* squares are added as they arise: no second array as large as the first */
-        for (int64_t i = 0; i < fold.results; i++) ((float *)y)[i] = lb_sum_squares_f32(x32 + i * fold.size, fold.size);
+        for (int64_t i = 0; i < fold.results; i++)
+            ((float *)y)[i] = lb_schedule_sum_squares_f32(x32 + i * fold.size, fold.size);
     else
         fold_sum(&f, &fold, terms, y);
     for (int64_t i = 0; i < fold.results && p != 0 && p != 1; i++) {
@@ -238,8 +239,8 @@ static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
 /* All terms are positive, so that the op is its own twin, and the root halves relative errors. */
 static lb_status norm_run(lb_call *call, uint32_t dims_arg)
 {
-    return norm_over(call, lb_call_float(call, 1, 2),
-                     lb_fold_dims(call, dims_arg, lb_call_tensor(call, 0)->layout.ndim));
+    return norm_over(call, lb_frame_arg_float(call, 1, 2),
+                     lb_fold_dims(call, dims_arg, lb_frame_arg_tensor(call, 0)->layout.ndim));
 }
 static lb_status vector_norm(lb_call *call)
 {
@@ -255,14 +256,14 @@ static lb_status norm_all(lb_call *call)
 /* In f64 throughout, as torch's Welford sums on a CPU are. Results: the variance or its root, then the mean. */
 static lb_fold fold_of_variance(const lb_call *call)
 {
-    const lb_tensor *in = lb_call_tensor(call, 0);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     return lb_fold_of(in, lb_fold_dims(call, 1, in->layout.ndim));
 }
 
 static lb_status variance(lb_call *call, bool root)
 {
     lb_fold fold = fold_of_variance(call);
-    double correction = lb_call_float(call, 2, 1);
+    double correction = lb_frame_arg_float(call, 2, 1);
     lb_frame f = lb_frame_begin(call);
     const void *x = lb_frame_tensor(&f, &fold.view);
     double *spread = lb_frame_scratch(&f, (size_t)fold.results * 8),
@@ -298,12 +299,12 @@ static lb_status variance(lb_call *call, bool root)
     return lb_frame_end(&f);
 }
 
-/* With e = mean |x|: a square is off by 2 |x - m| (|x| + e) ulps, the root of a sum s by half of that over its root. The mean's terms
- * are |x|. */
+/* With e = mean |x|: a square is off by 2 |x - m| (|x| + e) ulps, the root of a sum s by half of that over its root.
+ * The mean's terms are |x|. */
 static lb_status variance_twin(lb_call *call, bool root)
 {
     lb_fold fold = fold_of_variance(call);
-    double correction = lb_call_float(call, 2, 1);
+    double correction = lb_frame_arg_float(call, 2, 1);
     lb_frame f = lb_frame_begin(call);
     const double *x = lb_frame_tensor(&f, &fold.view);
     double *y = lb_frame_output(&f, 0, fold.results), *m = lb_frame_output(&f, 1, fold.results);
@@ -348,7 +349,7 @@ static void logsumexp_one(const lb_frame *f, const lb_fold *fold, const void *x,
         double *r = row, *out = (double *)y + i;
         for (int64_t k = 0; k < n; k++) r[k] = ((const double *)x)[from + k * fold->inner] - top;
         lb_exp_f64(r, r, (size_t)n);
-        *out = lb_sum_f64(method->schedule, r, n, method->accumulate);
+        *out = lb_schedule_sum_f64(method->schedule, r, n, method->accumulate);
         lb_log_f64(out, out, 1);
         *out += top;
     } else {
@@ -357,7 +358,7 @@ static void logsumexp_one(const lb_frame *f, const lb_fold *fold, const void *x,
         lb_frame_round(f, r, n, dtype);
         lb_exp_f32(r, r, (size_t)n);
         lb_frame_round(f, r, n, dtype);
-        *out = lb_sum_f32(method->schedule, r, n, method->accumulate);
+        *out = lb_schedule_sum_f32(method->schedule, r, n, method->accumulate);
         lb_frame_round(f, out, 1, dtype);
         lb_log_f32(out, out, 1);
         lb_frame_round(f, out, 1, dtype);
@@ -367,7 +368,7 @@ static void logsumexp_one(const lb_frame *f, const lb_fold *fold, const void *x,
 
 static lb_status logsumexp_kernel(lb_call *call)
 {
-    const lb_tensor *in = lb_call_tensor(call, 0);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     lb_fold fold = lb_fold_of(in, lb_fold_dims(call, 1, in->layout.ndim));
     lb_frame f = lb_frame_begin(call);
     const void *x = lb_frame_tensor(&f, &fold.view);
@@ -382,14 +383,14 @@ static lb_status logsumexp_twin(lb_call *call)
     LB_TRY(logsumexp_kernel(call));
     lb_tensor *result = &call->results[0];
     double *y = result->data;
-    double scale = lb_twin_scale(call, 0);
+    double scale = lb_frame_twin_scale(call, 0);
     for (int64_t i = 0, n = lb_tensor_numel(result); i < n; i++) y[i] = (fabs(y[i]) + 1) * scale;
     return LB_OK;
 }
 
 static lb_status count_nonzero(lb_call *call)
 {
-    const lb_tensor *in = lb_call_tensor(call, 0);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     lb_fold fold = lb_fold_of(in, lb_fold_dims(call, 1, in->layout.ndim));
     lb_frame f = lb_frame_begin(call);
     bool real = lb_dtype_is_float(in->dtype);

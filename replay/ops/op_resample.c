@@ -1,16 +1,16 @@
 /* Average pools, interpolation and borders that mirror or repeat, with their backwards: products of axes (resample.h).
  *
- * Elements are read along the last axis first, each sum in order of its taps in f32 (f64). The backward visits outputs in order
- * and adds what each sends to its inputs. Twins count every tap, so that no term count is needed. */
-#include "resample.h"
-#include "twin_grain.h"
+ * Elements are read along the last axis first, each sum in order of its taps in f32 (f64). The backward visits outputs
+ * in order and adds what each sends to its inputs. Twins count every tap, so that no term count is needed. */
+#include "kernel/resample.h"
+#include "kernel/twin_grain.h"
 
 #include <math.h>
 #include <string.h>
 
 /* Where the arguments stand, plus one; 0: there is none. */
 typedef struct form {
-    lb_axis_kind kind;
+    lb_resample_axis_kind kind;
     uint8_t axes;
     bool backward;
     uint8_t input;   /* backward: a tensor with the input's sizes… */
@@ -25,17 +25,17 @@ typedef struct form {
 typedef struct resampling {
     lb_frame frame;
     const form *form;
-    lb_axis axis[LB_AXES]; /* the last is the innermost; missing ones in front have size 1 */
+    lb_resample_axis axis[LB_AXES]; /* the last is the innermost; missing ones in front have size 1 */
     int64_t planes;
     double divisor; /* divisor_override */
 } resampling;
 
-static const lb_axis_plan single = {.kind = LB_AXIS_REPLICATE, .in = 1, .out = 1};
+static const lb_resample_axis_plan single = {.kind = LB_AXIS_REPLICATE, .in = 1, .out = 1};
 
 static int64_t list_at(const lb_call *call, uint32_t arg, int k, int n, int64_t otherwise)
 {
     int64_t numbers[LB_MAX_DIMS];
-    int count = lb_call_ints(call, arg, numbers, LB_MAX_DIMS);
+    int count = lb_frame_arg_ints(call, arg, numbers, LB_MAX_DIMS);
     return count == 0 ? otherwise : numbers[count == n ? k : 0];
 }
 
@@ -43,21 +43,21 @@ static int64_t list_at(const lb_call *call, uint32_t arg, int k, int n, int64_t 
 static double factor_of(const lb_call *call, const form *form, int k)
 {
     if (!form->factors) return 0;
-    if (!form->list) return lb_call_float(call, (uint32_t)(form->factors - 1 + k), 0);
+    if (!form->list) return lb_frame_arg_float(call, (uint32_t)(form->factors - 1 + k), 0);
     const lb_operand *arg = form->factors - 1u < call->n_args ? &call->args[form->factors - 1] : NULL;
     return arg && arg->tag == LB_OPERAND_NUMBERS && (uint32_t)k < arg->count ? arg->floats[k] : 0;
 }
 
-static void plan_window(const lb_call *call, const form *form, int k, lb_axis_plan *plan)
+static void plan_window(const lb_call *call, const form *form, int k, lb_resample_axis_plan *plan)
 {
     const uint32_t at = form->window - 1u;
     const int n = form->axes;
     plan->kernel = list_at(call, at, k, n, 1);
     plan->stride = list_at(call, at + 1, k, n, plan->kernel);
     plan->padding = list_at(call, at + 2, k, n, 0);
-    plan->ceil_mode = lb_call_int(call, at + 3, 0);
-    plan->count_padding = lb_call_int(call, at + 4, 1);
-    plan->divisor = lb_call_float(call, at + 5, 0);
+    plan->ceil_mode = lb_frame_arg_int(call, at + 3, 0);
+    plan->count_padding = lb_frame_arg_int(call, at + 4, 1);
+    plan->divisor = lb_frame_arg_float(call, at + 5, 0);
 }
 
 /* `in` and `out` are the sizes of the input's and the output's trailing dimensions. */
@@ -67,16 +67,16 @@ static bool make_axes(resampling *r, const int64_t *in, const int64_t *out, bool
     const lb_call *call = r->frame.call;
     for (int k = 0; k < LB_AXES; k++) {
         const int own = k - (LB_AXES - form->axes);
-        lb_axis_plan plan = single;
+        lb_resample_axis_plan plan = single;
         if (own >= 0) {
-            plan = (lb_axis_plan){.kind = form->kind, .in = in[own], .out = out[own], .wide = wide};
-            plan.align_corners = form->corners && lb_call_int(call, form->corners - 1u, 0);
+            plan = (lb_resample_axis_plan){.kind = form->kind, .in = in[own], .out = out[own], .wide = wide};
+            plan.align_corners = form->corners && lb_frame_arg_int(call, form->corners - 1u, 0);
             plan.factor = factor_of(call, form, own);
             if (form->window) plan_window(call, form, own, &plan);
             if (form->padding)
                 plan.padding = list_at(call, form->padding - 1u, 2 * (form->axes - 1 - own), 2 * form->axes, 0);
         }
-        if (!lb_axis_make(&r->frame, &plan, &r->axis[k])) return false;
+        if (!lb_resample_axis_make(&r->frame, &plan, &r->axis[k])) return false;
         r->divisor = plan.divisor != 0 ? plan.divisor : r->divisor;
     }
     return true;
@@ -85,7 +85,7 @@ static bool make_axes(resampling *r, const int64_t *in, const int64_t *out, bool
 static bool begin(resampling *r, lb_call *call, const form *form)
 {
     *r = (resampling){.frame = lb_frame_begin(call), .form = form, .divisor = 1};
-    const lb_tensor *from = lb_call_tensor(call, 0), *to = &call->results[0];
+    const lb_tensor *from = lb_frame_arg_tensor(call, 0), *to = &call->results[0];
     const lb_layout *outside = form->backward ? &from->layout : &to->layout,
                     *inside = form->backward ? &to->layout : &from->layout;
     const int n = form->axes;
@@ -98,12 +98,13 @@ static bool begin(resampling *r, lb_call *call, const form *form)
     return make_axes(r, inside->shape + inside->ndim - n, outside->shape + outside->ndim - n, from->dtype == LB_F64);
 }
 
-/* What is added up: the values; their magnitudes; their magnitudes times what a rounded position does to a weight; and that which torch
- * keeps in 16 bits does: the distance from a neighbour is rounded before it is taken from 1, so that a weight near 0 is off by half an
- * ulp of 1, of which an eighth of the bound's four roundings is enough, and a cubic's by twice that. */
+/* What is added up: the values; their magnitudes; their magnitudes times what a rounded position does to a weight; and
+ * that which torch keeps in 16 bits does: the distance from a neighbour is rounded before it is taken from 1, so that a
+ * weight near 0 is off by half an ulp of 1, of which an eighth of the bound's four roundings is enough, and a cubic's
+ * by twice that. */
 typedef enum sum_kind { VALUES, MAGNITUDES, SPREADS, NARROW } sum_kind;
 
-static double weight_at(const lb_axis *a, int64_t o, int64_t k, sum_kind kind)
+static double weight_at(const lb_resample_axis *a, int64_t o, int64_t k, sum_kind kind)
 {
     const int64_t at = o * a->most + k;
     const double narrow = kind == NARROW && a->count[o] > 1 ? 0.25 : 0;
@@ -126,11 +127,12 @@ static bool is_chain(const form *form)
     return form->window || form->kind == LB_AXIS_ADAPTIVE;
 }
 
-/* The sum over the taps of axis d and those behind it, from element `base` on. Averages add up all taps in one chain. */
+/* The sum over the taps of axis d and those behind it, from element `base` on. Averages add up all taps in one
+ * chain. */
 static double gather(const resampling *r, const void *x, const int64_t *o, int d, int64_t base, double sum,
                      sum_kind kind)
 {
-    const lb_axis *a = &r->axis[d];
+    const lb_resample_axis *a = &r->axis[d];
     const bool chain = is_chain(r->form);
     double here = chain ? sum : 0;
     for (int64_t k = 0; k < a->count[o[d]]; k++) {
@@ -167,11 +169,11 @@ static lb_status forward(lb_call *call, const form *form, bool twin)
     resampling r;
     if (!begin(&r, call, form)) return lb_frame_end(&r.frame);
     lb_frame *f = &r.frame;
-    const lb_axis *a = r.axis;
+    const lb_resample_axis *a = r.axis;
     const int64_t out = a[0].out * a[1].out * a[2].out;
     const void *x = lb_frame_input(f, 0);
     void *y = lb_frame_output(f, 0, r.planes * out);
-    const double coarse = lb_twin_scale(call, 0) - 1; /* torch may round every step to 16 bits, but no position */
+    const double coarse = lb_frame_twin_scale(call, 0) - 1; /* torch may round every step to 16 bits, but no position */
 #pragma omp parallel for schedule(static) if (r.planes * out > 16384)
     for (int64_t i = 0; i < r.planes * out; i++) {
         if (!lb_frame_ok(f)) continue;
@@ -186,11 +188,12 @@ static lb_status forward(lb_call *call, const form *form, bool twin)
     return lb_frame_end(f);
 }
 
-/* What output `o` of a plane sends to the inputs; `g` its gradient. Twins count in `meets` how many terms meet in an input. */
+/* What output `o` of a plane sends to the inputs; `g` its gradient. Twins count in `meets` how many terms meet in an
+ * input. */
 static void scatter(const resampling *r, void *dx, double *meets, const int64_t *o, double g, int64_t plane,
                     sum_kind kind)
 {
-    const lb_axis *a = r->axis;
+    const lb_resample_axis *a = r->axis;
     const lb_frame *f = &r->frame;
     for (int64_t p = 0; p < a[0].count[o[0]]; p++)
         for (int64_t q = 0; q < a[1].count[o[1]]; q++)
@@ -210,7 +213,7 @@ static lb_status backward(lb_call *call, const form *form, bool twin)
     resampling r;
     if (!begin(&r, call, form)) return lb_frame_end(&r.frame);
     lb_frame *f = &r.frame;
-    const lb_axis *a = r.axis;
+    const lb_resample_axis *a = r.axis;
     const int64_t out = a[0].out * a[1].out * a[2].out, in = a[0].in * a[1].in * a[2].in;
     const void *dy = lb_frame_input(f, 0);
     void *dx = lb_frame_output(f, 0, r.planes * in);
@@ -218,7 +221,7 @@ static lb_status backward(lb_call *call, const form *form, bool twin)
     if (!lb_frame_ok(f)) return lb_frame_end(f);
     memset(dx, 0, (size_t)(r.planes * in) * (f->wide ? 8 : 4));
     if (meets) memset(meets, 0, (size_t)(r.planes * in) * 8);
-    const double coarse = lb_twin_scale(call, 0) - 1;
+    const double coarse = lb_frame_twin_scale(call, 0) - 1;
 #pragma omp parallel for schedule(static) if (r.planes * out > 16384)
     for (int64_t plane = 0; plane < r.planes; plane++)
         for (int64_t i = 0; i < out; i++) {
@@ -234,7 +237,7 @@ static lb_status backward(lb_call *call, const form *form, bool twin)
     return lb_frame_end(f);
 }
 
-/* ---- rows -------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 #define AT(n) ((n) + 1)
 #define RESAMPLE(DIRECTION, ID, ...)                                                                                   \
@@ -247,8 +250,8 @@ static lb_status backward(lb_call *call, const form *form, bool twin)
     {                                                                                                                  \
         return DIRECTION(call, &ID, true);                                                                             \
     }
-/* Forward, forward with a list of factors, backward of one kind of interpolation over n axes; C: the position of align_corners in the
- * forward, 0 if there is none. */
+/* Forward, forward with a list of factors, backward of one kind of interpolation over n axes; C: the position of
+ * align_corners in the forward, 0 if there is none. */
 #define INTERPOLATE(ID, KIND, N, C)                                                                                    \
     RESAMPLE(forward, ID, .kind = KIND, .axes = N, .corners = C, .factors = C ? AT(3) : AT(2))                         \
     RESAMPLE(forward, ID##_vec, .kind = KIND, .axes = N, .corners = C, .factors = C ? AT(3) : AT(2), .list = true)     \

@@ -5,21 +5,23 @@
  *      MX: a power of two per 32 along k           numbers are scaled first, which is exact in f32
  *      NVFP4: an e4m3 per 16 along k               the same, and one f32 scale for all of each operand
  *
- * Scales of MX and NVFP4 lie in rows, or as SWIZZLE_32_4_4 says in tiles of 128 rows by 4 scales (op_four_bit.c). Two e2m1 share a byte,
- * which comes as u8. Source: pytorch/pytorch aten/src/ATen/native/cuda/ScaledBlas.cpp, GroupedBlas.cpp; torch/nn/functional.py scaled_mm.
+ * Scales of MX and NVFP4 lie in rows, or as SWIZZLE_32_4_4 says in tiles of 128 rows by 4 scales (op_four_bit.c). Two
+ * e2m1 share a byte, which comes as u8. Source: pytorch/pytorch aten/src/ATen/native/cuda/ScaledBlas.cpp,
+ * GroupedBlas.cpp; torch/nn/functional.py scaled_mm.
  */
-#include "matrices.h"
-#include "row_call.h"
-#include "tensor_core.h"
+#include "ops/matrices.h"
+#include "ops/row_call.h"
+#include "orders/tensor_core.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- what matrix units do with 8 bits ------------------------------------------------------------------------------------ */
+/* ---- what matrix units do with 8 bits ---------------------------------------------------------------------------- */
 
-/* Ada's and Hopper's units keep 13 fraction bits of each fused sum of 16 products or more, and of the accumulator (tensor_core.h): such a
- * sum is off by at most 18 of these steps of the largest magnitude in it, which is no larger than all of them together. Sums of 128 products
- * from 0 are added in f32 unless accumulation is fast; twice that is allowed for. Factor of a twin, 1 where no operand is a float of 8 bits. */
+/* Ada's and Hopper's units keep 13 fraction bits of each fused sum of 16 products or more, and of the accumulator
+ * (tensor_core.h): such a sum is off by at most 18 of these steps of the largest magnitude in it, which is no larger
+ * than all of them together. Sums of 128 products from 0 are added in f32 unless accumulation is fast; twice that is
+ * allowed for. Factor of a twin, 1 where no operand is a float of 8 bits. */
 static double room_of_units(const lb_call *call, const lb_matrices *p, bool fast)
 {
     const double factor = (double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call);
@@ -29,7 +31,7 @@ static double room_of_units(const lb_call *call, const lb_matrices *p, bool fast
     return eight ? 1 + sums * 18 * 0x1p-13 / (0x1p-24 * factor) : 1;
 }
 
-/* ---- sums that are scaled ------------------------------------------------------------------------------------------------- */
+/* ---- sums that are scaled ---------------------------------------------------------------------------------------- */
 
 /* Positions in the schema: a, b follow each other, and so do their scales; the bias is behind them. */
 typedef struct scaled_form {
@@ -52,8 +54,8 @@ static int64_t sharing(int64_t scales, int64_t size)
     return scales == size ? 1 : scales == (size + SCALED_BLOCK - 1) / SCALED_BLOCK ? SCALED_BLOCK : 0;
 }
 
-/* Each block's sum is scaled before it is added to those before it. Scales: (rows, blocks) and (blocks, columns), where 128 rows or columns
- * may share one. */
+/* Each block's sum is scaled before it is added to those before it. Scales: (rows, blocks) and (blocks, columns), where
+ * 128 rows or columns may share one. */
 static void scaled_blocks(lb_matrices *p, const lb_tensor *sa, const lb_tensor *sb, void *y)
 {
     lb_frame *f = &p->frame;
@@ -106,7 +108,7 @@ static void scaled_whole(lb_matrices *p, const lb_tensor *ta, const lb_tensor *t
     }
 }
 
-/* ---- numbers that are scaled ---------------------------------------------------------------------------------------------- */
+/* ---- numbers that are scaled ------------------------------------------------------------------------------------- */
 
 enum { NV = 16, MX = 32, TILE_ROWS = 128, TILE_SCALES = 4 };
 
@@ -190,7 +192,7 @@ static void scaled_groups(lb_matrices *p, const groups *ga, const groups *gb, vo
     if (status != LB_OK) lb_matrices_failed(f, status);
 }
 
-/* ---- the op that says how it is scaled ------------------------------------------------------------------------------------ */
+/* ---- the op that says how it is scaled --------------------------------------------------------------------------- */
 
 /* torch.nn.functional.ScalingType */
 typedef enum recipe { BY_TENSOR, BY_ROW, BY_16, BY_32, BY_128, BY_128_128 } recipe;
@@ -209,23 +211,23 @@ static scaling scaling_of(const lb_call *call, uint32_t first)
     const lb_operand *list = &call->args[first];
     if (first + 2 >= call->n_args || list->tag != LB_OPERAND_TENSORS || !list->count) return s;
     s.first = &list->tensors[0], s.second = list->count > 1 ? &list->tensors[1] : NULL;
-    if (lb_call_ints(call, first + 1, numbers, 2) > 0) s.recipe = numbers[0];
+    if (lb_frame_arg_ints(call, first + 1, numbers, 2) > 0) s.recipe = numbers[0];
     numbers[0] = 0;
-    lb_call_ints(call, first + 2, numbers, 2);
+    lb_frame_arg_ints(call, first + 2, numbers, 2);
     s.tiled = numbers[0] == 1;
     if (numbers[0] < 0 || numbers[0] > 1) s.recipe = -1;
     return s;
 }
 
-/* Scales of blocks as scaled_blocks reads them: (rows, blocks) of A, (blocks, columns) of B. torch has (rows, blocks) of either for 1 x 128,
- * and (blocks, rows / 128) for 128 x 128, where blocks may be rounded up to a multiple of 4. */
+/* Scales of blocks as scaled_blocks reads them: (rows, blocks) of A, (blocks, columns) of B. torch has (rows, blocks)
+ * of either for 1 x 128, and (blocks, rows / 128) for 128 x 128, where blocks may be rounded up to a multiple of 4. */
 static lb_tensor block_scales(const scaling *s, int64_t k, bool of_a)
 {
     lb_tensor view = *s->first;
     const bool blocks_first = s->recipe == BY_128_128;
     if (view.layout.ndim == 2 && blocks_first && view.layout.shape[0] >= up(k, SCALED_BLOCK))
         view.layout.shape[0] = up(k, SCALED_BLOCK);
-    return view.layout.ndim == 2 && blocks_first == of_a ? lb_tensor_dim_last(&view, 0) : view;
+    return view.layout.ndim == 2 && blocks_first == of_a ? lb_frame_dim_last(&view, 0) : view;
 }
 
 static void scale_as_said(lb_matrices *p, const scaling *a, const scaling *b, void *y)
@@ -277,17 +279,17 @@ static void widen(lb_matrices *p, double room, void *y)
 static lb_status scaled_run(lb_call *call, const scaled_form *form, bool twin)
 {
     lb_matrices p;
-    if (!lb_matrices_begin(&p, call, lb_call_tensor(call, form->a), lb_call_tensor(call, form->a + 1u), twin))
+    if (!lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, form->a), lb_frame_arg_tensor(call, form->a + 1u), twin))
         return lb_frame_end(&p.frame);
     lb_frame *f = &p.frame;
-    const lb_tensor *sa = lb_call_tensor(call, form->scales), *sb = lb_call_tensor(call, form->scales + 1u);
+    const lb_tensor *sa = lb_frame_arg_tensor(call, form->scales), *sb = lb_frame_arg_tensor(call, form->scales + 1u);
     void *y = lb_frame_output(f, 0, p.shape.m * p.shape.n);
     if (lb_frame_ok(f) && sa->dtype == LB_E8M0)
         scaled_groups(&p, &(groups){sa, MX, true}, &(groups){sb, MX, true}, y);
     else if (lb_frame_ok(f))
         (is_blocked(sa, &p.shape) ? scaled_blocks : scaled_whole)(&p, sa, sb, y);
-    if (form->fast) widen(&p, room_of_units(call, &p, lb_call_int(call, form->fast, 0)), y);
-    if (form->bias) add_bias(&p, lb_call_tensor(call, form->bias), y);
+    if (form->fast) widen(&p, room_of_units(call, &p, lb_frame_arg_int(call, form->fast, 0)), y);
+    if (form->bias) add_bias(&p, lb_frame_arg_tensor(call, form->bias), y);
     return lb_frame_end(f);
 }
 
@@ -301,13 +303,13 @@ static lb_status scaled_v2_run(lb_call *call, bool twin)
 {
     lb_matrices p;
     const scaling a = scaling_of(call, 2), b = scaling_of(call, 5);
-    if (!lb_matrices_begin(&p, call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), twin))
+    if (!lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, 0), lb_frame_arg_tensor(call, 1), twin))
         return lb_frame_end(&p.frame);
     void *y = lb_frame_output(&p.frame, 0, p.shape.m * p.shape.n);
     if (!a.first || !b.first) lb_frame_fail(&p.frame, LB_ERR_UNSUPPORTED, "no scales");
     if (lb_frame_ok(&p.frame)) scale_as_said(&p, &a, &b, y);
-    widen(&p, room_of_units(call, &p, lb_call_int(call, 11, 0)), y);
-    add_bias(&p, lb_call_tensor(call, 8), y);
+    widen(&p, room_of_units(call, &p, lb_frame_arg_int(call, 11, 0)), y);
+    add_bias(&p, lb_frame_arg_tensor(call, 8), y);
     return lb_frame_end(&p.frame);
 }
 
@@ -316,7 +318,7 @@ LB_WITH_TWIN(scaled_v2, scaled_v2_run(call, twin))
 SCALED(scaled_mm_out, .a = 1, .scales = 3, .bias = 5)
 SCALED(scaled_mm_typed, .a = 0, .scales = 2, .bias = 5)
 
-/* ---- groups of products --------------------------------------------------------------------------------------------------- */
+/* ---- groups of products ------------------------------------------------------------------------------------------ */
 
 /* Where a grouped product's args stand. */
 typedef struct grouped {
@@ -324,8 +326,8 @@ typedef struct grouped {
     bool fast;
 } grouped;
 
-/* Which group an element of the result belongs to, its row and its column there; rows or columns of a two-dimensional operand that is cut
- * have scales of their own, else every group has some. */
+/* Which group an element of the result belongs to, its row and its column there; rows or columns of a two-dimensional
+ * operand that is cut have scales of their own, else every group has some. */
 typedef struct cut_result {
     int64_t rows, columns, groups; /* of one group's matrix; the cut dimension's is that of the whole */
     bool cut_rows, cut_columns; /* the result is (cut rows, columns), (rows, cut columns), or (groups, rows, columns) */
@@ -354,7 +356,7 @@ static void scale_groups(lb_frame *f, const cut_result *r, const int64_t *ends, 
 
 static lb_status grouped_run(lb_call *call, const grouped *g, bool twin)
 {
-    const lb_tensor *a = lb_call_tensor(call, 0), *b = lb_call_tensor(call, 1);
+    const lb_tensor *a = lb_frame_arg_tensor(call, 0), *b = lb_frame_arg_tensor(call, 1);
     const lb_layout *out = &call->results[0].layout;
     lb_frame f = lb_frame_begin(call);
     const bool a2 = a->layout.ndim == 2, b2 = b->layout.ndim == 2;
@@ -394,9 +396,9 @@ static lb_status grouped_run(lb_call *call, const grouped *g, bool twin)
 /* Args: self, mat2, scale_a, scale_b, offs, bias, scale_result, out_dtype, use_fast_accum. */
 static lb_status scaled_grouped_run(lb_call *call, bool twin)
 {
-    if (lb_call_given(call, 5)) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: a bias", call->row->name);
-    const grouped g = {lb_call_tensor(call, 2), lb_call_tensor(call, 3), lb_call_tensor(call, 4),
-                       lb_call_int(call, 8, 0)};
+    if (lb_frame_arg_given(call, 5)) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: a bias", call->row->name);
+    const grouped g = {lb_frame_arg_tensor(call, 2), lb_frame_arg_tensor(call, 3), lb_frame_arg_tensor(call, 4),
+                       lb_frame_arg_int(call, 8, 0)};
     return grouped_run(call, &g, twin);
 }
 
@@ -404,10 +406,10 @@ static lb_status scaled_grouped_run(lb_call *call, bool twin)
 static lb_status scaled_grouped_v2_run(lb_call *call, bool twin)
 {
     const scaling a = scaling_of(call, 2), b = scaling_of(call, 5);
-    if (a.recipe != BY_ROW || b.recipe != BY_ROW || lb_call_given(call, 9))
+    if (a.recipe != BY_ROW || b.recipe != BY_ROW || lb_frame_arg_given(call, 9))
         return lb_fail(call->err, LB_ERR_UNSUPPORTED,
                        "%s: scales of groups, whose tiles lie where the kernel has them, or a bias", call->row->name);
-    const grouped g = {a.first, b.first, lb_call_tensor(call, 8), lb_call_int(call, 12, 0)};
+    const grouped g = {a.first, b.first, lb_frame_arg_tensor(call, 8), lb_frame_arg_int(call, 12, 0)};
     return grouped_run(call, &g, twin);
 }
 
@@ -443,7 +445,8 @@ const lb_op_row lb_rows_scaled_product[] = {
             "self! mat2! scale_a[] recipe_a swizzle_a scale_b[] recipe_b swizzle_b offs bias out_dtype contraction_dim "
             "use_fast_accum",
             scaled_grouped_v2, INNER, "scaled_grouped_mm v2"),
-    /* vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp; sgl-project/sglang sgl-kernel/csrc/common_extension.cc */
+    /* vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp; sgl-project/sglang
+     * sgl-kernel/csrc/common_extension.cc */
     {.name = "_C::cutlass_scaled_mm",
      .args = "out! a! b! a_scales! b_scales! bias",
      LB_COMPUTED_BY(scaled_mm_out),

@@ -2,7 +2,7 @@
  *
  * Both ops write tensors and return nothing new: the results here are the written arguments, in their order
  * (https://docs.pytorch.org/docs/stable/amp.html, "Gradient Scaling"; torch.amp.GradScaler). */
-#include "pointwise.h"
+#include "kernel/pointwise.h"
 
 #include <lastbit/statistics.h>
 #include <math.h>

@@ -1,11 +1,12 @@
-/* Ops that write or add elements at given places: index_put, index_add, index_copy, scatter and its kin, masked_scatter,
- * the backward of embedding.
+/* Ops that write or add elements at given places: index_put, index_add, index_copy, scatter and its kin,
+ * masked_scatter, the backward of embedding.
  *
- * A result starts as a copy of `self`. Additions run in index order, one after the other, each rounded to the result's dtype
- * when that has 16 bits: so does torch on a CPU. Where several writes hit one element the last in index order stays. */
-#include "elements.h"
-#include "frame.h"
-#include "index_plan.h"
+ * A result starts as a copy of `self`. Additions run in index order, one after the other, each rounded to the result's
+ * dtype when that has 16 bits: so does torch on a CPU. Where several writes hit one element the last in index order
+ * stays. */
+#include "kernel/elements.h"
+#include "kernel/frame.h"
+#include "kernel/index_plan.h"
 
 #include <math.h>
 
@@ -40,7 +41,7 @@ static bool target_begin(target *t, lb_call *call, const lb_tensor *self, bool t
 static lb_status target_end(target *t)
 {
     if (t->twin && lb_frame_ok(&t->frame)) {
-        double scale = lb_twin_scale(t->frame.call, 0);
+        double scale = lb_frame_twin_scale(t->frame.call, 0);
         for (int64_t i = 0; i < t->n; i++) ((double *)t->y)[i] *= scale;
     }
     return lb_frame_end(&t->frame);
@@ -74,7 +75,8 @@ static double combine_real(action how, double y, double x)
     return y;
 }
 
-/* y[i .. i+n) = how(y, x[j .. j+n) * alpha); f32 products and sums of f32 are exact in f64 before their own rounding. */
+/* y[i .. i+n) = how(y, x[j .. j+n) * alpha); f32 products and sums of f32 are exact in f64 before their own
+ * rounding. */
 static void combine(target *t, action how, int64_t i, const void *x, int64_t j, int64_t n, double alpha)
 {
     if (t->integer) {
@@ -111,14 +113,14 @@ static bool wrap(target *t, int64_t *index, int64_t size)
     return false;
 }
 
-/* ---- index_put ---------------------------------------------------------------------------------------------------- */
+/* ---- index_put --------------------------------------------------------------------------------------------------- */
 
 /* Args: self, indices, values, accumulate. */
 static lb_status index_put_run(lb_call *call, bool twin)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0);
-    lb_tensor values = *lb_call_tensor(call, 2);
-    action how = lb_call_int(call, 3, 0) ? ADD : ASSIGN;
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0);
+    lb_tensor values = *lb_frame_arg_tensor(call, 2);
+    action how = lb_frame_arg_int(call, 3, 0) ? ADD : ASSIGN;
     lb_index_plan p;
     target t;
     if (!target_begin(&t, call, self, twin) ||
@@ -149,14 +151,14 @@ static lb_status index_put_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(index_put, index_put_run(call, twin))
 
-/* ---- whole slices along one dimension ------------------------------------------------------------------------------ */
+/* ---- whole slices along one dimension ---------------------------------------------------------------------------- */
 
 /* Slice index[k] of self along dim gets slice k of `source`; a 0-dim source or NULL gives `value`. */
 static lb_status write_slices(lb_call *call, const lb_tensor *source, action how, double alpha, double value, bool twin)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0), *index_tensor = lb_call_tensor(call, 2);
-    int dim = lb_wrap_dim(lb_call_int(call, 1, 0), self->layout.ndim);
-    lb_around a = lb_shape_around(&self->layout, dim);
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0), *index_tensor = lb_frame_arg_tensor(call, 2);
+    int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), self->layout.ndim);
+    lb_around a = lb_frame_shape_around(&self->layout, dim);
     target t;
     if (!target_begin(&t, call, self, twin)) return lb_frame_end(&t.frame);
     const int64_t *index = lb_frame_integers(&t.frame, index_tensor);
@@ -186,24 +188,26 @@ static lb_status write_slices(lb_call *call, const lb_tensor *source, action how
     return target_end(&t);
 }
 
-LB_WITH_TWIN(index_add, write_slices(call, lb_call_tensor(call, 3), ADD, lb_call_float(call, 4, 1), 0, twin))
+LB_WITH_TWIN(index_add, write_slices(call, lb_frame_arg_tensor(call, 3), ADD, lb_frame_arg_float(call, 4, 1), 0, twin))
 
 static lb_status index_copy(lb_call *call)
 {
-    return write_slices(call, lb_call_tensor(call, 3), ASSIGN, 1, 0, false);
+    return write_slices(call, lb_frame_arg_tensor(call, 3), ASSIGN, 1, 0, false);
 }
 
 static lb_status index_fill(lb_call *call)
 {
-    return write_slices(call, NULL, ASSIGN, 1, lb_call_float(call, 3, 0), false);
+    return write_slices(call, NULL, ASSIGN, 1, lb_frame_arg_float(call, 3, 0), false);
 }
 
-/* Args: grad_output, indices, num_weights, padding_idx, scale_grad_by_freq. Rows are added in the order of the indices. */
+/* Args: grad_output, indices, num_weights, padding_idx, scale_grad_by_freq. Rows are added in the order of the
+ * indices. */
 static lb_status embedding_backward(lb_call *call, bool twin)
 {
-    const lb_tensor *grad = lb_call_tensor(call, 0), *index_tensor = lb_call_tensor(call, 1);
-    int64_t rows = lb_call_int(call, 2, 0), padding = lb_call_int(call, 3, -1), n = lb_tensor_numel(index_tensor);
-    bool by_frequency = lb_call_int(call, 4, 0);
+    const lb_tensor *grad = lb_frame_arg_tensor(call, 0), *index_tensor = lb_frame_arg_tensor(call, 1);
+    int64_t rows = lb_frame_arg_int(call, 2, 0), padding = lb_frame_arg_int(call, 3, -1),
+            n = lb_tensor_numel(index_tensor);
+    bool by_frequency = lb_frame_arg_int(call, 4, 0);
     target t = {.frame = lb_frame_begin(call), .twin = twin, .dtype = call->results[0].dtype};
     const int64_t *index = lb_frame_integers(&t.frame, index_tensor);
     const void *g = lb_frame_tensor(&t.frame, grad);
@@ -229,10 +233,10 @@ static lb_status embedding_backward(lb_call *call, bool twin)
 
 LB_WITH_TWIN(embedding_dense_backward, embedding_backward(call, twin))
 
-/* ---- scatter ------------------------------------------------------------------------------------------------------ */
+/* ---- scatter ----------------------------------------------------------------------------------------------------- */
 
-/* The sizes of index bound what is read from `source` (NULL: `value`). `include_self` false: an element that is hit starts
- * from nothing; `mean`: sums are divided by how many were added. */
+/* The sizes of index bound what is read from `source` (NULL: `value`). `include_self` false: an element that is hit
+ * starts from nothing; `mean`: sums are divided by how many were added. */
 typedef struct scattering {
     action how;
     const lb_tensor *source;
@@ -275,9 +279,9 @@ static void divide_by_hits(target *t, const scattering *s, const int64_t *hits)
 
 static lb_status scatter_run(lb_call *call, scattering s, bool twin)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0), *index_tensor = lb_call_tensor(call, 2);
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0), *index_tensor = lb_frame_arg_tensor(call, 2);
     const lb_layout *l = &index_tensor->layout;
-    int dim = lb_wrap_dim(lb_call_int(call, 1, 0), self->layout.ndim);
+    int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), self->layout.ndim);
     target t;
     if (!target_begin(&t, call, self, twin)) return lb_frame_end(&t.frame);
     lb_layout dense = lb_layout_contiguous(self->layout.ndim, self->layout.shape), from_dense = dense;
@@ -322,36 +326,36 @@ static bool action_of(const char *name, scattering *s)
 
 static lb_status scatter_src(lb_call *call)
 {
-    return scatter_run(call, (scattering){ASSIGN, lb_call_tensor(call, 3), 0, true, false}, false);
+    return scatter_run(call, (scattering){ASSIGN, lb_frame_arg_tensor(call, 3), 0, true, false}, false);
 }
 
 static lb_status scatter_value(lb_call *call)
 {
-    return scatter_run(call, (scattering){ASSIGN, NULL, lb_call_float(call, 3, 0), true, false}, false);
+    return scatter_run(call, (scattering){ASSIGN, NULL, lb_frame_arg_float(call, 3, 0), true, false}, false);
 }
 
-LB_WITH_TWIN(scatter_add, scatter_run(call, (scattering){ADD, lb_call_tensor(call, 3), 0, true, false}, twin))
+LB_WITH_TWIN(scatter_add, scatter_run(call, (scattering){ADD, lb_frame_arg_tensor(call, 3), 0, true, false}, twin))
 
 /* scatter.reduce, scatter.value_reduce and scatter_reduce.two: arg 4 names the reduction. */
 static lb_status scatter_reduce_run(lb_call *call, bool twin)
 {
-    const lb_tensor *source = lb_call_tensor(call, 3);
-    scattering s = {ADD, source, source ? 0 : lb_call_float(call, 3, 0), lb_call_int(call, 5, 1) != 0, false};
-    if (!lb_call_given(call, 4) || !action_of(call->args[4].string, &s))
+    const lb_tensor *source = lb_frame_arg_tensor(call, 3);
+    scattering s = {ADD, source, source ? 0 : lb_frame_arg_float(call, 3, 0), lb_frame_arg_int(call, 5, 1) != 0, false};
+    if (!lb_frame_arg_given(call, 4) || !action_of(call->args[4].string, &s))
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: unknown reduction", call->row->name);
     return scatter_run(call, s, twin);
 }
 
 LB_WITH_TWIN(scatter_reduce, scatter_reduce_run(call, twin))
 
-/* ---- masked_scatter, put, bincount --------------------------------------------------------------------------------- */
+/* ---- masked_scatter, put, bincount ------------------------------------------------------------------------------- */
 
 /* True elements of the mask (which broadcasts to self) take the elements of source in turn. */
 static lb_status masked_scatter(lb_call *call)
 {
     const lb_tensor *result = &call->results[0];
-    lb_tensor self = *lb_call_tensor(call, 0), mask = *lb_call_tensor(call, 1);
-    const lb_tensor *source = lb_call_tensor(call, 2);
+    lb_tensor self = *lb_frame_arg_tensor(call, 0), mask = *lb_frame_arg_tensor(call, 1);
+    const lb_tensor *source = lb_frame_arg_tensor(call, 2);
     lb_tensor *both[] = {&self, &mask};
     for (int b = 0; b < 2; b++) {
         lb_layout wide = result->layout, *own = &both[b]->layout;
@@ -381,15 +385,15 @@ static lb_status masked_scatter(lb_call *call)
 /* Args: self, index, source, accumulate. */
 static lb_status put_run(lb_call *call, bool twin)
 {
-    const lb_tensor *index_tensor = lb_call_tensor(call, 1);
+    const lb_tensor *index_tensor = lb_frame_arg_tensor(call, 1);
     target t;
-    if (!target_begin(&t, call, lb_call_tensor(call, 0), twin)) return lb_frame_end(&t.frame);
+    if (!target_begin(&t, call, lb_frame_arg_tensor(call, 0), twin)) return lb_frame_end(&t.frame);
     const int64_t *index = lb_frame_integers(&t.frame, index_tensor);
-    const void *x = values_of(&t, lb_call_tensor(call, 2));
+    const void *x = values_of(&t, lb_frame_arg_tensor(call, 2));
     for (int64_t i = 0, n = lb_tensor_numel(index_tensor); lb_frame_ok(&t.frame) && i < n; i++) {
         int64_t at = index[i];
         if (!wrap(&t, &at, t.n)) break;
-        combine(&t, lb_call_int(call, 3, 0) ? ADD : ASSIGN, at, x, i, 1, 1);
+        combine(&t, lb_frame_arg_int(call, 3, 0) ? ADD : ASSIGN, at, x, i, 1, 1);
     }
     return target_end(&t);
 }
@@ -398,7 +402,7 @@ LB_WITH_TWIN(put, put_run(call, twin))
 
 static lb_status bincount_run(lb_call *call, bool twin)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0), *weights = lb_call_tensor(call, 1);
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0), *weights = lb_frame_arg_tensor(call, 1);
     target t = {.frame = lb_frame_begin(call), .twin = twin, .dtype = LB_NO_DTYPE};
     t.integer = lb_dtype_is_integer(call->results[0].dtype);
     t.n = lb_tensor_numel(&call->results[0]);

@@ -1,16 +1,16 @@
 /* Softmax, log-softmax, their backwards, and the negative log likelihood loss.
  *
- * A row is: maximum, exp(x - maximum), sum (`schedule` applies; default torch's cascade), quotient. The twins carry what the
- * rounding of x - maximum does: |x - max| ulps of relative error in the exponential. */
-#include "elementary.h"
-#include "frame.h"
-#include "schedule.h"
+ * A row is: maximum, exp(x - maximum), sum (`schedule` applies; default torch's cascade), quotient. The twins carry
+ * what the rounding of x - maximum does: |x - max| ulps of relative error in the exponential. */
+#include "functions/elementary.h"
+#include "kernel/frame.h"
+#include "orders/schedule.h"
 
 #include <math.h>
 #include <string.h>
 
-/* What torch does besides on a CPU with 16-bit rows: along the last dimension the sum and the logarithm of a log-softmax
- * are rounded to the dtype, across it the exponentials of a softmax are. */
+/* What torch does besides on a CPU with 16-bit rows: along the last dimension the sum and the logarithm of a
+ * log-softmax are rounded to the dtype, across it the exponentials of a softmax are. */
 typedef struct row_kind {
     lb_method method;
     bool safe;       /* rows of -inf give 0 */
@@ -20,8 +20,8 @@ typedef struct row_kind {
     double grain;    /* a number below which they lose more */
 } row_kind;
 
-#define REAL_TEMPLATE "softmax_real.h"
-#include "real_template.h"
+#define REAL_TEMPLATE "ops/softmax_real.h"
+#include "functions/real_template.h"
 
 #define PARALLEL_ELEMENTS 32768
 
@@ -37,8 +37,8 @@ typedef struct rows {
 static bool rows_of(lb_frame *f, int64_t dim, bool two, rows *r)
 {
     lb_call *call = f->call;
-    const lb_tensor *in = lb_call_tensor(call, 0);
-    int d = in ? lb_wrap_dim(dim, in->layout.ndim) : -1;
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0);
+    int d = in ? lb_frame_wrap_dim(dim, in->layout.ndim) : -1;
     if (d < 0 || call->results[0].layout.ndim != in->layout.ndim) {
         lb_frame_fail(f, LB_ERR_INVALID, "no such dimension");
         return false;
@@ -47,13 +47,13 @@ static bool rows_of(lb_frame *f, int64_t dim, bool two, rows *r)
     r->size = in->layout.ndim ? in->layout.shape[d] : 1;
     r->count = r->size ? n / r->size : 0;
     r->across = d != in->layout.ndim - 1;
-    lb_tensor a = lb_tensor_dim_last(in, d);
+    lb_tensor a = lb_frame_dim_last(in, d);
     r->a = lb_frame_tensor(f, &a);
     if (two) {
-        lb_tensor b = lb_tensor_dim_last(lb_call_tensor(call, 1), d);
+        lb_tensor b = lb_frame_dim_last(lb_frame_arg_tensor(call, 1), d);
         r->b = lb_frame_tensor(f, &b);
     }
-    r->result = lb_tensor_dim_last(&call->results[0], d);
+    r->result = lb_frame_dim_last(&call->results[0], d);
     r->y = lb_frame_output_view(f, &r->result, n);
     return lb_frame_ok(f);
 }
@@ -67,10 +67,10 @@ static lb_status each_row(lb_call *call, row_f32 narrow, row_f64 wide, bool safe
 {
     lb_frame f = lb_frame_begin(call);
     rows r;
-    if (rows_of(&f, lb_call_int(call, 1, -1), false, &r)) {
+    if (rows_of(&f, lb_frame_arg_int(call, 1, -1), false, &r)) {
         lb_dtype dtype = call->results[0].dtype;
         row_kind kind = {call->method, safe, r.across, dtype == LB_BF16 || dtype == LB_F16 ? dtype : LB_NO_DTYPE,
-                         lb_twin_scale(call, 0)};
+                         lb_frame_twin_scale(call, 0)};
         int64_t n = r.size;
 #pragma omp parallel for schedule(static) if (r.count * n > PARALLEL_ELEMENTS)
         for (int64_t i = 0; i < r.count; i++) {
@@ -87,12 +87,12 @@ static lb_status each_row_backward(lb_call *call, row2_f32 narrow, row2_f64 wide
 {
     lb_frame f = lb_frame_begin(call);
     rows r;
-    if (rows_of(&f, lb_call_int(call, 2, -1), true, &r)) {
-        const lb_dtype dtype = lb_call_tensor(call, 0)->dtype;
+    if (rows_of(&f, lb_frame_arg_int(call, 2, -1), true, &r)) {
+        const lb_dtype dtype = lb_frame_arg_tensor(call, 0)->dtype;
         const bool narrow_products = call->cuda && lb_dtype_bits(dtype) == 16;
         const row_kind kind = {.method = call->method,
                                .rounds = narrow_products && call->results[0].dtype == dtype ? dtype : LB_NO_DTYPE,
-                               .scale = narrow_products ? lb_twin_rounding(call, 0) : 0,
+                               .scale = narrow_products ? lb_frame_twin_rounding(call, 0) : 0,
                                .grain =
                                    narrow_products ? lb_dtype_min_subnormal(dtype) / lb_dtype_unit_roundoff(dtype) : 0};
         int64_t n = r.size;
@@ -107,7 +107,7 @@ static lb_status each_row_backward(lb_call *call, row2_f32 narrow, row2_f64 wide
     return lb_frame_end(&f);
 }
 
-/* ---- twins -------------------------------------------------------------------------------------------------------- */
+/* ---- twins ------------------------------------------------------------------------------------------------------- */
 
 /* y_i (1 + |x_i - max|) + y_i sum_k y_k (1 + |x_k - max|) */
 static void twin_softmax(const row_kind *kind, const double *x, double *y, int64_t n)
@@ -160,7 +160,7 @@ ROWS(log_softmax, log_softmax, false)
 ROWS_BACKWARD(softmax_backward)
 ROWS_BACKWARD(log_softmax_backward)
 
-/* ---- negative log likelihood -------------------------------------------------------------------------------------- */
+/* ---- negative log likelihood ------------------------------------------------------------------------------------- */
 
 enum reduction { REDUCE_NONE = 0, REDUCE_MEAN = 1, REDUCE_SUM = 2 };
 
@@ -221,11 +221,11 @@ static double total(const lb_frame *f, const double *levels, lb_dtype dtype)
 static lb_status nll_forward(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *scores = lb_call_tensor(call, 0);
+    const lb_tensor *scores = lb_frame_arg_tensor(call, 0);
     loss_shape s = loss_shape_of(scores);
     const void *x = lb_frame_input(&f, 0), *weight = lb_frame_input(&f, 2);
-    const int64_t *target = lb_frame_integers(&f, lb_call_tensor(call, 1));
-    int64_t reduction = lb_call_int(call, 3, REDUCE_MEAN), ignore = lb_call_int(call, 4, -100), ignored = 0;
+    const int64_t *target = lb_frame_integers(&f, lb_frame_arg_tensor(call, 1));
+    int64_t reduction = lb_frame_arg_int(call, 3, REDUCE_MEAN), ignore = lb_frame_arg_int(call, 4, -100), ignored = 0;
     int64_t n = s.samples * s.spatial;
     bool each = reduction == REDUCE_NONE && scores->layout.ndim > 1;
     void *loss = lb_frame_output(&f, 0, each ? n : 1), *sum = lb_frame_output(&f, 1, 1);
@@ -259,7 +259,7 @@ static lb_status nll_forward(lb_call *call, bool twin)
         double weights = weight ? total(&f, p.weight, dtype) : rounded(&f, (double)(n - ignored), dtype);
         double value = total(&f, p.loss, dtype);
         if (reduction == REDUCE_MEAN) value = rounded(&f, value / weights, dtype);
-        if (twin) value *= lb_twin_scale(call, 0), weights *= lb_twin_scale(call, 0);
+        if (twin) value *= lb_frame_twin_scale(call, 0), weights *= lb_frame_twin_scale(call, 0);
         if (!each) lb_frame_set(&f, loss, 0, value);
         lb_frame_set(&f, sum, 0, each ? 0 : weights);
     }
@@ -272,11 +272,11 @@ LB_WITH_TWIN(nll_loss_forward, nll_forward(call, twin))
 static lb_status nll_backward(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *scores = lb_call_tensor(call, 1);
+    const lb_tensor *scores = lb_frame_arg_tensor(call, 1);
     loss_shape s = loss_shape_of(scores);
     const void *g = lb_frame_input(&f, 0), *weight = lb_frame_input(&f, 3), *sum = lb_frame_input(&f, 6);
-    const int64_t *target = lb_frame_integers(&f, lb_call_tensor(call, 2));
-    int64_t reduction = lb_call_int(call, 4, REDUCE_MEAN), ignore = lb_call_int(call, 5, -100);
+    const int64_t *target = lb_frame_integers(&f, lb_frame_arg_tensor(call, 2));
+    int64_t reduction = lb_frame_arg_int(call, 4, REDUCE_MEAN), ignore = lb_frame_arg_int(call, 5, -100);
     int64_t n = s.samples * s.spatial, elements = n * s.classes;
     bool each = reduction == REDUCE_NONE && scores->layout.ndim > 1;
     lb_dtype dtype = call->results[0].dtype;
@@ -290,7 +290,7 @@ static lb_status nll_backward(lb_call *call, bool twin)
         if (reduction == REDUCE_MEAN) grad = rounded(&f, grad / lb_frame_get(&f, sum, 0), dtype);
         if (weight) grad = rounded(&f, grad * lb_frame_get(&f, weight, t), dtype);
         if (twin) { /* the quotient is rounded to 16 bits, f16 also to its subnormals */
-            grad = fabs(grad) * lb_twin_scale(call, 1);
+            grad = fabs(grad) * lb_frame_twin_scale(call, 1);
             if (scores->dtype == LB_F16) grad += weight ? fabs(lb_frame_get(&f, weight, t)) : 1;
         }
         lb_frame_set(&f, d, (i / s.spatial * s.classes + t) * s.spatial + i % s.spatial, twin ? grad : -grad);

@@ -1,15 +1,17 @@
-/* The pieces that SyncBatchNorm is made of on CUDA: statistics of one rank, their union over ranks, and what is elementwise given them.
+/* The pieces that SyncBatchNorm is made of on CUDA: statistics of one rank, their union over ranks, and what is
+ * elementwise given them.
  *
  *      batch_norm_stats              mean, 1/std of this rank's channels
- *      batch_norm_gather_stats…      the same of all ranks' elements, from the ranks' means, 1/stds and counts; running statistics go on
+ *      batch_norm_gather_stats…      the same of all ranks' elements, from the ranks' means, 1/stds and counts; running
+ *                                    statistics go on
  *      batch_norm_elemt              y = (x - mean) invstd gamma + beta
  *      batch_norm_backward_reduce    sum dy, sum dy (x - mean), gradients of gamma and beta
  *      batch_norm_backward_elemt     dx = (dy - sum dy / n - (x - mean) invstd^2 sum dy (x - mean) / n) invstd gamma
  *
- * All is computed in f32 of inputs of any dtype (f64 of f64); kernels for other layouts add up in other orders and fold gamma with invstd
- * or not, which the twins allow for. Source: pytorch/pytorch torch/nn/modules/_functions.py, aten/src/ATen/native/cuda/Normalization.cu
- * and Normalization.cuh. */
-#include "channel_moments.h"
+ * All is computed in f32 of inputs of any dtype (f64 of f64); kernels for other layouts add up in other orders and fold
+ * gamma with invstd or not, which the twins allow for. Source: pytorch/pytorch torch/nn/modules/_functions.py,
+ * aten/src/ATen/native/cuda/Normalization.cu and Normalization.cuh. */
+#include "kernel/channel_moments.h"
 
 #include <math.h>
 
@@ -21,15 +23,15 @@ static double magnitude(double x, bool twin)
     return twin ? fabs(x) : x;
 }
 
-/* ---- statistics of one rank --------------------------------------------------------------------------------------------- */
+/* ---- statistics of one rank -------------------------------------------------------------------------------------- */
 
 /* Args: input, eps. Without variance and eps the inverse is 0. */
 static lb_status stats_run(lb_call *call, bool twin)
 {
     lb_channel_batch b;
-    if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, 0))) return lb_frame_end(&b.frame);
+    if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, 0))) return lb_frame_end(&b.frame);
     lb_frame *f = &b.frame;
-    const double eps = lb_call_float(call, 1, 0);
+    const double eps = lb_frame_arg_float(call, 1, 0);
     void *mean = lb_frame_output(f, 0, b.channels), *invstd = lb_frame_output(f, 1, b.channels);
     for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
         const lb_channel_moments m = lb_channel_moments_of(&b, c, eps);
@@ -43,7 +45,7 @@ static lb_status stats_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(stats, stats_run(call, twin))
 
-/* ---- the union of ranks ------------------------------------------------------------------------------------------------- */
+/* ---- the union of ranks ------------------------------------------------------------------------------------------ */
 
 /* Statistics by rank and channel. */
 typedef struct ranked {
@@ -59,8 +61,8 @@ typedef struct joined {
     double size_of_mean, size_of_squares;
 } joined;
 
-/* One rank more: its count, mean and variance + eps. The ranks are joined in order, so that the error of each mean that a difference is
- * taken from is known. */
+/* One rank more: its count, mean and variance + eps. The ranks are joined in order, so that the error of each mean that
+ * a difference is taken from is known. */
 static void join(joined *j, double count, double mean, double spread, double eps)
 {
     const double n = j->n + count, apart = fabs(j->mean - mean), weight = j->n * count / n;
@@ -94,7 +96,7 @@ static running running_of(lb_frame *f, uint32_t which, bool twin)
 {
     const lb_call *call = f->call;
     const uint32_t r = 2 + which;
-    running s = {.frame = f, .momentum = lb_call_float(call, 5, 0.1), .twin = twin};
+    running s = {.frame = f, .momentum = lb_frame_arg_float(call, 5, 0.1), .twin = twin};
     if (r < call->n_results && call->results[r].data) {
         s.before = lb_frame_input(f, 3 + which);
         s.after = lb_frame_output(f, r, lb_tensor_numel(&call->results[r]));
@@ -110,31 +112,33 @@ static void go_on(const running *s, int64_t c, double value)
     lb_frame_set(s->frame, s->after, c, magnitude(kept, s->twin) * before + magnitude(s->momentum, s->twin) * value);
 }
 
-/* The ranks' counts: a tensor, or one number for all, which torch rounds to the dtype of the running mean, else of the input. */
+/* The ranks' counts: a tensor, or one number for all, which torch rounds to the dtype of the running mean, else of the
+ * input. */
 static const double *counts_of(lb_frame *f, int64_t ranks)
 {
     const lb_call *call = f->call;
     double *counts = lb_frame_scratch(f, (size_t)ranks * 8);
-    const lb_tensor *given = lb_call_tensor(call, 7), *running_mean = lb_call_tensor(call, 3);
+    const lb_tensor *given = lb_frame_arg_tensor(call, 7), *running_mean = lb_frame_arg_tensor(call, 3);
     const void *x = given ? lb_frame_tensor(f, given) : NULL;
-    double one = lb_call_float(call, 7, 0);
+    double one = lb_frame_arg_float(call, 7, 0);
     if (given && lb_tensor_numel(given) != ranks)
         lb_frame_fail(f, LB_ERR_INVALID, "another number of counts than ranks");
     if (!given && !call->method.exact)
-        lb_round_to_grid_f64(&one, 1, (running_mean ? running_mean : lb_call_tensor(call, 0))->dtype, NULL);
+        lb_round_to_grid_f64(&one, 1, (running_mean ? running_mean : lb_frame_arg_tensor(call, 0))->dtype, NULL);
     for (int64_t r = 0; lb_frame_ok(f) && r < ranks; r++) counts[r] = given ? lb_frame_get(f, x, r) : one;
     return counts;
 }
 
-/* Args: input, mean, invstd, running_mean, running_var, momentum, eps, count or counts; mean and invstd are (ranks, channels). */
+/* Args: input, mean, invstd, running_mean, running_var, momentum, eps, count or counts; mean and invstd are (ranks,
+ * channels). */
 static lb_status gather_run(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *in = lb_call_tensor(call, 1), *inverse = lb_call_tensor(call, 2);
+    const lb_tensor *in = lb_frame_arg_tensor(call, 1), *inverse = lb_frame_arg_tensor(call, 2);
     if (in->layout.ndim != 2 || lb_tensor_numel(inverse) != lb_tensor_numel(in))
         lb_frame_fail(&f, LB_ERR_INVALID, "statistics that are not by rank and channel");
     if (!lb_frame_ok(&f)) return lb_frame_end(&f);
-    ranked s = {.ranks = in->layout.shape[0], .channels = in->layout.shape[1], .eps = lb_call_float(call, 6, 0)};
+    ranked s = {.ranks = in->layout.shape[0], .channels = in->layout.shape[1], .eps = lb_frame_arg_float(call, 6, 0)};
     s.mean = lb_frame_tensor(&f, in), s.invstd = lb_frame_tensor(&f, inverse), s.count = counts_of(&f, s.ranks);
     void *mean = lb_frame_output(&f, 0, s.channels), *invstd = lb_frame_output(&f, 1, s.channels);
     const running means = running_of(&f, 0, twin), variances = running_of(&f, 1, twin);
@@ -152,12 +156,12 @@ static lb_status gather_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(gather, gather_run(call, twin))
 
-/* ---- given the statistics ----------------------------------------------------------------------------------------------- */
+/* ---- given the statistics ---------------------------------------------------------------------------------------- */
 
 /* One number per channel. */
 static const void *per_channel(lb_channel_batch *b, uint32_t arg)
 {
-    const lb_tensor *t = lb_call_tensor(b->frame.call, arg);
+    const lb_tensor *t = lb_frame_arg_tensor(b->frame.call, arg);
     if (t && lb_tensor_numel(t) != b->channels)
         lb_frame_fail(&b->frame, LB_ERR_INVALID, "statistics or weights that are not by channel");
     return lb_frame_tensor(&b->frame, t);
@@ -167,7 +171,7 @@ static const void *per_channel(lb_channel_batch *b, uint32_t arg)
 static lb_status elemt_run(lb_call *call, bool twin)
 {
     lb_channel_batch b;
-    if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, 0))) return lb_frame_end(&b.frame);
+    if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, 0))) return lb_frame_end(&b.frame);
     lb_frame *f = &b.frame;
     const void *gamma = per_channel(&b, 1), *beta = per_channel(&b, 2), *mean = per_channel(&b, 3),
                *invstd = per_channel(&b, 4);
@@ -189,7 +193,7 @@ LB_WITH_TWIN(elemt, elemt_run(call, twin))
 /* Arg `arg`, as many elements as the input has. */
 static const void *like_input(lb_channel_batch *b, uint32_t arg)
 {
-    const lb_tensor *t = lb_call_tensor(b->frame.call, arg);
+    const lb_tensor *t = lb_frame_arg_tensor(b->frame.call, arg);
     if (lb_tensor_numel(t) != b->n * b->channels)
         lb_frame_fail(&b->frame, LB_ERR_INVALID, "a gradient of another size than the input");
     return lb_frame_tensor(&b->frame, t);
@@ -211,7 +215,7 @@ static void put(const lb_frame *f, void *y, int64_t c, double value)
 static lb_status reduce_run(lb_call *call, bool twin)
 {
     lb_channel_batch b;
-    if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, 1))) return lb_frame_end(&b.frame);
+    if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, 1))) return lb_frame_end(&b.frame);
     lb_frame *f = &b.frame;
     const void *dy = like_input(&b, 0), *mean = per_channel(&b, 2), *invstd = per_channel(&b, 3);
     void *sum_dy = wanted(&b, 0), *sum_dy_xmu = wanted(&b, 1), *dgamma = wanted(&b, 2), *dbeta = wanted(&b, 3);
@@ -235,11 +239,11 @@ LB_WITH_TWIN(reduce, reduce_run(call, twin))
 static lb_status backward_elemt_run(lb_call *call, bool twin)
 {
     lb_channel_batch b;
-    if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, 1))) return lb_frame_end(&b.frame);
+    if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, 1))) return lb_frame_end(&b.frame);
     lb_frame *f = &b.frame;
     const void *dy = like_input(&b, 0), *mean = per_channel(&b, 2), *invstd = per_channel(&b, 3),
                *gamma = per_channel(&b, 4), *sum_dy = per_channel(&b, 5), *sum_dy_xmu = per_channel(&b, 6);
-    const lb_tensor *counts = lb_call_tensor(call, 7);
+    const lb_tensor *counts = lb_frame_arg_tensor(call, 7);
     const int64_t *count = lb_frame_integers(f, counts);
     void *dx = lb_frame_output(f, 0, b.n * b.channels);
     double n = 0;

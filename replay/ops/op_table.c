@@ -13,9 +13,9 @@
  *
  * Resolving takes a few hash look-ups; callers that look up the same names again and again keep the answer.
  */
-#include "ops.h"
+#include "kernel/ops.h"
 
-#include <lastbit/hash.h>
+#include "base/hash.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -366,8 +366,9 @@ const char *lb_op_known_as(const char *name)
     return strcmp(name, LB_OP_TAP) ? name : "aten::clone";
 }
 
-/* Sources: vllm-project/vllm vllm/attention/layer.py, vllm/model_executor/layers/fused_moe/layer.py, csrc/torch_bindings.cpp,
- * csrc/moe/moe_align_sum_kernels.cu; sgl-project/sglang sgl-kernel/csrc/common_extension.cc. */
+/* Sources: vllm-project/vllm vllm/attention/layer.py, vllm/model_executor/layers/fused_moe/layer.py,
+ * csrc/torch_bindings.cpp, csrc/moe/moe_align_sum_kernels.cu; sgl-project/sglang
+ * sgl-kernel/csrc/common_extension.cc. */
 #define NO_CACHE                                                                                                       \
     "the cache of keys and values that it reads is no argument of it, but an object of vLLM found by the layer's name"
 #define NO_STATES                                                                                                      \

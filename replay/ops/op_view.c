@@ -1,8 +1,9 @@
 /* Ops that compute nothing: views, and what only the host sees. Their rows exist so that they are known, not opaque.
  *
- * The interpreter makes a view's result from the recorded layout over the storage of args[0]; whether a result really aliases it is
- * what the recording says (`_unsafe_view` does although its schema denies it, `reshape` may copy, a tap copies). */
-#include "ops.h"
+ * The interpreter makes a view's result from the recorded layout over the storage of args[0]; whether a result really
+ * aliases it is what the recording says (`_unsafe_view` does although its schema denies it, `reshape` may copy, a tap
+ * copies). */
+#include "kernel/ops.h"
 
 #define VIEW(NAME, ARGS) {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_VIEW | LB_ROW_EXACT, .samples = "view"},
 #define HOST(NAME, ARGS, FLAGS) {.name = NAME, .args = ARGS, .flags = LB_ROW_HOST | (FLAGS), .samples = "host"},

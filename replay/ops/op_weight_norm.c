@@ -1,7 +1,8 @@
 /* Weight norm: w = v g / |v|, with one norm for each index of a dimension, and its backward.
  *
- * Sums of squares are taken in f64, one element after the other in memory, and everything is rounded once; torch's CPU kernel adds in f32. */
-#include "frame.h"
+ * Sums of squares are taken in f64, one element after the other in memory, and everything is rounded once; torch's CPU
+ * kernel adds in f32. */
+#include "kernel/frame.h"
 
 #include <math.h>
 
@@ -22,13 +23,13 @@ static double inner(const lb_frame *f, const lb_around *around, int64_t s, const
 /* Which elements share a norm. False: the call says so wrongly. */
 static bool around_of(lb_frame *f, uint32_t v, uint32_t g, uint32_t dim_arg, lb_around *around)
 {
-    const lb_tensor *tensor = lb_call_tensor(f->call, v), *scale = lb_call_tensor(f->call, g);
-    const int dim = tensor ? lb_wrap_dim(lb_call_int(f->call, dim_arg, 0), tensor->layout.ndim) : -1;
+    const lb_tensor *tensor = lb_frame_arg_tensor(f->call, v), *scale = lb_frame_arg_tensor(f->call, g);
+    const int dim = tensor ? lb_frame_wrap_dim(lb_frame_arg_int(f->call, dim_arg, 0), tensor->layout.ndim) : -1;
     if (dim < 0 || !scale || tensor->layout.ndim == 0 || lb_tensor_numel(scale) != tensor->layout.shape[dim]) {
         lb_frame_fail(f, LB_ERR_INVALID, "a norm for each index of a dimension is needed");
         return false;
     }
-    *around = lb_shape_around(&tensor->layout, dim);
+    *around = lb_frame_shape_around(&tensor->layout, dim);
     return true;
 }
 
@@ -59,7 +60,7 @@ static lb_status backward(lb_call *call, bool twin)
     lb_frame f = lb_frame_begin(call);
     lb_around around;
     if (!around_of(&f, 1, 2, 4, &around)) return lb_frame_end(&f);
-    const lb_tensor *saved = lb_call_tensor(call, 3), *grad = lb_call_tensor(call, 0);
+    const lb_tensor *saved = lb_frame_arg_tensor(call, 3), *grad = lb_frame_arg_tensor(call, 0);
     const int64_t n = around.outer * around.size * around.inner;
     if (!saved || !grad || lb_tensor_numel(saved) != around.size || lb_tensor_numel(grad) != n)
         lb_frame_fail(&f, LB_ERR_INVALID, "gradients and norms of other sizes");

@@ -1,7 +1,7 @@
 /* Calling a row by name: see row_call.h. */
-#include "row_call.h"
+#include "ops/row_call.h"
 
-#include "frame.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 #ifndef LB_REPLAY_ROW_CALL_H
 #define LB_REPLAY_ROW_CALL_H
 
-#include "ops.h"
+#include "kernel/ops.h"
 
 #define LB_ROW_CALL_ARGS 16
 

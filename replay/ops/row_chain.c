@@ -1,21 +1,21 @@
 /* Rows one after the other: see row_chain.h. */
-#include "row_chain.h"
+#include "ops/row_chain.h"
 
-#include "value_memory.h"
+#include "kernel/value_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 lb_row_chain lb_row_chain_begin(lb_call *call, bool twin)
 {
-    const lb_tensor *x = lb_call_tensor(call, 0);
+    const lb_tensor *x = lb_frame_arg_tensor(call, 0);
     const double factor = (double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call);
     lb_row_chain c = {.call = call, .apart = *call, .twin = twin, .type = twin ? LB_F64 : call->results[0].dtype};
     c.factor = factor;
     c.apart.method.schedule = NULL;
     c.unit = factor * (x->dtype == LB_F64 ? 0x1p-53 : 0x1p-24);
     c.largest = lb_dtype_max_finite(x->dtype);
-    c.coarse = lb_twin_rounding(call, 0);
+    c.coarse = lb_frame_twin_rounding(call, 0);
     if (c.coarse > 0) c.least = 0.5 * lb_dtype_min_subnormal(x->dtype) / c.unit;
     return c;
 }
@@ -37,7 +37,7 @@ lb_status lb_row_chain_refuse(lb_row_chain *c, const char *what)
     return lb_row_chain_end(c);
 }
 
-/* ---- tensors on the way ------------------------------------------------------------------------------------------------- */
+/* ---- tensors on the way ------------------------------------------------------------------------------------------ */
 
 lb_tensor lb_row_chain_fresh(lb_row_chain *c, lb_dtype type, int ndim, const int64_t *shape)
 {
@@ -95,7 +95,7 @@ lb_row_chain_number lb_row_chain_number_from(lb_row_chain *c, const lb_tensor *t
     if (!c->twin) return x;
     x = lb_row_chain_number_of(c, t->layout.ndim, t->layout.shape);
     if (!lb_row_chain_ok(c)) return x;
-    lb_tensor_copy(&x.value, t, NULL);
+    lb_memory_tensor_copy(&x.value, t, NULL);
     memset(x.error.data, 0, (size_t)lb_tensor_numel(t) * sizeof(double));
     return x;
 }
@@ -139,7 +139,7 @@ void lb_row_chain_hold(lb_row_chain *c, lb_row_chain_number *x, double times)
     }
 }
 
-/* ---- links of the chain ------------------------------------------------------------------------------------------------- */
+/* ---- links of the chain ------------------------------------------------------------------------------------------ */
 
 /* y = x W' + b into the value and the error of y. */
 void lb_row_chain_linear_into(lb_row_chain *c, const lb_row_chain_number *x, const lb_tensor *weight,

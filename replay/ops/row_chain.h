@@ -1,13 +1,13 @@
-/* Rows one after the other, as an op that is a whole layer runs them: each result is held in the op's dtype as torch's CPU kernels hold it; in
- * f64 it is the exact value.
+/* Rows one after the other, as an op that is a whole layer runs them: each result is held in the op's dtype as torch's
+ * CPU kernels hold it; in f64 it is the exact value.
  *
- * The twin of such an op runs the chain in f64 with the error of every number beside it: in parts of what the row's bound multiplies its twin
- * with, to first order. */
+ * The twin of such an op runs the chain in f64 with the error of every number beside it: in parts of what the row's
+ * bound multiplies its twin with, to first order. */
 #ifndef LB_REPLAY_ROW_CHAIN_H
 #define LB_REPLAY_ROW_CHAIN_H
 
-#include "frame.h"
-#include "row_call.h"
+#include "kernel/frame.h"
+#include "ops/row_call.h"
 
 #include <math.h>
 
@@ -62,7 +62,8 @@ double lb_row_chain_roundings(const lb_row_chain *c, double n);
 double lb_row_chain_roundings_of_sum(const lb_row_chain *c, int64_t terms);
 /* Held in the op's type: in 16 bits `times` over. Beyond its largest number nothing more can be said. */
 void lb_row_chain_hold(lb_row_chain *c, lb_row_chain_number *x, double times);
-/* ---- links: y = x W' + b into the value and the error of y; products (b transposed: a b'), sums, norms, gelu or relu ---- */
+/* ---- links ---------------------------------------------------------------------------------------------------- *
+ * y = x W' + b into the value and the error of y; products (b transposed: a b'), sums, norms, gelu or relu. */
 
 void lb_row_chain_linear_into(lb_row_chain *c, const lb_row_chain_number *x, const lb_tensor *weight,
                               const lb_tensor *bias, lb_row_chain_number *y);

@@ -18,7 +18,7 @@ static REAL NAME(row_exp)(const lb_method *method, const REAL *x, REAL *y, int64
 {
     for (int64_t i = 0; i < n; i++) y[i] = x[i] - top;
     NAME(lb_exp)(y, y, (size_t)n);
-    return NAME(lb_sum)(method->schedule, y, n, method->accumulate);
+    return NAME(lb_schedule_sum)(method->schedule, y, n, method->accumulate);
 }
 
 static void NAME(row_softmax)(const row_kind *kind, const REAL *x, REAL *y, int64_t n)
@@ -48,20 +48,20 @@ static void NAME(row_log_softmax)(const row_kind *kind, const REAL *x, REAL *y, 
     for (int64_t i = 0; i < n; i++) y[i] = x[i] - top - log_sum;
 }
 
-/* d = y (g - sum g y). On CUDA torch makes the products a tensor of the gradient's dtype first, and takes y sum from them (SoftMax.cu,
- * softmax_backward_cuda_out). */
+/* d = y (g - sum g y). On CUDA torch makes the products a tensor of the gradient's dtype first, and takes y sum from
+ * them (SoftMax.cu, softmax_backward_cuda_out). */
 static void NAME(row_softmax_backward)(const row_kind *kind, const REAL *g, const REAL *y, REAL *d, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) d[i] = g[i] * y[i];
     if (kind->rounds) ROUND(d, (size_t)n, kind->rounds, NULL);
-    REAL sum = NAME(lb_sum)(kind->method.schedule, d, n, kind->method.accumulate);
+    REAL sum = NAME(lb_schedule_sum)(kind->method.schedule, d, n, kind->method.accumulate);
     for (int64_t i = 0; i < n; i++) d[i] = kind->rounds ? d[i] - y[i] * sum : (g[i] - sum) * y[i];
 }
 
 /* d = g - exp(y) sum g */
 static void NAME(row_log_softmax_backward)(const row_kind *kind, const REAL *g, const REAL *y, REAL *d, int64_t n)
 {
-    REAL sum = NAME(lb_sum)(kind->method.schedule, g, n, kind->method.accumulate);
+    REAL sum = NAME(lb_schedule_sum)(kind->method.schedule, g, n, kind->method.accumulate);
     NAME(lb_exp)(d, y, (size_t)n);
     for (int64_t i = 0; i < n; i++) d[i] = g[i] - d[i] * sum;
 }

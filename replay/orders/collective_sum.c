@@ -1,7 +1,7 @@
 /* Reductions over ranks: see collective_sum.h. */
-#include "collective_sum.h"
+#include "orders/collective_sum.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +9,11 @@
 
 /* ---- names ------------------------------------------------------------------------------------------------------ */
 
-bool lb_reduction_parse(const char *text, lb_reduction *reduction)
+bool lb_collective_reduction_parse(const char *text, lb_collective_reduction *reduction)
 {
     static const struct {
         const char *name;
-        lb_reduction reduction;
+        lb_collective_reduction reduction;
     } names[] = {{"sum", LB_REDUCE_SUM},         {"avg", LB_REDUCE_AVG},      {"mean", LB_REDUCE_AVG},
                  {"product", LB_REDUCE_PRODUCT}, {"prod", LB_REDUCE_PRODUCT}, {"min", LB_REDUCE_MIN},
                  {"max", LB_REDUCE_MAX},         {"band", LB_REDUCE_BAND},    {"bor", LB_REDUCE_BOR},
@@ -26,17 +26,17 @@ bool lb_reduction_parse(const char *text, lb_reduction *reduction)
     return false;
 }
 
-lb_status lb_order_parse(const char *text, lb_order *order, lb_err *err)
+lb_status lb_collective_order_parse(const char *text, lb_collective_order *order, lb_err *err)
 {
     static const struct {
         const char *name;
-        lb_order_kind kind;
+        lb_collective_order_kind kind;
     } names[] = {
         {"gloo", LB_ORDER_GLOO},       {"ring", LB_ORDER_RING},         {"mpi_ring", LB_ORDER_MPI_RING},
         {"tree", LB_ORDER_TREE},       {"rank", LB_ORDER_RANK},         {"wide", LB_ORDER_WIDE},
         {"rotated", LB_ORDER_ROTATED}, {"doubling", LB_ORDER_DOUBLING}, {"rabenseifner", LB_ORDER_RABENSEIFNER}};
     size_t n = strcspn(text, ":");
-    *order = (lb_order)LB_ORDER_INIT;
+    *order = (lb_collective_order)LB_ORDER_INIT;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strlen(names[i].name) != n || strncmp(text, names[i].name, n)) continue;
         order->kind = names[i].kind;
@@ -56,18 +56,18 @@ lb_status lb_order_parse(const char *text, lb_order *order, lb_err *err)
 /* ---- folds ------------------------------------------------------------------------------------------------------ */
 
 /* acc = x[start]; acc += x[start + step] … n terms, around the ring. */
-static uint16_t ring_folds(lb_fold *folds, uint32_t n, int64_t start, int step)
+static uint16_t ring_folds(lb_collective_fold *folds, uint32_t n, int64_t start, int step)
 {
     uint16_t root = (uint16_t)(((start % n) + n) % n);
     for (uint32_t i = 1; i < n; i++) {
         int64_t at = start + (int64_t)step * i;
-        folds[i - 1] = (lb_fold){root, (uint16_t)(((at % n) + n) % n)};
+        folds[i - 1] = (lb_collective_fold){root, (uint16_t)(((at % n) + n) % n)};
     }
     return root;
 }
 
 /* Surplus ranks are folded pairwise, the survivors form a balanced binary tree. */
-static uint16_t doubling_folds(lb_fold *folds, uint32_t n, bool odd_survives)
+static uint16_t doubling_folds(lb_collective_fold *folds, uint32_t n, bool odd_survives)
 {
     uint16_t alive[LB_COLLECTIVE_MAX_RANKS];
     uint32_t power = 1, f = 0, k = 0;
@@ -78,12 +78,12 @@ static uint16_t doubling_folds(lb_fold *folds, uint32_t n, bool odd_survives)
             alive[k++] = (uint16_t)r;
         } else if (r % 2 == 0) {
             uint16_t survivor = (uint16_t)(odd_survives ? r + 1 : r);
-            folds[f++] = (lb_fold){survivor, (uint16_t)(odd_survives ? r : r + 1)};
+            folds[f++] = (lb_collective_fold){survivor, (uint16_t)(odd_survives ? r : r + 1)};
             alive[k++] = survivor;
         }
     }
     for (uint32_t mask = 1; mask < power; mask *= 2)
-        for (uint32_t v = 0; v < power; v += 2 * mask) folds[f++] = (lb_fold){alive[v], alive[v + mask]};
+        for (uint32_t v = 0; v < power; v += 2 * mask) folds[f++] = (lb_collective_fold){alive[v], alive[v + mask]};
     return alive[0];
 }
 
@@ -107,7 +107,7 @@ static void tree_children(int64_t nodes, int64_t r, int64_t child[2])
 typedef struct tree {
     int64_t nodes, per_node, ranks;
     bool mirrored; /* tree 1: node r plays the part of n-1-r (even n) or r-1 (odd n) in tree 0 */
-    lb_fold *folds;
+    lb_collective_fold *folds;
     uint32_t n;
 } tree;
 
@@ -122,17 +122,17 @@ static uint16_t fold_node(tree *t, int64_t part)
 {
     int64_t head = played_by(t, part) * t->per_node, last = head + t->per_node - 1, child[2];
     if (last >= t->ranks) last = t->ranks - 1;
-    for (int64_t r = last; r > head; r--) t->folds[t->n++] = (lb_fold){(uint16_t)(r - 1), (uint16_t)r};
+    for (int64_t r = last; r > head; r--) t->folds[t->n++] = (lb_collective_fold){(uint16_t)(r - 1), (uint16_t)r};
     tree_children(t->nodes, part, child);
     for (int c = 0; c < 2; c++) {
         if (child[c] < 0) continue;
         uint16_t from = fold_node(t, child[c]);
-        t->folds[t->n++] = (lb_fold){(uint16_t)head, from};
+        t->folds[t->n++] = (lb_collective_fold){(uint16_t)head, from};
     }
     return (uint16_t)head;
 }
 
-static uint16_t tree_folds(lb_fold *folds, uint32_t n, int64_t per_node, bool mirrored)
+static uint16_t tree_folds(lb_collective_fold *folds, uint32_t n, int64_t per_node, bool mirrored)
 {
     tree t = {(n + per_node - 1) / per_node, per_node, n, mirrored, folds, 0};
     return fold_node(&t, 0);
@@ -159,7 +159,7 @@ static int64_t gloo_chunk(uint32_t n, int64_t count, int64_t size)
 }
 
 typedef struct cut {
-    lb_pieces *pieces;
+    lb_collective_pieces *pieces;
     uint32_t n;
     lb_err *err;
 } cut;
@@ -168,15 +168,16 @@ typedef struct cut {
 static lb_status add_piece(cut *c, int64_t first, int64_t last, uint32_t list, uint16_t root)
 {
     if (first >= last) return LB_OK;
-    lb_row_call *grown = lb_array_grow(c->pieces->pieces, c->pieces->n, sizeof *grown);
+    lb_collective_slice *grown = lb_array_grow(c->pieces->pieces, c->pieces->n, sizeof *grown);
     if (!grown) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory cutting a collective into pieces");
     c->pieces->pieces = grown;
-    c->pieces->pieces[c->pieces->n++] = (lb_row_call){first, last, root, c->pieces->folds + (size_t)list * (c->n - 1)};
+    c->pieces->pieces[c->pieces->n++] =
+        (lb_collective_slice){first, last, root, c->pieces->folds + (size_t)list * (c->n - 1)};
     return LB_OK;
 }
 
 /* One channel of NCCL's ring: loops of n chunks, the last loop with smaller ones. */
-static lb_status cut_channel(cut *c, const lb_order *order, int64_t first, int64_t last, int64_t size,
+static lb_status cut_channel(cut *c, const lb_collective_order *order, int64_t first, int64_t last, int64_t size,
                              const uint16_t *roots)
 {
     const int64_t most = last - first > 16 ? last - first : 16; /* a chunk of more holds no more */
@@ -215,10 +216,10 @@ static lb_status cut_mpi(cut *c, int64_t count, const uint16_t *roots)
     return LB_OK;
 }
 
-static void make_folds(const lb_order *order, uint32_t n, lb_fold *folds, uint16_t *roots)
+static void make_folds(const lb_collective_order *order, uint32_t n, lb_collective_fold *folds, uint16_t *roots)
 {
     for (uint32_t k = 0; k < n; k++) {
-        lb_fold *list = folds + (size_t)k * (n - 1);
+        lb_collective_fold *list = folds + (size_t)k * (n - 1);
         switch (order->kind) {
         case LB_ORDER_GLOO: roots[k] = ring_folds(list, n, (int64_t)k - 1, -1); break;
         case LB_ORDER_RING: roots[k] = ring_folds(list, n, (int64_t)k + 1, 1); break;
@@ -235,10 +236,10 @@ static void make_folds(const lb_order *order, uint32_t n, lb_fold *folds, uint16
     }
 }
 
-lb_status lb_order_pieces(const lb_order *order, uint32_t n, int64_t count, size_t element_bytes, lb_pieces *pieces,
-                          lb_err *err)
+lb_status lb_collective_order_pieces(const lb_collective_order *order, uint32_t n, int64_t count, size_t element_bytes,
+                                     lb_collective_pieces *pieces, lb_err *err)
 {
-    *pieces = (lb_pieces){0};
+    *pieces = (lb_collective_pieces){0};
     if (n < 1 || n > LB_COLLECTIVE_MAX_RANKS)
         return lb_fail(err, LB_ERR_INVALID, "a collective over %u ranks (at most %d)", n, LB_COLLECTIVE_MAX_RANKS);
     int64_t size = element_bytes ? (int64_t)element_bytes : 1;
@@ -273,15 +274,15 @@ lb_status lb_order_pieces(const lb_order *order, uint32_t n, int64_t count, size
     }
 done:
     free(roots);
-    if (status != LB_OK) lb_pieces_release(pieces);
+    if (status != LB_OK) lb_collective_pieces_release(pieces);
     return status;
 }
 
-void lb_pieces_release(lb_pieces *pieces)
+void lb_collective_pieces_release(lb_collective_pieces *pieces)
 {
     free(pieces->pieces);
     free(pieces->folds);
-    *pieces = (lb_pieces){0};
+    *pieces = (lb_collective_pieces){0};
 }
 
 /* ---- arithmetic ------------------------------------------------------------------------------------------------- */
@@ -290,7 +291,7 @@ enum { BLOCK = 512 }; /* elements of all ranks' registers that are worked on at 
 
 /* What a fold does, and in which type the registers are. `to`: every sum and product is rounded to that grid. */
 typedef struct folder {
-    lb_reduction reduction;
+    lb_collective_reduction reduction;
     lb_dtype dtype; /* payload */
     lb_dtype to;    /* 0: the register type's own rounding is enough */
 } folder;
@@ -359,7 +360,7 @@ static void scale_f32(const reduction_run *r, float *x, int64_t n)
     if (r->fold.to) lb_round_to_grid_f32(x, (size_t)n, r->fold.to, NULL);
 }
 
-static void block_f32(const reduction_run *r, const lb_row_call *piece, int64_t at, int64_t n)
+static void block_f32(const reduction_run *r, const lb_collective_slice *piece, int64_t at, int64_t n)
 {
     size_t size = lb_dtype_bits(r->dtype) / 8;
     for (uint32_t k = 0; k < r->n; k++) {
@@ -372,7 +373,7 @@ static void block_f32(const reduction_run *r, const lb_row_call *piece, int64_t 
     lb_store_f32(r->dtype, (char *)r->out + at * (int64_t)size, reg(r, piece->root, 4), (size_t)n, NULL);
 }
 
-static void block_f64(const reduction_run *r, const lb_row_call *piece, int64_t at, int64_t n)
+static void block_f64(const reduction_run *r, const lb_collective_slice *piece, int64_t at, int64_t n)
 {
     size_t size = lb_dtype_bits(r->dtype) / 8;
     for (uint32_t k = 0; k < r->n; k++) {
@@ -388,7 +389,7 @@ static void block_f64(const reduction_run *r, const lb_row_call *piece, int64_t 
     lb_store_f64(r->dtype, (char *)r->out + at * (int64_t)size, root, (size_t)n, NULL);
 }
 
-static void block_int(const reduction_run *r, const lb_row_call *piece, int64_t at, int64_t n)
+static void block_int(const reduction_run *r, const lb_collective_slice *piece, int64_t at, int64_t n)
 {
     size_t size = lb_dtype_bits(r->dtype) / 8;
     for (uint32_t k = 0; k < r->n; k++)
@@ -408,17 +409,17 @@ static lb_dtype arithmetic_dtype(lb_dtype dtype, int64_t *count)
     return lb_dtype_part(dtype);
 }
 
-lb_status lb_collective_reduce(const lb_order *order, lb_reduction reduction, const lb_rank_terms *terms, void *out,
-                               lb_err *err)
+lb_status lb_collective_reduce(const lb_collective_order *order, lb_collective_reduction reduction,
+                               const lb_rank_terms *terms, void *out, lb_err *err)
 {
     const uint32_t n = terms->n;
     const lb_dtype dtype = terms->dtype;
     bool bits = reduction >= LB_REDUCE_BAND, complex = lb_dtype_is_complex(dtype);
     if ((bits && !lb_dtype_is_integer(dtype)) || (complex && reduction != LB_REDUCE_SUM) || lb_dtype_bits(dtype) % 8)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "a reduction over ranks that %s doesn't have", lb_dtype_name(dtype));
-    lb_pieces pieces;
+    lb_collective_pieces pieces;
     /* Pieces count whole complex numbers; the arithmetic then runs over their parts. */
-    LB_TRY(lb_order_pieces(order, n, terms->count, lb_dtype_bits(dtype) / 8, &pieces, err));
+    LB_TRY(lb_collective_order_pieces(order, n, terms->count, lb_dtype_bits(dtype) / 8, &pieces, err));
     int64_t parts = 1;
     reduction_run r = {
         .n = n, .inputs = terms->inputs, .dtype = arithmetic_dtype(dtype, &parts), .out = out, .scale = 1};
@@ -437,7 +438,7 @@ lb_status lb_collective_reduce(const lb_order *order, lb_reduction reduction, co
     }
     r.registers = malloc((size_t)n * BLOCK * 8);
     if (!r.registers) {
-        lb_pieces_release(&pieces);
+        lb_collective_pieces_release(&pieces);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective over %u ranks", n);
     }
     for (uint32_t p = 0; p < pieces.n; p++)
@@ -451,6 +452,6 @@ lb_status lb_collective_reduce(const lb_order *order, lb_reduction reduction, co
                 block_f32(&r, &pieces.pieces[p], at, k);
         }
     free(r.registers);
-    lb_pieces_release(&pieces);
+    lb_collective_pieces_release(&pieces);
     return LB_OK;
 }

@@ -50,8 +50,9 @@ LB_INLINE void NAME(clear)(REAL (*lane)[COLUMNS], int from, int lanes)
         for (int k = 0; k < COLUMNS; k++) lane[l][k] = 0;
 }
 
-/* How the terms of a column are taken: `head` of them first, then `at_once` at a time into `lanes`. `last`: the head is added at the end,
- * rounded; `doubled`: what fills 2 * lanes goes to as many lanes, whose upper half is then added to the lower one. */
+/* How the terms of a column are taken: `head` of them first, then `at_once` at a time into `lanes`. `last`: the head is
+ * added at the end, rounded; `doubled`: what fills 2 * lanes goes to as many lanes, whose upper half is then added to
+ * the lower one. */
 typedef struct NAME(way) {
     int64_t head, at_once;
     int lanes;
@@ -162,8 +163,8 @@ static void NAME(strip_of)(const lb_schedule *order, const NAME(strip) * s, int6
     for (int k = 0; k < s->w; k++) out[k] = out[k] == out[k] ? out[k] : (REAL)NAN; /* one NaN for all instructions */
 }
 
-void NAME(lb_row_product)(const lb_schedule *order, const REAL *x, const REAL *y, int64_t n, int64_t columns, REAL *out,
-                          lb_dtype accumulate)
+void NAME(lb_gemv_row_product)(const lb_schedule *order, const REAL *x, const REAL *y, int64_t n, int64_t columns,
+                               REAL *out, lb_dtype accumulate)
 {
     const bool eights = order->kind == LB_SCHEDULE_EIGHTS;
     const bool rounded = !eights && order->vector & LB_FOLDED_ROUNDED;

@@ -1,7 +1,7 @@
 /* Dense products in a stated order: see matmul.h. Here: the instruction sets, transposition, buffers and thread counts;
  * matmul_kernel.h has the register tile, matmul_real.h everything between. */
-#include "matmul.h"
-#include "matmul_transpose.h"
+#include "orders/matmul.h"
+#include "orders/matmul_transpose.h"
 
 #include <lastbit/processor.h>
 
@@ -102,7 +102,7 @@ LB_INLINE double clean_f64(double x)
 #define FMA(a, b, c) __builtin_fmaf(a, b, c)
 #define ADD(a, b) ((a) + (b))
 #define CLEAN(x) clean_f32(x)
-#include "matmul_kernel.h"
+#include "orders/matmul_kernel.h"
 #if LB_HAVE_X86
 #define KERNEL(x) x##_avx2_f32
 #define TARGET LB_TARGET_AVX2
@@ -119,7 +119,7 @@ LB_INLINE double clean_f64(double x)
 #define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define ADD(a, b) _mm256_add_ps(a, b)
 #define CLEAN(x) _mm256_blendv_ps(x, _mm256_set1_ps(NAN), _mm256_cmp_ps(x, x, _CMP_UNORD_Q))
-#include "matmul_kernel.h"
+#include "orders/matmul_kernel.h"
 #define KERNEL(x) x##_avx512_f32
 #define TARGET LB_TARGET_AVX512
 #define VECTOR __m512
@@ -139,7 +139,7 @@ LB_INLINE double clean_f64(double x)
 #define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define ADD(a, b) _mm512_add_ps(a, b)
 #define CLEAN(x) _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x, _mm512_set1_ps(NAN))
-#include "matmul_kernel.h"
+#include "orders/matmul_kernel.h"
 #endif
 #undef REAL
 #undef KERNEL_TYPE
@@ -160,7 +160,7 @@ LB_INLINE double clean_f64(double x)
 #define FMA(a, b, c) __builtin_fma(a, b, c)
 #define ADD(a, b) ((a) + (b))
 #define CLEAN(x) clean_f64(x)
-#include "matmul_kernel.h"
+#include "orders/matmul_kernel.h"
 #if LB_HAVE_X86
 #define KERNEL(x) x##_avx2_f64
 #define TARGET LB_TARGET_AVX2
@@ -176,7 +176,7 @@ LB_INLINE double clean_f64(double x)
 #define FMA(a, b, c) _mm256_fmadd_pd(a, b, c)
 #define ADD(a, b) _mm256_add_pd(a, b)
 #define CLEAN(x) _mm256_blendv_pd(x, _mm256_set1_pd(NAN), _mm256_cmp_pd(x, x, _CMP_UNORD_Q))
-#include "matmul_kernel.h"
+#include "orders/matmul_kernel.h"
 #define KERNEL(x) x##_avx512_f64
 #define TARGET LB_TARGET_AVX512
 #define VECTOR __m512d
@@ -195,7 +195,7 @@ LB_INLINE double clean_f64(double x)
 #define FMA(a, b, c) _mm512_fmadd_pd(a, b, c)
 #define ADD(a, b) _mm512_add_pd(a, b)
 #define CLEAN(x) _mm512_mask_blend_pd(_mm512_cmp_pd_mask(x, x, _CMP_UNORD_Q), x, _mm512_set1_pd(NAN))
-#include "matmul_kernel.h"
+#include "orders/matmul_kernel.h"
 #endif
 #undef REAL
 #undef KERNEL_TYPE
@@ -224,7 +224,8 @@ static const kernels_f64 *kernels_for_f64(void)
 
 enum { BUFFER_A, BUFFER_B, BUFFER_ROW, BUFFER_WIDE_A, BUFFER_WIDE_B, BUFFER_TURNED, BUFFERS };
 
-/* Packing buffers of one thread. They are on a list so that one call can free those of every thread; the entries stay. */
+/* Packing buffers of one thread. They are on a list so that one call can free those of every thread; the entries
+ * stay. */
 typedef struct buffers {
     struct buffers *next;
     void *data[BUFFERS];
@@ -313,7 +314,7 @@ LB_INLINE void round_to_bf16(float *x, size_t n)
 #define ROUND lb_round_to_grid_f32
 #define TRANSPOSE transpose_f32
 #define FMA_SCALAR __builtin_fmaf
-#include "matmul_real.h"
+#include "orders/matmul_real.h"
 #undef REAL
 #undef NAME
 #undef KERNEL_TYPE
@@ -329,4 +330,4 @@ LB_INLINE void round_to_bf16(float *x, size_t n)
 #define ROUND lb_round_to_grid_f64
 #define TRANSPOSE transpose_f64
 #define FMA_SCALAR __builtin_fma
-#include "matmul_real.h"
+#include "orders/matmul_real.h"

@@ -1,12 +1,13 @@
 /* Dense products C = A B whose order is stated, at the speed of a library.
  *
- * Every element of C is the chain acc = fma(A[i, p], B[p, j], acc) for p = 0 … k-1, starting from +0 (or from the C given).
- * Packing, register tiles, cache blocks (the accumulator is put into C between them, which loses nothing), threads over
- * outputs and the width of vectors do not touch that order, so that none of them changes a bit. NaN results are
- * canonical (0x7FC00000; 0x7FF8000000000000), since which payload an fma hands on differs between instructions.
+ * Every element of C is the chain acc = fma(A[i, p], B[p, j], acc) for p = 0 … k-1, starting from +0 (or from the C
+ * given). Packing, register tiles, cache blocks (the accumulator is put into C between them, which loses nothing),
+ * threads over outputs and the width of vectors do not touch that order, so that none of them changes a bit. NaN
+ * results are canonical (0x7FC00000; 0x7FF8000000000000), since which payload an fma hands on differs between
+ * instructions.
  *
- * A and B are of any dtype and any strides: they are read once, while packing. Threads are OpenMP's; packing buffers belong
- * to their thread and stay until lb_matmul_release.
+ * A and B are of any dtype and any strides: they are read once, while packing. Threads are OpenMP's; packing buffers
+ * belong to their thread and stay until lb_matmul_release.
  */
 #ifndef LB_REPLAY_MATMUL_H
 #define LB_REPLAY_MATMUL_H
@@ -35,14 +36,15 @@ typedef struct lb_matmul_options {
 } lb_matmul_options;
 #define LB_MATMUL_OPTIONS_INIT {sizeof(lb_matmul_options)}
 
-/* A is m * k, B k * n, C m * n with rows `ldc` elements apart, dense along a row. C overlaps neither. `options` may be NULL.
- * Fails with LB_ERR_NOMEM, or LB_ERR_UNSUPPORTED for types below 8 bits; C is then undefined. */
+/* A is m * k, B k * n, C m * n with rows `ldc` elements apart, dense along a row. C overlaps neither. `options` may be
+ * NULL. Fails with LB_ERR_NOMEM, or LB_ERR_UNSUPPORTED for types below 8 bits; C is then undefined. */
 lb_status lb_matmul_f32(size_t m, size_t n, size_t k, const lb_matrix *a, const lb_matrix *b, float *c, ptrdiff_t ldc,
                         const lb_matmul_options *options);
 lb_status lb_matmul_f64(size_t m, size_t n, size_t k, const lb_matrix *a, const lb_matrix *b, double *c, ptrdiff_t ldc,
                         const lb_matmul_options *options);
 
-/* `batch` products whose operands lie a_step, b_step (may be 0) and c_step elements apart; threads share out the products. */
+/* `batch` products whose operands lie a_step, b_step (may be 0) and c_step elements apart; threads share out the
+ * products. */
 typedef struct lb_matmul_batch {
     size_t batch;
     ptrdiff_t a_step, b_step, c_step;

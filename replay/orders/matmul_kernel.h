@@ -1,15 +1,16 @@
-/* The register tile: R rows by V vectors of C, over `depth` terms in order. A template without a guard: matmul.c includes
- * it once per instruction set and type, with
+/* The register tile: R rows by V vectors of C, over `depth` terms in order. A template without a guard: matmul.c
+ * includes it once per instruction set and type, with
  *
  *      REAL, VECTOR, LANES     element, vector, elements per vector
- *      ROWS, A_STRIDE          most rows of a tile (accumulators must fit the registers), elements between columns of packed A
+ *      ROWS, A_STRIDE          most rows of a tile (accumulators must fit the registers), elements between columns of
+ *                              packed A
  *      MASKS                   1: the last vector may be partly used (LOAD_EDGE, STORE_EDGE, EDGE_MASK, EDGE)
  *      TARGET, KERNEL(x)       attribute and name mangling
  *      ZERO LOAD STORE SPREAD FMA ADD CLEAN    the operations; CLEAN makes NaNs canonical
  *      ROUND_BF16              optional: to the nearest bf16, for canonical NaNs and everything else
  *
- * A lies as columns (a_step from one p to the next, rows side by side: packed, or transposed in memory) or as rows (a_step from
- * one row to the next, terms side by side).
+ * A lies as columns (a_step from one p to the next, rows side by side: packed, or transposed in memory) or as rows
+ * (a_step from one row to the next, terms side by side).
  */
 
 /* `edge`: how many elements of the last vector are used, LANES when it is whole. */
@@ -102,8 +103,8 @@ TILE(14)
 #endif
 
 #ifdef ROUND_BF16
-/* The same over packed A and two vectors of packed B, every sum rounded to bf16: four rows are enough to hide the latency of
- * an fma and a rounding. `acc` holds rows * 2 * LANES elements, before and after. */
+/* The same over packed A and two vectors of packed B, every sum rounded to bf16: four rows are enough to hide the
+ * latency of an fma and a rounding. `acc` holds rows * 2 * LANES elements, before and after. */
 TARGET LB_INLINE void KERNEL(rounded)(const int rows, REAL *sums, size_t depth, const REAL *a, const REAL *b)
 {
     VECTOR acc[4][2];

@@ -5,7 +5,8 @@
  *      TRANSPOSE(dst, stride, src, src_stride, width, depth)     dst[p * stride + i] = src[i * src_stride + p]
  *      KERNEL_TYPE, kernels()        the register tiles of the instruction set in use
  *
- * A goes into panels of `rows` rows, B into panels of two vectors of columns, both with the terms of one p side by side:
+ * A goes into panels of `rows` rows, B into panels of two vectors of columns, both with the terms of one p side by
+ * side:
  *
  *      A  panel 0 │ p=0: a00 a10 a20 … │ p=1: a01 a11 a21 … │ …       B  panel 0 │ p=0: b00 b01 b02 … │ p=1: b10 … │ …
  */
@@ -39,10 +40,10 @@ static void NAME(prepare)(REAL *x, size_t n, const lb_matmul_options *o)
 {
     if (o->input) ROUND(x, n, o->input, NULL);
     if (o->tf32 && sizeof(REAL) == sizeof(float))
-        lb_round_to_tf32((float *)(void *)x, n,
-                         o->tf32 == LB_TF32_RZ    ? LB_RZ
-                         : o->tf32 == LB_TF32_RNA ? LB_RNA
-                                                  : LB_RNE);
+        lb_round_to_grid_tf32((float *)(void *)x, n,
+                              o->tf32 == LB_TF32_RZ    ? LB_RZ
+                              : o->tf32 == LB_TF32_RNA ? LB_RNA
+                                                       : LB_RNE);
     for (size_t i = 0; o->absolute && i < n; i++) x[i] = x[i] < 0 ? -x[i] : x[i];
     for (size_t i = 0; o->accumulate && i < n; i++) x[i] = x[i] == x[i] ? x[i] : (REAL)NAN;
 }
@@ -385,9 +386,10 @@ static bool NAME(run)(const NAME(job) * job, size_t m, size_t n, int threads)
     return !failed;
 }
 
-/* ---- batches ------------------------------------------------------------------------------------------------------ */
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
 
-/* One operand of `count` products, of `rows` by `columns`, as dense REALs in the orientation it has; false: no memory. */
+/* One operand of `count` products, of `rows` by `columns`, as dense REALs in the orientation it has; false: no
+ * memory. */
 static bool NAME(widen)(lb_matrix *x, ptrdiff_t *step, size_t rows, size_t columns, size_t count, int buffer,
                         const lb_matmul_options *o)
 {

@@ -1,10 +1,11 @@
-/* Turning rows into panels: dst[p * stride + i] = src[i * src_stride + p], for p < depth and i < width. Private to matmul.c.
+/* Turning rows into panels: dst[p * stride + i] = src[i * src_stride + p], for p < depth and i < width. Private to
+ * matmul.c.
  *
- * Whole groups of neighbours are written: `stride` is at least `width` rounded up to 16 (of f32; 8 of f64, with AVX2 half of
- * it). What lies beyond `width` is copies of the last row, which are not used.
+ * Whole groups of neighbours are written: `stride` is at least `width` rounded up to 16 (of f32; 8 of f64, with AVX2
+ * half of it). What lies beyond `width` is copies of the last row, which are not used.
  *
- * Four rows are put side by side in the 128-bit lanes of a register while they are loaded, so that transposing within lanes
- * is all that is left to do:
+ * Four rows are put side by side in the 128-bit lanes of a register while they are loaded, so that transposing within
+ * lanes is all that is left to do:
  *
  *      row 0  a0 a1 a2 a3 ┐                        ┌ a0 b0 c0 d0 │ e0 …    column p
  *      row 1  b0 b1 b2 b3 ┼ lane 0, rows 4 … 7     │ a1 b1 c1 d1 │ e1 …    column p + 1

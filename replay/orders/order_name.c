@@ -1,13 +1,13 @@
 /* The names of a tree: which orders make it. See schedule_tree.c; here are the candidates and the trial. */
-#include "schedule.h"
-#include "schedule_tree.h"
-#include "tensor_core.h"
+#include "orders/schedule.h"
+#include "orders/schedule_tree.h"
+#include "orders/tensor_core.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_NAMES = 4, MOST_SIZES = 256, MOST_SLICES = 16 };
+enum { MOST_NAMES = 4, MOST_SIZES = 256, MOST_SLICES = 16, MOST_SHARES = 16 };
 
 typedef struct naming {
     const lb_sum_tree *tree; /* canonical */
@@ -19,8 +19,8 @@ typedef struct naming {
     size_t room;
     int found;
     bool failed;
-    /* Read off: the least term that term 0 meets first, the operands of that addition, and the terms below the nodes above
-     * term 0 wherever more than one more is added: where blocks may end. */
+    /* Read off: the least term that term 0 meets first, the operands of that addition, and the terms below the nodes
+     * above term 0 wherever more than one more is added: where blocks may end. */
     uint32_t partner, together, n_sizes;
     uint32_t sizes[MOST_SIZES];
 } naming;
@@ -93,7 +93,8 @@ static bool is_run(const lb_sum_tree *t, const uint32_t *size, uint32_t x, uint3
     return x == from;
 }
 
-/* The slices of K terms in the order in which a second pass adds them up, "2,0,3,1"; false: the tree is none of that kind. */
+/* The slices of K terms in the order in which a second pass adds them up, "2,0,3,1"; false: the tree is none of that
+ * kind. */
 static bool slice_order(const lb_sum_tree *t, uint32_t k, char *text, size_t room)
 {
     const uint32_t slices = (t->leaves + k - 1) / k;
@@ -197,7 +198,10 @@ static bool try_folded(naming *n)
 static void try_dot_products(naming *n)
 {
     if (n->of != LB_SUM_PRODUCT) return;
-    if (try_name(n, "torchdot") || try_name(n, "eights") || n->partner != 1 || try_name(n, "dpbf16")) return;
+    if (try_name(n, "torchdot") || try_name(n, "eights")) return;
+    for (uint32_t shares = 1; (n->sample || n->partner == 2) && shares <= MOST_SHARES; shares++)
+        if (try_size(n, "tdpbf16", shares)) return;
+    if (n->partner != 1 || try_name(n, "dpbf16")) return;
     for (uint32_t i = 0; i < n->n_sizes; i++)
         if (try_size(n, "dpbf16", n->sizes[i])) return;
     try_size(n, "dpbf16", n->terms + n->terms % 2);

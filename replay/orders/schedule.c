@@ -1,10 +1,10 @@
 /* Orders of a sum: their names, and the two instances of the engine. See schedule.h.
  *
- * exact is a superaccumulator: every term is an integer times a power of two, integers of one 32-bit window of exponents
- * add up in a 128-bit bin, and the bins are carried into one big number that is rounded once. */
-#include "schedule.h"
-#include "sum_tree.h"
-#include "tensor_core.h"
+ * exact is a superaccumulator: every term is an integer times a power of two, integers of one 32-bit window of
+ * exponents add up in a 128-bit bin, and the bins are carried into one big number that is rounded once. */
+#include "orders/schedule.h"
+#include "orders/sum_tree.h"
+#include "orders/tensor_core.h"
 
 #include <lastbit/processor.h>
 #include <math.h>
@@ -38,6 +38,7 @@ static const struct {
     {"exact", LB_SCHEDULE_EXACT, -1, 0},
     {"streamk", LB_SCHEDULE_STREAMK, 0, 65536},
     {"dpbf16", LB_SCHEDULE_DPBF16, 512, INT64_MAX},
+    {"tdpbf16", LB_SCHEDULE_TDPBF16, 1, LB_SCHEDULE_MAX_SIZE},
     {"torchdot", LB_SCHEDULE_TORCHDOT, -1, 0},
     {"halved", LB_SCHEDULE_HALVED, 0, INT64_MAX},
     {"folded", LB_SCHEDULE_FOLDED, 0, LB_FOLDED_MAX_LANES},
@@ -157,7 +158,8 @@ bool lb_schedule_of_products(const lb_schedule *schedule)
 {
     return schedule->kind == LB_SCHEDULE_TENSOR_CORE || schedule->kind == LB_SCHEDULE_STREAMK ||
            schedule->kind == LB_SCHEDULE_DPBF16 || schedule->kind == LB_SCHEDULE_TORCHDOT ||
-           schedule->kind == LB_SCHEDULE_FOLDED || schedule->kind == LB_SCHEDULE_EIGHTS;
+           schedule->kind == LB_SCHEDULE_FOLDED || schedule->kind == LB_SCHEDULE_EIGHTS ||
+           schedule->kind == LB_SCHEDULE_TDPBF16;
 }
 
 bool lb_schedule_rounds_products(const lb_schedule *schedule)
@@ -198,8 +200,8 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
     }
     return lb_fail(err, LB_ERR_INVALID,
                    "\"%s\" is no order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, "
-                   "streamk:C[xTILE], "
-                   "dpbf16[:K], torchdot, halved:K, folded:L[,head:1|aligned:O][,tail:after|again][,pairs][,rounded], "
+                   "streamk:C[xTILE], dpbf16[:K], tdpbf16[:N], torchdot, halved:K, "
+                   "folded:L[,head:1|aligned:O][,tail:after|again][,pairs][,rounded], "
                    "eights, lanes:L, "
                    "butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] (v100 a100 ada h100 "
                    "h100-fp8 b200), tree:FILE",
@@ -237,6 +239,20 @@ int64_t lb_schedule_block(int64_t left)
 {
     enum { MOST = 384 };
     return left > 2 * MOST ? MOST : left > MOST ? (left + 1) / 2 : left;
+}
+
+int64_t lb_schedule_share(int64_t shares, int64_t terms)
+{
+    enum { MOST = 32 };
+    const int64_t each = terms / shares + (terms % shares != 0);
+    return shares == 1 || !terms ? terms : (each + MOST - 1) / MOST * MOST;
+}
+
+int64_t lb_schedule_tile(int64_t terms)
+{
+    enum { MOST = 32 };
+    const int64_t tiles = (terms + MOST - 1) / MOST;
+    return tiles && terms % tiles == 0 && terms / tiles % 2 == 0 ? terms / tiles : MOST;
 }
 
 int64_t lb_schedule_halved(int64_t most, int64_t terms)
@@ -345,10 +361,11 @@ static double exact_f64(const double *x, int64_t stride, int64_t n)
 /* ---- the engine -------------------------------------------------------------------------------------------------- */
 
 #define PER_ISA(...) LB_PER_ISA(__VA_ARGS__) /* expands NAME before the name is pasted */
-#define REAL_TEMPLATE "schedule_real.h"
-#include "real_template.h"
+#define REAL_TEMPLATE "orders/schedule_real.h"
+#include "functions/real_template.h"
 
-float lb_cascade_f32(const float *x, int64_t vectors, int lanes, const float *tail, int64_t n_tail, lb_dtype accumulate)
+float lb_schedule_cascade_f32(const float *x, int64_t vectors, int lanes, const float *tail, int64_t n_tail,
+                              lb_dtype accumulate)
 {
     return cascade_row_f32(x, vectors, lanes, tail, n_tail, accumulate);
 }

@@ -164,7 +164,7 @@ LB_INLINE void NAME(eight_lanes_body)(const REAL *x, int64_t n, bool squared, RE
 PER_ISA(NAME(eight_lanes), NAME(eight_lanes_body), (const REAL *x, int64_t n, bool squared, REAL *acc),
         (x, n, squared, acc))
 
-REAL NAME(lb_sum_squares)(const REAL *x, int64_t n)
+REAL NAME(lb_schedule_sum_squares)(const REAL *x, int64_t n)
 {
     REAL acc[8];
     const int64_t whole = n - n % 8, fours = n - n % 4;
@@ -196,15 +196,18 @@ static void NAME(warp)(REAL *acc, int threads, int w, lb_dtype accumulate)
 static void NAME(butterfly)(const REAL *x, int64_t stride, int64_t n, int threads, int64_t vector, int w, REAL *out,
                             lb_dtype accumulate)
 {
-    REAL acc[MAX_PARTIALS] = {0};
-    for (int64_t i = 0; i < n; i++) ADD(acc + i / vector % threads * w, x + i * stride, w);
-    int warps = (threads + 31) / 32;
+    REAL acc[MAX_PARTIALS];
+    const int64_t turns = (n + vector - 1) / vector;
+    const int warps = (threads + 31) / 32, used = turns < threads ? ((int)turns + 31) / 32 : warps;
+    for (int k = 0; k < (warps > 1 ? used * 32 : threads) * w; k++) acc[k] = 0;
+    for (int64_t i = 0, t = 0; i < n; t = t + 1 < threads ? t + 1 : 0)
+        for (const int64_t end = i + vector < n ? i + vector : n; i < end; i++) ADD(acc + t * w, x + i * stride, w);
     if (warps == 1) {
         NAME(warp)(acc, threads, w, accumulate);
     } else {
         REAL sums[32 * MAX_WIDTH];
         for (int k = 0; k < 32 * w; k++) sums[k] = 0;
-        for (int g = 0; g < warps; g++) {
+        for (int g = 0; g < used; g++) { /* warps without a term hold zeros */
             NAME(warp)(acc + g * 32 * w, 32, w, accumulate);
             for (int k = 0; k < w; k++) sums[g * w + k] = acc[g * 32 * w + k];
         }
@@ -263,6 +266,7 @@ static void NAME(columns)(const lb_schedule *s, const REAL *x, int64_t stride, i
     case LB_SCHEDULE_TORCHDOT:
     case LB_SCHEDULE_FOLDED:
     case LB_SCHEDULE_EIGHTS:
+    case LB_SCHEDULE_TDPBF16:
     case LB_SCHEDULE_CASCADE:
     case LB_SCHEDULE_TORCH:
     case LB_SCHEDULE_SEQUENTIAL: NAME(blocked)(x, stride, n, n ? n : 1, w, out, accumulate); return;
@@ -289,7 +293,7 @@ static REAL NAME(pieces)(const REAL *x, int64_t n, int threads, lb_dtype accumul
     return NAME(vector_row)(sums, threads, lanes, accumulate);
 }
 
-REAL NAME(lb_sum)(const lb_schedule *schedule, const REAL *x, int64_t n, lb_dtype accumulate)
+REAL NAME(lb_schedule_sum)(const lb_schedule *schedule, const REAL *x, int64_t n, lb_dtype accumulate)
 {
     const lb_schedule *s = schedule && lb_schedule_applies(schedule, n) ? schedule : &NAME(torch);
     REAL sum = 0;
@@ -299,8 +303,8 @@ REAL NAME(lb_sum)(const lb_schedule *schedule, const REAL *x, int64_t n, lb_dtyp
     return sum;
 }
 
-void NAME(lb_sum_columns)(const lb_schedule *schedule, const REAL *x, int64_t stride, int64_t n, int64_t width,
-                          REAL *out, lb_dtype accumulate)
+void NAME(lb_schedule_sum_columns)(const lb_schedule *schedule, const REAL *x, int64_t stride, int64_t n, int64_t width,
+                                   REAL *out, lb_dtype accumulate)
 {
     const bool own = schedule && schedule->kind != LB_SCHEDULE_TORCH && lb_schedule_applies(schedule, n);
     const lb_schedule *s = own ? schedule : &NAME(torch);

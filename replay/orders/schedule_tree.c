@@ -1,13 +1,15 @@
 /* The trees of named orders, and the names of trees.
  *
- * An order is written down here a second time, as the tree it makes of n terms; the engine that computes it (schedule.c,
- * product.c) knows nothing of this, and a test probes the engine from outside: the tree found must be the tree declared.
+ * An order is written down here a second time, as the tree it makes of n terms; the engine that computes it
+ * (schedule.c, product.c) knows nothing of this, and a test probes the engine from outside: the tree found must be the
+ * tree declared.
  *
- * A tree is named by trying: a handful of numbers read off from it (what term 0 meets first, and how many terms are below the
- * nodes on its way to the top) say which parameters could have made it, and their trees are compared with it. */
-#include "schedule_tree.h"
-#include "schedule.h"
-#include "tensor_core.h"
+ * A tree is named by trying: a handful of numbers read off from it (what term 0 meets first, and how many terms are
+ * below the nodes on its way to the top) say which parameters could have made it, and their trees are compared with
+ * it. */
+#include "orders/schedule_tree.h"
+#include "orders/schedule.h"
+#include "orders/tensor_core.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,6 +97,23 @@ static uint32_t in_lanes(lb_tree_builder *b, const terms *x, int64_t lanes)
         sum = lb_tree_add(b, sum, in_order(b, &lane));
     }
     return sum;
+}
+
+/* Shares of tiles, in each of which even and odd terms are chains of their own. */
+static uint32_t in_tiles(lb_tree_builder *b, const terms *x, int64_t shares)
+{
+    const int64_t share = lb_schedule_share(shares, x->count);
+    uint32_t all = LB_TREE_NOTHING;
+    for (int64_t from = 0; from < x->count; from += share) {
+        const int64_t end = x->count - from < share ? x->count : from + share, tile = lb_schedule_tile(end - from);
+        uint32_t sum = LB_TREE_NOTHING;
+        for (int64_t i = from; i < end; i += tile) {
+            const terms one = part(x, i, end - i < tile ? end - i : tile);
+            sum = lb_tree_add(b, sum, in_lanes(b, &one, 2));
+        }
+        all = lb_tree_add(b, all, sum);
+    }
+    return all;
 }
 
 /* The exchange over a warp: what thread 0 holds in the end. */
@@ -276,7 +295,8 @@ static uint32_t in_pieces(lb_tree_builder *b, const terms *x, int64_t threads, i
         const terms piece = part(x, i, x->count - i < size ? x->count - i : size);
         sums[t] = in_cascade(b, &piece, lanes);
     }
-    /* The final row has one number per thread. Its own tree over positions is built, then the sums put in their place. */
+    /* The final row has one number per thread. Its own tree over positions is built, then the sums put in their
+     * place. */
     lb_tree_builder row = lb_tree_begin((uint32_t)threads);
     const terms places = {0, 1, threads};
     in_cascade(&row, &places, lanes);
@@ -342,6 +362,7 @@ static bool build(lb_tree_builder *b, const lb_schedule *s, lb_sum_of of, int64_
         return true;
     case LB_SCHEDULE_BLOCKED: in_blocks(b, x, s->size, in_order); return true;
     case LB_SCHEDULE_DPBF16: in_blocks(b, x, s->size, in_swapped_pairs); return true;
+    case LB_SCHEDULE_TDPBF16: in_tiles(b, x, s->size); return true;
     case LB_SCHEDULE_TORCHDOT: in_torch_dot(b, x); return true;
     case LB_SCHEDULE_HALVED: in_blocks(b, x, lb_schedule_halved(s->size, x->count), in_order); return true;
     case LB_SCHEDULE_FOLDED: in_folded(b, x, s); return true;

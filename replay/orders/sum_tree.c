@@ -1,7 +1,7 @@
 /* Trees of additions: making, checking, comparing, cutting down. See sum_tree.h. */
-#include "sum_tree.h"
+#include "orders/sum_tree.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 

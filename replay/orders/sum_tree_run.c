@@ -1,8 +1,8 @@
-/* Trees of additions, run: see sum_tree.h. A node's sum lies in a slot that later nodes use again, so that memory goes with
- * the sums that are alive at a time, not with the terms; sixteen columns are added up side by side. */
-#include "schedule.h"
-#include "sum_tree.h"
-#include "tensor_core.h"
+/* Trees of additions, run: see sum_tree.h. A node's sum lies in a slot that later nodes use again, so that memory goes
+ * with the sums that are alive at a time, not with the terms; sixteen columns are added up side by side. */
+#include "orders/schedule.h"
+#include "orders/sum_tree.h"
+#include "orders/tensor_core.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -33,14 +33,14 @@ static bool slots_plan(const lb_sum_tree *t, slots *s)
 
 static const lb_schedule exact = {LB_SCHEDULE_EXACT, 0, 0};
 
-/* The real sum of `n` numbers, as the double it would round to by truncation with a sticky last bit: rounding that to f32
- * is one rounding. all[n] is free. */
+/* The real sum of `n` numbers, as the double it would round to by truncation with a sticky last bit: rounding that to
+ * f32 is one rounding. all[n] is free. */
 static double sum_to_odd(double *all, int64_t n)
 {
-    double sum = lb_sum_f64(&exact, all, n, LB_NO_DTYPE);
+    double sum = lb_schedule_sum_f64(&exact, all, n, LB_NO_DTYPE);
     if (!isfinite(sum)) return sum;
     all[n] = -sum;
-    const double rest = lb_sum_f64(&exact, all, n + 1, LB_NO_DTYPE);
+    const double rest = lb_schedule_sum_f64(&exact, all, n + 1, LB_NO_DTYPE);
     uint64_t bits;
     memcpy(&bits, &sum, 8);
     return rest == 0 || bits & 1 ? sum : nextafter(sum, rest > 0 ? INFINITY : -INFINITY);
@@ -65,10 +65,10 @@ static double fused_f64(const lb_tree_rule *rule, const double *a, const double 
     if (!all) return NAN;
     for (uint32_t i = 0; i < n; i++) all[i] = b ? a[i] * b[i] : a[i];
     all[n] = acc;
-    const double sum = lb_sum_f64(&exact, all, (int64_t)n + 1, LB_NO_DTYPE);
+    const double sum = lb_schedule_sum_f64(&exact, all, (int64_t)n + 1, LB_NO_DTYPE);
     if (all != few) free(all);
     return sum;
 }
 
-#define REAL_TEMPLATE "sum_tree_real.h"
-#include "real_template.h"
+#define REAL_TEMPLATE "orders/sum_tree_real.h"
+#include "functions/real_template.h"

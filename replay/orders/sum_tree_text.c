@@ -1,8 +1,10 @@
 /* Trees of additions as text and as JSON. See lastbit/order.h for both forms. */
-#include "sum_tree.h"
+#include "orders/sum_tree.h"
 
+#include <lastbit/decode_limit.h>
 #include <lastbit/input.h>
-#include <lastbit/array.h>
+#include <lastbit/input_lines.h>
+#include "base/array.h"
 #include <ctype.h>
 #include <errno.h>
 #include <lastbit/json_text.h>
@@ -178,7 +180,8 @@ static uint32_t size_of(const writer *w, uint32_t x)
     return x < w->tree->leaves ? 1 : w->size[x - w->tree->leaves];
 }
 
-/* The elements of the chain that ends in binary node x: follows the operand that is at least twice as large as the other. */
+/* The elements of the chain that ends in binary node x: follows the operand that is at least twice as large as the
+ * other. */
 static bool chain_elements(const writer *w, uint32_t x, list *elements)
 {
     const lb_sum_tree *t = w->tree;
@@ -358,7 +361,7 @@ lb_status lb_sum_tree_from_json(const char *text, lb_sum_tree **tree, lb_err *er
 {
     *tree = NULL;
     json_error_t where;
-    json_t *all = json_loads(text, 0, &where);
+    json_t *all = lb_decode_limit_json(text, strlen(text), 0, lb_decode_limit_room(), &where);
     if (!all) return lb_fail(err, LB_ERR_INVALID, "tree: no JSON: %s, line %d", where.text, where.line);
     const json_int_t leaves = json_integer_value(json_object_get(all, "leaves"));
     const json_t *nodes = json_object_get(all, "nodes");
@@ -386,19 +389,15 @@ lb_status lb_sum_tree_read(const char *path, lb_sum_tree **tree, lb_err *err)
     FILE *file;
     if (lb_input_stream(path, &file, err) != LB_OK)
         return LB_ERR_IO; /* NOT_FOUND would be a step that was not recorded */
-    char *text = NULL;
-    size_t size = 0;
-    FILE *memory = open_memstream(&text, &size);
-    char part[1 << 16];
-    for (size_t n; memory && size < MAX_FILE && (n = fread(part, 1, sizeof part, file)) > 0; fflush(memory))
-        fwrite(part, 1, n, memory);
-    const bool fine = memory && lb_input_stream_end(file, path, err) == LB_OK && size < MAX_FILE;
-    if (memory) fclose(memory);
-    lb_status status = fine ? LB_OK : lb_fail(err, LB_ERR_IO, "%s: cannot be read as a tree", path);
+    char *text;
+    size_t size;
+    const uint64_t room = lb_decode_limit_room();
+    LB_TRY(lb_input_lines_rest(file, path, room < MAX_FILE ? room : MAX_FILE, &text, &size, err));
     lb_err inner = LB_ERR_INIT;
-    const char *start = fine ? text + strspn(text, " \t\r\n") : "";
-    if (status == LB_OK)
-        status = *start == '{' ? lb_sum_tree_from_json(start, tree, &inner) : lb_sum_tree_parse(start, tree, &inner);
+    const char *start = text + strspn(text, " \t\r\n");
+    lb_status status =
+        *start == '{' ? lb_sum_tree_from_json(start, tree, &inner) : lb_sum_tree_parse(start, tree, &inner);
+    if (status == LB_ERR_INVALID) status = LB_ERR_IO; /* as of a missing file: no argument is wrong */
     if (status != LB_OK && inner.status) lb_fail(err, status, "%s: %s", path, inner.message);
     free(text);
     return status;

@@ -3,7 +3,7 @@
  * Sixteen neighbouring outputs are computed side by side. Operands are split once into a double and its unnormalised
  * exponent; products of two of them are exact in double, so is their scaling by a power of two, and a truncated term is
  * an integer below 2^28. Thus the fused sum is: largest exponent, multiply, truncate, add, all without error. */
-#include "tensor_core.h"
+#include "orders/tensor_core.h"
 
 #include <lastbit/processor.h>
 #include <math.h>
@@ -89,7 +89,7 @@ static void split(const lb_matrix *x, ptrdiff_t at, ptrdiff_t step, size_t depth
     const int least = least_exponent(input);
     lb_load_f32_strided(scratch, x->dtype, (const char *)x->data + at * (ptrdiff_t)(lb_dtype_bits(x->dtype) / 8), step,
                         depth);
-    if (input == LB_F32) lb_round_to_tf32(scratch, depth, LB_RZ);
+    if (input == LB_F32) lb_round_to_grid_tf32(scratch, depth, LB_RZ);
     for (size_t p = 0; p < depth; p++) {
         out.value[p * out.stride] = scratch[p];
         out.exponent[p * out.stride] = exponent_of(scratch[p], least);
@@ -225,8 +225,8 @@ LB_INLINE void end_sums(float *acc, const int32_t *top, int fraction, int output
 
 /* ---- chains ------------------------------------------------------------------------------------------------------ */
 
-/* acc[r][j] = the chain of all terms from acc[r][j] on, one fused sum after the other. Rows are interleaved: the sums of
- * a chain wait for each other, those of different rows do not. Row r of A starts at a + r * DEPTH. */
+/* acc[r][j] = the chain of all terms from acc[r][j] on, one fused sum after the other. Rows are interleaved: the sums
+ * of a chain wait for each other, those of different rows do not. Row r of A starts at a + r * DEPTH. */
 #define CHAINS(TARGET, ISA)                                                                                            \
     TARGET static void chains_##ISA(const lb_tensor_core *core, float acc[][WIDTH], size_t rows, const group *all)     \
     {                                                                                                                  \
@@ -340,7 +340,7 @@ lb_status lb_tensor_core_product(const lb_tensor_core *core, const lb_tensor_cor
 /* An operand as the unit reads it. */
 static float operand(const lb_tensor_core *core, float x)
 {
-    if (core->input == LB_F32) lb_round_to_tf32(&x, 1, LB_RZ);
+    if (core->input == LB_F32) lb_round_to_grid_tf32(&x, 1, LB_RZ);
     return x;
 }
 

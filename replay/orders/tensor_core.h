@@ -1,4 +1,5 @@
-/* Models of the matrix units of NVIDIA's GPUs ("tensor cores"): a product in the order and with the roundings they have.
+/* Models of the matrix units of NVIDIA's GPUs ("tensor cores"): a product in the order and with the roundings they
+ * have.
  *
  * One instruction adds a group of products to an accumulator in a single fused sum:
  *
@@ -27,7 +28,7 @@
 #ifndef LB_REPLAY_TENSOR_CORE_H
 #define LB_REPLAY_TENSOR_CORE_H
 
-#include "matmul.h"
+#include "orders/matmul.h"
 
 typedef struct lb_tensor_core {
     lb_dtype input; /* what the unit multiplies: f32 means tf32 (operands are truncated to it) */
@@ -50,10 +51,10 @@ lb_status lb_tensor_core_find(int arch, lb_dtype a, lb_dtype b, lb_dtype accumul
 
 typedef struct lb_tensor_core_shape {
     size_t m, n, k;
-    int64_t
-        promote; /* > 0: chains of that many terms from +0, their sums added in order in f32 (what DeepGEMM and cuBLASLt
-                      * without fast accumulation do every 128) */
-    bool add;    /* the chains start from the C given */
+    /* > 0: chains of that many terms from +0, their sums added in order in f32 (what DeepGEMM and cuBLASLt without fast
+     * accumulation do every 128) */
+    int64_t promote;
+    bool add; /* the chains start from the C given */
 } lb_tensor_core_shape;
 
 /* C = A B for a dense C. Operands must be values of core->input. LB_ERR_NOMEM is the only failure. */

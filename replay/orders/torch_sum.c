@@ -1,5 +1,5 @@
 /* torch's CPU sum; see torch_sum.h. The loops over dimensions are torch's, the sums themselves are schedule.c's. */
-#include "torch_sum.h"
+#include "orders/torch_sum.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -104,14 +104,14 @@ static float sum_row(const plan *p, const float *x, int64_t n, float *buffer)
             for (int l = 0; l < p->lanes; l++)
                 buffer[v * p->lanes + l] = x[v * p->vector + l] + x[v * p->vector + p->lanes + l];
         if (p->accumulate) lb_round_to_grid_f32(buffer, (size_t)(vectors * p->lanes), p->accumulate, NULL);
-        return lb_cascade_f32(buffer, vectors, p->lanes, x + n - tail, tail, p->accumulate);
+        return lb_schedule_cascade_f32(buffer, vectors, p->lanes, x + n - tail, tail, p->accumulate);
     }
-    return lb_cascade_f32(x, vectors, p->lanes, x + n - tail, tail, p->accumulate);
+    return lb_schedule_cascade_f32(x, vectors, p->lanes, x + n - tail, tail, p->accumulate);
 }
 
 static float sum_scalar_row(const plan *p, int64_t offset, int64_t stride, int64_t n, float *buffer)
 {
-    return lb_cascade_f32(row(p, offset, stride, n, buffer), n, 1, NULL, 0, p->accumulate);
+    return lb_schedule_cascade_f32(row(p, offset, stride, n, buffer), n, 1, NULL, 0, p->accumulate);
 }
 
 typedef enum way { INNER_VECTORS, OUTER_VECTORS, INNER_SCALARS, OUTER_SCALARS } way;
@@ -129,14 +129,15 @@ static void sum_columns(const plan *p, const plane *of, int64_t offset, int64_t 
     const int64_t n = of->down->size, stride = of->down->in, step = of->across->in;
     bool rounds = p->compute && p->compute != LB_F32;
     if (p->in->dtype == LB_F32 && step == 1 && !rounds) {
-        lb_sum_columns_f32(&schedule, (const float *)p->in->data + offset, stride, n, width, out, p->accumulate);
+        lb_schedule_sum_columns_f32(&schedule, (const float *)p->in->data + offset, stride, n, width, out,
+                                    p->accumulate);
         return;
     }
     for (int64_t i = 0; i < n; i++) {
         const float *x = row(p, offset + i * stride, step, width, buffer + i * width);
         if (x != buffer + i * width) memcpy(buffer + i * width, x, (size_t)width * sizeof *x);
     }
-    lb_sum_columns_f32(&schedule, buffer, width, n, width, out, p->accumulate);
+    lb_schedule_sum_columns_f32(&schedule, buffer, width, n, width, out, p->accumulate);
 }
 
 static void add_to_result(const plan *p, float *out, float value)

@@ -1,14 +1,14 @@
 /* torch's CPU sum of f32, bf16 and f16, bit for bit: the order of additions depends on the strides.
  *
  * torch sorts the dimensions (reduced ones first, then by stride), merges neighbours, and sums two dimensions at a time
- * with the cascade of schedule.h, adding what further reduced dimensions give into an f32 result. Which of
- * four loops runs (vectors along or across the reduced dimension, or scalars) follows from strides and sizes. One thread:
- * with more, torch cuts a full reduction of 32768 or more terms into one piece per thread.
- * Read from TensorIterator.cpp (`reorder_dimensions`, `coalesce_dimensions`) and SumKernel.cpp (`cascade_sum`). */
+ * with the cascade of schedule.h, adding what further reduced dimensions give into an f32 result. Which of four loops
+ * runs (vectors along or across the reduced dimension, or scalars) follows from strides and sizes. One thread: with
+ * more, torch cuts a full reduction of 32768 or more terms into one piece per thread. Read from TensorIterator.cpp
+ * (`reorder_dimensions`, `coalesce_dimensions`) and SumKernel.cpp (`cascade_sum`). */
 #ifndef LB_REPLAY_TORCH_SUM_H
 #define LB_REPLAY_TORCH_SUM_H
 
-#include "schedule.h"
+#include "orders/schedule.h"
 
 #include <lastbit/tensor.h>
 

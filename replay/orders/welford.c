@@ -1,5 +1,5 @@
 /* Mean and variance as torch computes them on a CPU, see welford.h. */
-#include "welford.h"
+#include "orders/welford.h"
 
 #include <lastbit/processor.h>
 #include <string.h>

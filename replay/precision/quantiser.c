@@ -1,8 +1,8 @@
-/* Blocks, scales and the rounding between them: see quantiser.h. Bands of rows that share blocks are the unit of work; their
- * losses are gathered per band range and added in order, so that threads change nothing. */
-#include "quantiser.h"
+/* Blocks, scales and the rounding between them: see quantiser.h. Bands of rows that share blocks are the unit of work;
+ * their losses are gathered per band range and added in order, so that threads change nothing. */
+#include "precision/quantiser.h"
 
-#include "real_bits.h"
+#include "functions/real_bits.h"
 
 #include <lastbit/processor.h>
 
@@ -36,14 +36,14 @@ LB_INLINE void amax_body(const float *x, int64_t n, uint32_t limit, uint32_t *mo
 }
 LB_PER_ISA(amax_run, amax_body, (const float *x, int64_t n, uint32_t limit, uint32_t *most), (x, n, limit, most))
 
-float lb_amax(const float *x, int64_t n)
+float lb_quantiser_amax(const float *x, int64_t n)
 {
     uint32_t most = 0;
     amax_run(x, n, WITHOUT_NAN, &most);
     return float_of(most);
 }
 
-lb_quantiser lb_quantiser_of(const lb_recipe *recipe, lb_role role, bool weight_gradient)
+lb_quantiser lb_quantiser_of(const lb_recipe *recipe, lb_precision_role role, bool weight_gradient)
 {
     lb_quantiser q = {
         .scaling = recipe->scaling, .rule = recipe->rule, .element = recipe->element[role], .own = LB_F32, .scale = 1};
@@ -56,7 +56,7 @@ lb_quantiser lb_quantiser_of(const lb_recipe *recipe, lb_role role, bool weight_
 
 /* ---- scales ----------------------------------------------------------------------------------------------------- */
 
-float lb_scale_of_amax(float amax, float max, bool pow2, float largest)
+float lb_quantiser_scale_of_amax(float amax, float max, bool pow2, float largest)
 {
     if (!(amax > 0) || isinf(amax)) return 1;
     float scale = max / amax;
@@ -100,7 +100,7 @@ static void block_scale(const scaler *s, float amax, float *up, float *down)
     const lb_quantiser *q = s->q;
     switch (q->scaling) {
     case LB_SCALING_BLOCK:
-        *up = lb_scale_of_amax(amax, s->max, q->rule == LB_SCALE_POW2, s->largest);
+        *up = lb_quantiser_scale_of_amax(amax, s->max, q->rule == LB_SCALE_POW2, s->largest);
         *down = 1.0f / *up;
         return;
     case LB_SCALING_MX: {
@@ -130,13 +130,14 @@ static scaler scaler_of(const lb_quantiser *q, const float *x)
     switch (q->scaling) {
     case LB_SCALING_NONE: break;
     case LB_SCALING_CURRENT:
-        s.up = lb_scale_of_amax(lb_amax(x, q->rows * q->k), s.max, q->rule == LB_SCALE_POW2, s.largest);
+        s.up = lb_quantiser_scale_of_amax(lb_quantiser_amax(x, q->rows * q->k), s.max, q->rule == LB_SCALE_POW2,
+                                          s.largest);
         break;
     case LB_SCALING_DELAYED: s.up = q->scale; break;
     case LB_SCALING_BLOCK: s.width = 128; break;
     case LB_SCALING_MX: s.width = 32; break;
     case LB_SCALING_NV: {
-        const float amax = lb_amax(x, q->rows * q->k);
+        const float amax = lb_quantiser_amax(x, q->rows * q->k);
         s.width = 16;
         s.global = 448.0f * 6.0f / amax;
         if (s.global > FLT_MAX) s.global = FLT_MAX;
@@ -180,7 +181,7 @@ static void rotate(const lb_quantiser *q, float *x)
 
 /* x before, `scaled` what was rounded, `y` after. Sums run in fixed lanes. */
 LB_INLINE void count_body(const float *x, const float *scaled, const float *y, int64_t n, float limit,
-                          lb_rounding_loss *loss)
+                          lb_precision_loss *loss)
 {
     double signal[LANES] = {0}, error[LANES] = {0};
     uint32_t nonzero = 0, bad = 0, under = 0, over = 0, spoiled = 0, masked = 0;
@@ -206,7 +207,7 @@ LB_INLINE void count_body(const float *x, const float *scaled, const float *y, i
     loss->spoiled += spoiled, loss->masked += masked;
 }
 LB_PER_ISA(count, count_body,
-           (const float *x, const float *scaled, const float *y, int64_t n, float limit, lb_rounding_loss *loss),
+           (const float *x, const float *scaled, const float *y, int64_t n, float limit, lb_precision_loss *loss),
            (x, scaled, y, n, limit, loss))
 
 /* Half a step beyond the largest value: what no nearest rounding brings back. */
@@ -239,7 +240,7 @@ static void nan_to_largest(const float *scaled, float *y, int64_t n, float max)
 }
 
 /* Rows [first, first + rows) share blocks. `room`: for scales of a row and two rows of elements. */
-static void quantise_band(const scaler *s, float *x, int64_t first, int64_t rows, float *room, lb_rounding_loss *loss)
+static void quantise_band(const scaler *s, float *x, int64_t first, int64_t rows, float *room, lb_precision_loss *loss)
 {
     const lb_quantiser *q = s->q;
     const int64_t k = q->k, blocks = (k + s->width - 1) / s->width;
@@ -288,7 +289,7 @@ static bands bands_of(const scaler *s)
     return b;
 }
 
-static bool quantise_range(const scaler *s, const bands *b, int64_t range, float *x, lb_rounding_loss *loss)
+static bool quantise_range(const scaler *s, const bands *b, int64_t range, float *x, lb_precision_loss *loss)
 {
     float *room = malloc((size_t)(4 * s->q->k + 2) * sizeof *room);
     if (!room) return false;
@@ -301,7 +302,7 @@ static bool quantise_range(const scaler *s, const bands *b, int64_t range, float
     return true;
 }
 
-void lb_rounding_loss_add(lb_rounding_loss *sum, const lb_rounding_loss *more)
+void lb_precision_loss_add(lb_precision_loss *sum, const lb_precision_loss *more)
 {
     sum->elements += more->elements;
     sum->nonzero += more->nonzero;
@@ -317,18 +318,18 @@ void lb_rounding_loss_add(lb_rounding_loss *sum, const lb_rounding_loss *more)
     if (more->scale_low && (!sum->scale_low || more->scale_low < sum->scale_low)) sum->scale_low = more->scale_low;
 }
 
-lb_status lb_quantise(const lb_quantiser *q, float *x, lb_rounding_loss *loss, lb_err *err)
+lb_status lb_quantise(const lb_quantiser *q, float *x, lb_precision_loss *loss, lb_err *err)
 {
     if (q->rows <= 0 || q->k <= 0) return LB_OK;
     if (q->rotate) rotate(q, x);
     const scaler s = scaler_of(q, x);
     const bands b = bands_of(&s);
-    lb_rounding_loss *losses = loss ? calloc((size_t)b.ranges, sizeof *losses) : NULL;
+    lb_precision_loss *losses = loss ? calloc((size_t)b.ranges, sizeof *losses) : NULL;
     bool room = !loss || losses;
 #pragma omp parallel for reduction(&& : room) if (b.ranges > 1 && room)
     for (int64_t range = 0; range < b.ranges; range++)
         room = room && quantise_range(&s, &b, range, x, losses ? &losses[range] : NULL);
-    for (int64_t range = 0; losses && range < b.ranges; range++) lb_rounding_loss_add(loss, &losses[range]);
+    for (int64_t range = 0; losses && range < b.ranges; range++) lb_precision_loss_add(loss, &losses[range]);
     free(losses);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for the scales of a tensor");
 }

@@ -1,5 +1,5 @@
 /* Precision arguments: see recipe.h. One table of names, one of keys; what a key accepts stands beside it. */
-#include "recipe.h"
+#include "precision/recipe.h"
 
 #include <errno.h>
 #include <math.h>
@@ -41,7 +41,7 @@ static lb_dtype grid_named(const char *text, size_t n)
     if (n >= sizeof word) return LB_NO_DTYPE;
     memcpy(word, text, n);
     word[n] = '\0';
-    return lb_grid_parse(word);
+    return lb_dtype_grid_parse(word);
 }
 
 static void take_recipe(lb_recipe *r, int row, lb_dtype element)
@@ -109,7 +109,7 @@ static lb_status parse_rounding(const char *item, size_t n, const char *value, l
     char text[64];
     const size_t length = n - (size_t)(value - item);
     snprintf(text, sizeof text, "%.*s", (int)length, value);
-    if (length < sizeof text && lb_cast_parse(text, cast)) return LB_OK;
+    if (length < sizeof text && lb_dtype_cast_parse(text, cast)) return LB_OK;
     return wrong(err, "roundings are rne, rz, rna, stochastic:SEED", item, n);
 }
 
@@ -256,7 +256,7 @@ static lb_status take_key(lb_recipe *r, seen *given, const char *item, size_t n,
     return status;
 }
 
-/* ---- the whole argument ------------------------------------------------------------------------------------------- */
+/* ---- the whole argument ------------------------------------------------------------------------------------------ */
 
 static lb_status take_first_word(lb_recipe *r, const char *item, size_t n, lb_err *err)
 {
@@ -345,7 +345,7 @@ lb_status lb_recipe_parse(const char *argument, lb_recipe *recipe, lb_err *err)
     return LB_OK;
 }
 
-void lb_recipe_format(const lb_recipe *r, lb_role role, char *text, size_t size)
+void lb_recipe_format(const lb_recipe *r, lb_precision_role role, char *text, size_t size)
 {
     static const char *const scalings[] = {"", " current", " delayed", " block", " mx", " nvfp4"};
     const char *rule = r->scaling == LB_SCALING_MX ? RULES[r->rule] : "";

@@ -2,18 +2,22 @@
  *
  *   ARGUMENT = WORD | [WORD ","] KEY:VALUE {"," KEY:VALUE}
  *
- *   bf16                                        hold and compute in bf16 (f64, f32, f16, e4m3fn, e5m2, ...); f32 and f64 never
- *                                               narrow
- *   tf32, tf32:rz, tf32:rna, tf32:rne           products and convolutions read their operands as tf32; rna is what libraries
- *                                               round by beforehand (cvt.rna.tf32), rz what an instruction makes of an f32
+ *   bf16                                        hold and compute in bf16 (f64, f32, f16, e4m3fn, e5m2, ...); f32 and
+ *                                               f64 never narrow
+ *   tf32, tf32:rz, tf32:rna, tf32:rne           products and convolutions read their operands as tf32; rna is what
+ *                                               libraries round by beforehand (cvt.rna.tf32), rz what an instruction
+ *                                               makes of an f32
  *   compute:bf16,accumulate:f32,storage:f16     each by itself; what is not named stays as recorded
  *   fp8-current | fp8-delayed | fp8-block | mxfp8 | mxfp4 | nvfp4
- *                                               operands of the products of linear layers are quantised, see quantiser.h
- *   e4m3fn:current                              the same with that element type everywhere: current, delayed, block, mx, nv
+ *                                               operands of the products of linear layers are quantised, see
+ *                                               quantiser.h
+ *   e4m3fn:current                              the same with that element type everywhere: current, delayed, block,
+ *                                               mx, nv
  *
  *   KEY          VALUE
  *   compute      grid that float operands are rounded to before the arithmetic; f64: the arithmetic is f64's
- *   accumulate   grid that every addition is rounded to, to nearest even (matrix products, sums); f64: the arithmetic is f64's
+ *   accumulate   grid that every addition is rounded to, to nearest even (matrix products, sums); f64: the arithmetic
+ *                is f64's
  *   storage      grid that float results are rounded to and held in
  *   round        rne, rz, rna, stochastic:SEED (of operands with compute or a recipe, of results with storage);
  *                rna by default for tf32 operands, rne for everything else
@@ -76,6 +80,6 @@ static inline bool lb_grid_is_held_as_f32(lb_dtype grid)
 /* LB_ERR_INVALID names what is wrong and what is expected. */
 lb_status lb_recipe_parse(const char *argument, lb_recipe *recipe, lb_err *err);
 /* "e4m3fn", "mxfp8 e4m3fn", ...: what a table calls it. */
-void lb_recipe_format(const lb_recipe *recipe, lb_role role, char *text, size_t size);
+void lb_recipe_format(const lb_recipe *recipe, lb_precision_role role, char *text, size_t size);
 
 #endif

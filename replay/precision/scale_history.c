@@ -1,10 +1,10 @@
 /* Amax histories: see scale_history.h. */
-#include "scale_history.h"
+#include "precision/scale_history.h"
 
-#include "quantiser.h"
+#include "precision/quantiser.h"
 
-#include <lastbit/array.h>
-#include <lastbit/hash.h>
+#include "base/array.h"
+#include "base/hash.h"
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -34,8 +34,8 @@ void lb_scale_book_free(lb_scale_book *book)
     free(book);
 }
 
-lb_scale_history *lb_scale_book_find(lb_scale_book *book, const lb_recipe *recipe, const char *layer, lb_role role,
-                                     uint32_t slot)
+lb_scale_history *lb_scale_book_find(lb_scale_book *book, const lb_recipe *recipe, const char *layer,
+                                     lb_precision_role role, uint32_t slot)
 {
     uint64_t hash = 1469598103934665603u + role + 31 * (uint64_t)slot;
     for (const char *p = layer; *p; p++) hash = (hash ^ (uint8_t)*p) * 1099511628211u;

@@ -1,10 +1,10 @@
-/* Finding the order of a live kernel: see lastbit/order.h and probe.h. Here: what is asked for in one call, what stands for huge
- * and for small, which results share an order, and which terms are sampled. */
-#include "probe.h"
-#include "sum_tree.h"
+/* Finding the order of a live kernel: see lastbit/order.h and probe.h. Here: what is asked for in one call, what stands
+ * for huge and for small, which results share an order, and which terms are sampled. */
+#include "probe/probe.h"
+#include "orders/sum_tree.h"
 
 #include <lastbit/clock.h>
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,7 +138,8 @@ lb_status lb_prober_ask(lb_prober *p, lb_probe_query *queries, uint32_t count, l
 
 /* ---- what stands for huge and for small -------------------------------------------------------------------------- */
 
-/* f16 reaches from 2^-24 to 2^15: the unit is its least subnormal, or, where those are flushed, its least normal number. */
+/* f16 reaches from 2^-24 to 2^15: the unit is its least subnormal, or, where those are flushed, its least normal
+ * number. */
 static lb_probe_units units_for(lb_dtype dtype, bool normal)
 {
     switch (dtype) {
@@ -334,7 +335,7 @@ static lb_status probe_group(lb_prober *p, const signature *all, uint32_t count,
     return LB_OK;
 }
 
-/* ---- which terms -------------------------------------------------------------------------------------------------- */
+/* ---- which terms ------------------------------------------------------------------------------------------------- */
 
 static int ascending(const void *a, const void *b)
 {

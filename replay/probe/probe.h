@@ -1,5 +1,5 @@
-/* Inside of lb_probe_run (lastbit/order.h): one kernel, asked for many sums at a time. probe.c asks, probe_tree.c makes a tree
- * of the answers, probe_arithmetic.c checks it with random terms.
+/* Inside of lb_probe_run (lastbit/order.h): one kernel, asked for many sums at a time. probe.c asks, probe_tree.c makes
+ * a tree of the answers, probe_arithmetic.c checks it with random terms.
  *
  * Terms are numbered as sampled: term t lies at position[t] of the kernel's row, all other positions hold zero. */
 #ifndef LB_REPLAY_PROBE_H
@@ -7,7 +7,8 @@
 
 #include <lastbit/order.h>
 
-/* What stands for a huge term and for a unit: a sum of `most` units is exact, and all of them vanish beside a huge one. */
+/* What stands for a huge term and for a unit: a sum of `most` units is exact, and all of them vanish beside a huge
+ * one. */
 typedef struct lb_probe_units {
     double huge, unit;
     uint32_t most;
@@ -41,7 +42,8 @@ typedef void (*lb_probe_fill)(void *context, uint64_t i, void *terms);
 lb_status lb_prober_sums(lb_prober *prober, uint64_t count, lb_probe_fill fill, void *context, const void *factors,
                          double *sums, lb_err *err);
 
-/* How many of the terms in `set` (and `extra`, unless LB_PROBE_NONE) are below the node where i and j meet, those two counted. */
+/* How many of the terms in `set` (and `extra`, unless LB_PROBE_NONE) are below the node where i and j meet, those two
+ * counted. */
 #define LB_PROBE_NONE UINT32_MAX
 typedef struct lb_probe_query {
     uint32_t i, j, extra, count;
@@ -56,7 +58,8 @@ lb_status lb_probe_symbol(const lb_probe_shape *shape, const char *path, const c
 
 /* The tree of the group at hand, or why there is none (LB_OK too: group->outcome, group->reason). */
 lb_status lb_probe_find_tree(lb_prober *prober, lb_probe_group *group, lb_err *err);
-/* Fills arithmetic, confirmed and tried. `tree` is over all terms of the kernel, or NULL: group->tree over those sampled. */
+/* Fills arithmetic, confirmed and tried. `tree` is over all terms of the kernel, or NULL: group->tree over those
+ * sampled. */
 lb_status lb_probe_confirm(lb_prober *prober, const lb_sum_tree *tree, lb_probe_group *group, lb_err *err);
 
 #endif

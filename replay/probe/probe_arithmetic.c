@@ -1,10 +1,10 @@
-/* What the additions of a tree are: random terms are summed by the kernel and along the tree in every arithmetic that might be
- * its own; the one that gives all the bits is it. See probe.h. */
-#include "probe.h"
-#include "product.h"
-#include "schedule.h"
-#include "sum_tree.h"
-#include "tensor_core.h"
+/* What the additions of a tree are: random terms are summed by the kernel and along the tree in every arithmetic that
+ * might be its own; the one that gives all the bits is it. See probe.h. */
+#include "probe/probe.h"
+#include "kernel/product.h"
+#include "orders/schedule.h"
+#include "orders/sum_tree.h"
+#include "orders/tensor_core.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -232,8 +232,8 @@ static bool engine_gives(const trial *t, const char *name)
     return same;
 }
 
-/* Which of the names, one alone, with its products rounded or not, has these bits: a tree does not tell where a lane holds one term. It
- * is the only name then. */
+/* Which of the names, one alone, with its products rounded or not, has these bits: a tree does not tell where a lane
+ * holds one term. It is the only name then. */
 static void name_products(const trial *t, lb_probe_group *g)
 {
     char names[sizeof g->names], *rest = names;

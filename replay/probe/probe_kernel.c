@@ -1,8 +1,9 @@
-/* Kernels to be probed as they are called: symbols of shared objects, and this library's own engine. See lastbit/order.h. */
-#include "probe.h"
+/* Kernels to be probed as they are called: symbols of shared objects, and this library's own engine. See
+ * lastbit/order.h. */
+#include "probe/probe.h"
 
-#include "product.h"
-#include "schedule.h"
+#include "kernel/product.h"
+#include "orders/schedule.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -206,16 +207,16 @@ static lb_status call_engine(bench *b)
     case LB_PROBE_ROWS:
         for (size_t r = 0; r < s->rows; r++) {
             if (type == LB_F64)
-                sums[r] = lb_sum_f64(order, wide + r * s->n, s->n, LB_NO_DTYPE);
+                sums[r] = lb_schedule_sum_f64(order, wide + r * s->n, s->n, LB_NO_DTYPE);
             else
-                y[r] = lb_sum_f32(order, x + r * s->n, s->n, LB_NO_DTYPE);
+                y[r] = lb_schedule_sum_f32(order, x + r * s->n, s->n, LB_NO_DTYPE);
         }
         break;
     case LB_PROBE_COLUMNS:
         if (type == LB_F64)
-            lb_sum_columns_f64(order, wide, s->rows, s->n, s->rows, sums, LB_NO_DTYPE);
+            lb_schedule_sum_columns_f64(order, wide, s->rows, s->n, s->rows, sums, LB_NO_DTYPE);
         else
-            lb_sum_columns_f32(order, x, s->rows, s->n, s->rows, y, LB_NO_DTYPE);
+            lb_schedule_sum_columns_f32(order, x, s->rows, s->n, s->rows, y, LB_NO_DTYPE);
         break;
     default: status = lb_product_matrices(&shape, type, &method, &operands, sums);
     }

@@ -1,11 +1,12 @@
-/* Functions of shared objects to be probed: called in a process of their own, since they may do anything. See lastbit/order.h.
+/* Functions of shared objects to be probed: called in a process of their own, since they may do anything. See
+ * lastbit/order.h.
  *
  *      we      request: calls, factors?, terms, factors ──▶  child    reads all of it, then after each call
  *              ◀── one row of sums, or nothing for too long           sends what it gave
  *
- * A function that has another signature than it is called with may crash, write anywhere or never return. The child dies of it, and what
- * it died of becomes the error. */
-#include "probe.h"
+ * A function that has another signature than it is called with may crash, write anywhere or never return. The child
+ * dies of it, and what it died of becomes the error. */
+#include "probe/probe.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -78,9 +79,10 @@ static bool get(int socket, void *bytes, size_t n, int seconds)
     return true;
 }
 
-/* ---- the child ---------------------------------------------------------------------------------------------------- */
+/* ---- the child --------------------------------------------------------------------------------------------------- */
 
-/* Signals end it, whatever the host does about them; it leaves no core behind, and goes when we go. What it prints is no result. */
+/* Signals end it, whatever the host does about them; it leaves no core behind, and goes when we go. What it prints is
+ * no result. */
 static void settle_in(void)
 {
     static const int deadly[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTERM};
@@ -125,7 +127,7 @@ static void live_as_child(const lb_probe_shape *shape, const char *path, const c
     _exit(0);
 }
 
-/* ---- the kernel --------------------------------------------------------------------------------------------------- */
+/* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
 static void describe(stranger *s, const char *path, const char *symbol)
 {

@@ -1,6 +1,6 @@
 /* Python callables to be probed: a child process, and batches of .npy arrays through a socket. See lastbit/order.h and
  * capture/lastbit/order_server.py, the other side. */
-#include "python_child.h"
+#include "machine/python_child.h"
 
 #include <lastbit/order.h>
 

@@ -1,14 +1,14 @@
 /* From probes to a tree: see probe.h.
  *
- * One term is drawn as the pivot; how many terms are below the node where it meets each other one sorts these into groups: the
- * smallest number is the pivot's own partner, the next what that sum meets, and so on up to the root. Each group is a subtree,
- * found in the same way; all groups of a level are asked about in one batch. So n terms need n log n probes or fewer in most
- * trees, whatever the order.
+ * One term is drawn as the pivot; how many terms are below the node where it meets each other one sorts these into
+ * groups: the smallest number is the pivot's own partner, the next what that sum meets, and so on up to the root. Each
+ * group is a subtree, found in the same way; all groups of a level are asked about in one batch. So n terms need n log
+ * n probes or fewer in most trees, whatever the order.
  *
- * A group may also be several subtrees that enter a fused sum together. The pivot of the level above tells: it stays apart
- * from a group's own sums, but vanishes where the group meets it. */
-#include "probe.h"
-#include "sum_tree.h"
+ * A group may also be several subtrees that enter a fused sum together. The pivot of the level above tells: it stays
+ * apart from a group's own sums, but vanishes where the group meets it. */
+#include "probe/probe.h"
+#include "orders/sum_tree.h"
 
 #include <stdio.h>
 #include <stdlib.h>

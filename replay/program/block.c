@@ -1,14 +1,14 @@
 /* Residual streams and block classes: see block.h. */
-#include "block.h"
+#include "program/block.h"
 
-#include "ops.h"
+#include "kernel/ops.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-bool lb_scope_within(const lb_program *program, uint32_t inner, uint32_t outer)
+bool lb_block_scope_within(const lb_program *program, uint32_t inner, uint32_t outer)
 {
     for (uint32_t s = inner; s != LB_NONE; s = program->scopes[s].parent)
         if (s == outer) return true;
@@ -19,7 +19,7 @@ bool lb_scope_within(const lb_program *program, uint32_t inner, uint32_t outer)
 
 /* Boundaries stand in order of execution; entry rows of a call come before its exit rows. A module without tensor
  * arguments has no entry rows: it begins with its first op after the previous call. */
-lb_status lb_module_calls(const lb_program *p, uint32_t scope, lb_module_call **out, uint32_t *n, lb_err *err)
+lb_status lb_block_module_calls(const lb_program *p, uint32_t scope, lb_module_call **out, uint32_t *n, lb_err *err)
 {
     lb_module_call *calls = NULL;
     uint32_t count = 0;
@@ -41,7 +41,7 @@ lb_status lb_module_calls(const lb_program *p, uint32_t scope, lb_module_call **
             *found = (lb_module_call){scope, row->call, row->op, row->op, row->recompute};
             if (row->output) {
                 uint32_t floor = count > 1 ? calls[count - 2].last : 0;
-                while (found->first > floor && lb_scope_within(p, p->ops[found->first - 1].scope, scope))
+                while (found->first > floor && lb_block_scope_within(p, p->ops[found->first - 1].scope, scope))
                     found->first--;
             }
         }
@@ -74,7 +74,7 @@ static bool is_plain_add(const lb_program *p, const lb_op *op)
 }
 
 /* Latest op in [lower, before) that writes into the window of `value`, or LB_NONE. */
-static uint32_t def_before(const lb_flow *flow, uint32_t before, uint32_t lower, uint32_t value)
+static uint32_t def_before(const lb_slice_flow *flow, uint32_t before, uint32_t lower, uint32_t value)
 {
     const lb_program *p = flow->program;
     const lb_value *v = &p->values[value];
@@ -82,7 +82,7 @@ static uint32_t def_before(const lb_flow *flow, uint32_t before, uint32_t lower,
     if (lb_layout_dense_range(&v->layout, &first, &last, NULL) != LB_OK) return LB_NONE;
     for (uint32_t i = before; i-- > lower;) {
         const lb_op *op = &p->ops[i];
-        if (!lb_op_defines(p, op)) continue;
+        if (!lb_slice_op_defines(p, op)) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
             uint32_t w = lb_op_outcome(p, op, r);
             if (w == LB_NONE || p->values[w].storage != v->storage) continue;
@@ -95,7 +95,7 @@ static uint32_t def_before(const lb_flow *flow, uint32_t before, uint32_t lower,
 }
 
 typedef struct trace {
-    const lb_flow *flow;
+    const lb_slice_flow *flow;
     const lb_module_call *call;
     const uint32_t *inputs; /* values */
     uint32_t n_inputs;
@@ -141,7 +141,7 @@ static bool trace_value(const trace *t, uint32_t value, uint32_t at, int depth)
     return false;
 }
 
-bool lb_residual_trace(const lb_flow *flow, const lb_module_call *call, uint8_t *path)
+bool lb_block_residual_trace(const lb_slice_flow *flow, const lb_module_call *call, uint8_t *path)
 {
     const lb_program *p = flow->program;
     uint32_t inputs[64], n_inputs = 0;
@@ -178,8 +178,9 @@ static size_t last_end(const char *text, const char *word)
     return end;
 }
 
-/* Names begin with the model's and end with what the module is: Qwen3MoeAttention is attention. Of words that end together the longer
- * counts. What a mixture's model calls an MLP may be its experts or a dense layer: that name does not speak, nor does a norm's. */
+/* Names begin with the model's and end with what the module is: Qwen3MoeAttention is attention. Of words that end
+ * together the longer counts. What a mixture's model calls an MLP may be its experts or a dense layer: that name does
+ * not speak, nor does a norm's. */
 static char letter_of_name(const char *name)
 {
     static const struct {
@@ -218,7 +219,7 @@ static char letter_by_name(const lb_program *p, uint32_t top)
     char letter = 0;
     uint32_t nearest = UINT32_MAX;
     for (uint32_t s = 1; s < p->n_scopes; s++) {
-        if (!lb_scope_within(p, s, top)) continue;
+        if (!lb_block_scope_within(p, s, top)) continue;
         char one = letter_of_name(lb_program_text(p, p->scopes[s].class_name));
         uint32_t depth = depth_below(p, s, top);
         /* At one depth experts beat the dense layers that they consist of. */
@@ -227,7 +228,7 @@ static char letter_by_name(const lb_program *p, uint32_t top)
     return letter;
 }
 
-static char letter_by_structure(const lb_flow *flow, const lb_module_call *call)
+static char letter_by_structure(const lb_slice_flow *flow, const lb_module_call *call)
 {
     const lb_program *p = flow->program;
     bool top_k = false, placed = false, softmax = false, scan = false;
@@ -236,7 +237,7 @@ static char letter_by_structure(const lb_flow *flow, const lb_module_call *call)
     if (!after_sum || !after_gate) goto out;
     for (uint32_t i = call->first; i < call->last; i++) {
         const lb_op *op = &p->ops[i];
-        if (!lb_scope_within(p, op->scope, call->scope)) continue;
+        if (!lb_block_scope_within(p, op->scope, call->scope)) continue;
         for (uint32_t e = flow->first_def[i]; e < flow->first_def[i + 1]; e++) {
             after_sum[i] |= after_sum[flow->defs[e]];
             after_gate[i] |= after_gate[flow->defs[e]];
@@ -268,7 +269,7 @@ out:
 
 typedef struct finder {
     const lb_program *p;
-    const lb_flow *flow;
+    const lb_slice_flow *flow;
     lb_module_call *calls; /* first forward call per scope; last == first: none */
     uint8_t *stream;       /* per op: 1 + k for an add on some stream */
     uint8_t *own;          /* per scope: has its own residual */
@@ -299,11 +300,11 @@ static lb_status find_streams(finder *f, lb_err *err)
     for (uint32_t s = 1; s < p->n_scopes && status == LB_OK; s++) {
         lb_module_call *calls;
         uint32_t n;
-        status = lb_module_calls(p, s, &calls, &n, err);
+        status = lb_block_module_calls(p, s, &calls, &n, err);
         for (uint32_t c = 0; c < n; c++) {
             if (calls[c].recompute || calls[c].last <= calls[c].first) continue;
             f->calls[s] = calls[c];
-            if (!lb_residual_trace(f->flow, &calls[c], path)) break;
+            if (!lb_block_residual_trace(f->flow, &calls[c], path)) break;
             for (uint32_t i = calls[c].first; i < calls[c].last; i++)
                 if (path[i - calls[c].first] && path[i - calls[c].first] != LB_PATH_KEPT) {
                     f->own[s] = 1;
@@ -317,7 +318,8 @@ static lb_status find_streams(finder *f, lb_err *err)
     return status;
 }
 
-/* Where no module has its own residual, the parent does all adds: the longest chain of adds of one shape is the stream. */
+/* Where no module has its own residual, the parent does all adds: the longest chain of adds of one shape is the
+ * stream. */
 static lb_status find_chain(finder *f, lb_err *err)
 {
     const lb_program *p = f->p;
@@ -333,7 +335,7 @@ static lb_status find_chain(finder *f, lb_err *err)
         length[i] = 1, from[i] = LB_NONE, arg[i] = 1;
         for (uint32_t k = 0; k < 2; k++) {
             uint32_t def;
-            if (lb_flow_defs_of(f->flow, i, args[k].u.value, &def, 1) == 0 || !length[def] ||
+            if (lb_slice_flow_defs_of(f->flow, i, args[k].u.value, &def, 1) == 0 || !length[def] ||
                 length[def] + 1 <= length[i] ||
                 !lb_layout_same_shape(&p->values[args[0].u.value].layout, &p->values[args[1].u.value].layout))
                 continue;
@@ -360,8 +362,8 @@ static uint32_t branch_module(const finder *f, uint32_t add, uint32_t branch, ui
         for (uint32_t i = 0; i < p->n_boundaries; i++) {
             const lb_boundary *row = &p->boundaries[i];
             if (!row->output || row->recompute || row->op > add || row->op < floor || row->scope == parent) continue;
-            if (!lb_scope_within(p, row->scope, parent) || !same_window(p, row->value, value)) continue;
-            if (best == LB_NONE || lb_scope_within(p, best, row->scope)) best = row->scope;
+            if (!lb_block_scope_within(p, row->scope, parent) || !same_window(p, row->value, value)) continue;
+            if (best == LB_NONE || lb_block_scope_within(p, best, row->scope)) best = row->scope;
         }
         if (best != LB_NONE) return best;
         uint32_t def = def_before(f->flow, at, floor, value);
@@ -402,7 +404,7 @@ static void paint(finder *f)
     char *letters = f->blocks->letters;
     for (uint32_t b = f->blocks->n; b-- > 0;)
         for (uint32_t s = 1; s < p->n_scopes; s++)
-            if (lb_scope_within(p, s, f->blocks->rows[b].scope)) letters[s] = f->blocks->rows[b].letter;
+            if (lb_block_scope_within(p, s, f->blocks->rows[b].scope)) letters[s] = f->blocks->rows[b].letter;
     for (uint32_t s = 1; s < p->n_scopes; s++) {
         const lb_module_call *call = &f->calls[s];
         if (letters[s] || call->last <= call->first || !p->scopes[s].parent || !f->own[p->scopes[s].parent]) continue;
@@ -410,7 +412,7 @@ static void paint(finder *f)
         for (uint32_t i = call->first; i < call->last; i++)
             for (uint32_t e = f->flow->first_use[i]; e < f->flow->first_use[i + 1]; e++) {
                 const lb_op *user = &p->ops[f->flow->uses[e]];
-                if (user->phase != LB_PHASE_FORWARD || lb_scope_within(p, user->scope, s)) continue;
+                if (user->phase != LB_PHASE_FORWARD || lb_block_scope_within(p, user->scope, s)) continue;
                 char one = letters[user->scope] ? letters[user->scope] : '?';
                 only = !only || only == one ? one : '?';
             }
@@ -418,7 +420,7 @@ static void paint(finder *f)
     }
 }
 
-lb_status lb_blocks_find(const lb_program *program, const lb_flow *flow, lb_blocks *blocks, lb_err *err)
+lb_status lb_blocks_find(const lb_program *program, const lb_slice_flow *flow, lb_blocks *blocks, lb_err *err)
 {
     finder f = {.p = program, .flow = flow, .blocks = blocks};
     *blocks = (lb_blocks){.letters = calloc(program->n_scopes + 1, 1)};

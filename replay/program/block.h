@@ -3,8 +3,8 @@
  *      x ──┬──────────────(+)──┬─────────────(+)── …      the stream: what an add passes on unchanged
  *          └─ norm ─ attn ──┘  └─ norm ─ mlp ─┘           the branches
  *
- * A module has its own residual when its output traces back to its input through adds alone (casts and views allowed). A
- * block is such a module when it adds one branch (`x + f(x)`), otherwise each child whose output is added is a block.
+ * A module has its own residual when its output traces back to its input through adds alone (casts and views allowed).
+ * A block is such a module when it adds one branch (`x + f(x)`), otherwise each child whose output is added is a block.
  *
  * Classes: A attention, D dense MLP, E mixture of experts, M Mamba/SSM, R recurrent. By class names, from the block
  * downwards, nearest first; where no name speaks, by structure: top-k with gather and index_add: E; softmax or sdpa: A;
@@ -13,7 +13,7 @@
 #ifndef LB_REPLAY_BLOCK_H
 #define LB_REPLAY_BLOCK_H
 
-#include "slice.h"
+#include "program/slice.h"
 
 typedef struct lb_block {
     uint32_t scope;
@@ -28,12 +28,13 @@ typedef struct lb_blocks {
     char *letters; /* per scope of the program; 0: in no block */
 } lb_blocks;
 
-/* Looks at the forward ops of the first call of each module. A program without forward ops or boundaries has no blocks. */
-lb_status lb_blocks_find(const lb_program *program, const lb_flow *flow, lb_blocks *blocks, lb_err *err);
+/* Looks at the forward ops of the first call of each module. A program without forward ops or boundaries has no
+ * blocks. */
+lb_status lb_blocks_find(const lb_program *program, const lb_slice_flow *flow, lb_blocks *blocks, lb_err *err);
 void lb_blocks_release(lb_blocks *blocks);
 
 /* True when scope `inner` is `outer` or below it. */
-bool lb_scope_within(const lb_program *program, uint32_t inner, uint32_t outer);
+bool lb_block_scope_within(const lb_program *program, uint32_t inner, uint32_t outer);
 
 /* One call of a module: its ops are those in [first, last) whose scope lies within. */
 typedef struct lb_module_call {
@@ -43,13 +44,14 @@ typedef struct lb_module_call {
 } lb_module_call;
 
 /* All calls of `scope` in order of execution; malloc'ed. */
-lb_status lb_module_calls(const lb_program *program, uint32_t scope, lb_module_call **calls, uint32_t *n, lb_err *err);
+lb_status lb_block_module_calls(const lb_program *program, uint32_t scope, lb_module_call **calls, uint32_t *n,
+                                lb_err *err);
 
 /* Traces the outputs of one call back to its inputs. path[op - first] (last - first bytes, cleared here) becomes
  *   1 + k  for an add whose arg k carries the stream,
  *   LB_PATH_KEPT  for a cast or copy on the stream.
  * Returns true when some output reaches an input. */
 #define LB_PATH_KEPT 255
-bool lb_residual_trace(const lb_flow *flow, const lb_module_call *call, uint8_t *path);
+bool lb_block_residual_trace(const lb_slice_flow *flow, const lb_module_call *call, uint8_t *path);
 
 #endif

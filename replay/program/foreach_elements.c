@@ -1,5 +1,5 @@
 /* Ops over lists of tensors: see foreach_elements.h. */
-#include "foreach_elements.h"
+#include "program/foreach_elements.h"
 
 #include <string.h>
 

@@ -1,24 +1,25 @@
 /* Products of a matrix with itself: see gram.h. */
-#include "gram.h"
+#include "program/gram.h"
 
-#include "ops.h"
+#include "kernel/ops.h"
 
 #include <string.h>
 
 static bool op_is(const lb_program *p, const lb_op *op, const char *base)
 {
     const char *name = lb_op_known_as(lb_op_name(p, op));
-    return !strncmp(name, "aten::", 6) && lb_name_extends(name + 6, base);
+    return !strncmp(name, "aten::", 6) && lb_program_name_extends(name + 6, base);
 }
 
 const lb_factors *lb_gram_factors(const lb_program *p, const lb_op *op)
 {
     lb_op_form form;
     const lb_op_row *row = lb_op_find(lb_op_known_as(lb_op_name(p, op)), &form);
-    return lb_is_product(row) && op->args > row->factors.b ? &row->factors : NULL;
+    return lb_operand_is_product(row) && op->args > row->factors.b ? &row->factors : NULL;
 }
 
-/* How a factor lies in the memory that it came from: strides of the summed dimension, of the other one, and of the batch. */
+/* How a factor lies in the memory that it came from: strides of the summed dimension, of the other one, and of the
+ * batch. */
 typedef struct lie {
     int64_t storage, summed, other, batch;
 } lie;
@@ -36,7 +37,7 @@ static bool stride_before(const lb_value *from, const lb_value *copy, int64_t st
 }
 
 /* Follows a factor back through copies and casts, which move elements and change none (but for their rounding). */
-static lie lie_of(const lb_flow *flow, uint32_t op, uint32_t value, uint8_t summed)
+static lie lie_of(const lb_slice_flow *flow, uint32_t op, uint32_t value, uint8_t summed)
 {
     const lb_program *p = flow->program;
     const lb_value *v = &p->values[value];
@@ -47,7 +48,7 @@ static lie lie_of(const lb_flow *flow, uint32_t op, uint32_t value, uint8_t summ
               n > 2 && v->layout.shape[n - 3] > 1 ? v->layout.stride[n - 3] : 0};
     for (int hops = 0; hops < 8; hops++) {
         uint32_t def;
-        if (lb_flow_defs_of(flow, op, value, &def, 1) != 1) break;
+        if (lb_slice_flow_defs_of(flow, op, value, &def, 1) != 1) break;
         const lb_op *copy = &p->ops[def];
         const bool copies = op_is(p, copy, "clone") || op_is(p, copy, "_to_copy") || op_is(p, copy, "contiguous");
         if (!copies || !copy->results || lb_op_args(p, copy)[0].tag != LB_ARG_VALUE) break;
@@ -63,9 +64,9 @@ static lie lie_of(const lb_flow *flow, uint32_t op, uint32_t value, uint8_t summ
     return l;
 }
 
-/* What is summed over lies alike in both factors, and so do rows. That holds for slices of the summed dimension (tiles), and for blocks of rows
- * with each other. */
-bool lb_gram_is_product(const lb_flow *flow, uint32_t i)
+/* What is summed over lies alike in both factors, and so do rows. That holds for slices of the summed dimension
+ * (tiles), and for blocks of rows with each other. */
+bool lb_gram_is_product(const lb_slice_flow *flow, uint32_t i)
 {
     const lb_program *p = flow->program;
     const lb_op *op = &p->ops[i];

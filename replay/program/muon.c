@@ -1,15 +1,15 @@
 /* Finding Muon: see muon.h. The passes that change it stand in muon_wide.c and muon_adamw.c. */
-#include "muon.h"
+#include "program/muon.h"
 
-#include "gram.h"
-#include "optimizer_ops.h"
+#include "program/gram.h"
+#include "program/optimizer_ops.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- between a gradient and a write ------------------------------------------------------------------------------- */
+/* ---- between a gradient and a write ------------------------------------------------------------------------------ */
 
 /* Per op of the slice: what it has on its way from the gradient. */
 typedef struct history {
@@ -31,9 +31,10 @@ static void history_release(history *h)
     free(h->products);
 }
 
-/* State that outlives the step, and is not the parameter: what is accumulated there (a preconditioner's statistics, a momentum) is
- * remembered, not iterated. */
-static bool remembers(const lb_program *p, const lb_op *op, int64_t parameter, const uint8_t *kept, const lb_flow *flow)
+/* State that outlives the step, and is not the parameter: what is accumulated there (a preconditioner's statistics, a
+ * momentum) is remembered, not iterated. */
+static bool remembers(const lb_program *p, const lb_op *op, int64_t parameter, const uint8_t *kept,
+                      const lb_slice_flow *flow)
 {
     for (uint32_t w = 0; w < op->written; w++) {
         const uint32_t v = lb_op_written(p, op)[w];
@@ -48,11 +49,11 @@ static uint8_t more(uint8_t n)
 }
 
 /* What an op takes over from those whose writes it sees in `value`. */
-static void take_over(const lb_flow *flow, uint32_t i, uint32_t value, const uint8_t *marks, const history *h,
+static void take_over(const lb_slice_flow *flow, uint32_t i, uint32_t value, const uint8_t *marks, const history *h,
                       uint8_t *grams, uint8_t *products)
 {
     uint32_t defs[32];
-    const uint32_t n = lb_flow_defs_of(flow, i, value, defs, 32);
+    const uint32_t n = lb_slice_flow_defs_of(flow, i, value, defs, 32);
     for (uint32_t k = 0; k < n && k < 32; k++) {
         if (!marks[defs[k]]) continue;
         if (h->grams[defs[k]] > *grams) *grams = h->grams[defs[k]];
@@ -68,9 +69,9 @@ static bool gives_matrix(const lb_program *p, const lb_op *op)
     return n > 1 && p->values[v].layout.shape[n - 1] > 1 && p->values[v].layout.shape[n - 2] > 1;
 }
 
-/* Fills the history of one op from those that it reads. A product counts on from its factors; what it is added to (a sum over tiles) is
- * the same product still. */
-static void take_history(const lb_flow *flow, uint32_t i, const lb_muon_slice *slice, const uint8_t *kept,
+/* Fills the history of one op from those that it reads. A product counts on from its factors; what it is added to (a
+ * sum over tiles) is the same product still. */
+static void take_history(const lb_slice_flow *flow, uint32_t i, const lb_muon_slice *slice, const uint8_t *kept,
                          const uint8_t *marks, history *h)
 {
     const lb_program *p = flow->program;
@@ -95,12 +96,12 @@ static void take_history(const lb_flow *flow, uint32_t i, const lb_muon_slice *s
     if (remembers(p, op, slice->storage, kept, flow)) h->grams[i] = h->products[i] = 0;
 }
 
-/* An orthogonalisation chains Gram products, each of what the one before gave; or it iterates one Gram matrix, which takes more products
- * in a row than any use of a single one. */
+/* An orthogonalisation chains Gram products, each of what the one before gave; or it iterates one Gram matrix, which
+ * takes more products in a row than any use of a single one. */
 enum { CHAINED = 2, ITERATED = 6 };
 
-static bool is_iteration(const lb_flow *flow, const lb_muon_slice *slice, const uint8_t *kept, const uint8_t *marks,
-                         history *h)
+static bool is_iteration(const lb_slice_flow *flow, const lb_muon_slice *slice, const uint8_t *kept,
+                         const uint8_t *marks, history *h)
 {
     uint8_t grams = 0, products = 0;
     for (uint32_t i = 0; i < flow->program->n_ops; i++) {
@@ -124,10 +125,11 @@ static uint32_t first_read(const lb_program *p, const uint32_t *ops, uint32_t n,
 
 /* What all slices of one program share. */
 typedef struct search {
-    const lb_flow *flow;
+    const lb_slice_flow *flow;
     uint8_t *optimizer; /* per op: an optimizer's */
-    uint8_t *
-        stop; /* per op: not of the optimizer's slice: it writes a gradient (clipping, unscaling), or a parameter beside the optimizer */
+    /* per op: not of the optimizer's slice: it writes a gradient (clipping, unscaling), or a parameter beside the
+     * optimizer */
+    uint8_t *stop;
     uint8_t *kept;  /* per storage: it outlives the step */
     uint8_t *marks; /* per op: of the slice that is looked at */
     history history;
@@ -169,7 +171,7 @@ static lb_status examine(search *s, lb_muon_slice *slice, bool *found, lb_err *e
     return LB_OK;
 }
 
-/* ---- all parameters ----------------------------------------------------------------------------------------------- */
+/* ---- all parameters ---------------------------------------------------------------------------------------------- */
 
 /* A parameter that some optimizer steps, and where its gradient lies. */
 typedef struct stepped {
@@ -210,7 +212,7 @@ static lb_status prepare(search *s, const stepped *rows, uint32_t n, lb_err *err
     uint8_t *gradients = calloc(s->flow->n_storages + 1, 1);
     const bool ok = history_new(&s->history, p->n_ops) && s->optimizer && s->stop && s->marks && s->kept && gradients;
     for (uint32_t k = 0; k < n && ok; k++) {
-        const uint32_t at = rows[k].gradient < 0 ? LB_NONE : lb_flow_storage(s->flow, rows[k].gradient);
+        const uint32_t at = rows[k].gradient < 0 ? LB_NONE : lb_slice_flow_storage(s->flow, rows[k].gradient);
         if (at != LB_NONE) gradients[at] = 1;
     }
     for (uint32_t v = 0; v < p->n_values && ok; v++)
@@ -249,7 +251,7 @@ static bool contains_muon(const char *text)
     return false;
 }
 
-lb_status lb_muon_find(const lb_program *p, const lb_flow *flow, lb_muon *muon, lb_err *err)
+lb_status lb_muon_find(const lb_program *p, const lb_slice_flow *flow, lb_muon *muon, lb_err *err)
 {
     search s = {.flow = flow};
     stepped *rows;

@@ -1,11 +1,11 @@
 /* Muon in a recorded step, torch's or hand-written: found by what it computes, taken out or widened.
  *
- * Between the gradient and a parameter's write the backward slice reaches {gradient, parameter, state, scalars}. It is Muon when it
- * chains Gram products: X Xᵀ (a product of a matrix with itself transposed, or of parts of it: tiles of what is summed over, blocks of
- * rows; through casts and copies), a polynomial of it times X, and that again; or when one Gram matrix is iterated by itself, which
- * takes six products in a row. Names of ops, coefficients and the number of iterations don't matter; a class name with "muon"
- * confirms. Products whose result is remembered in state (the statistics of Shampoo and SOAP) or that don't come from the gradient (a
- * penalty on weights) are none.
+ * Between the gradient and a parameter's write the backward slice reaches {gradient, parameter, state, scalars}. It is
+ * Muon when it chains Gram products: X Xᵀ (a product of a matrix with itself transposed, or of parts of it: tiles of
+ * what is summed over, blocks of rows; through casts and copies), a polynomial of it times X, and that again; or when
+ * one Gram matrix is iterated by itself, which takes six products in a row. Names of ops, coefficients and the number
+ * of iterations don't matter; a class name with "muon" confirms. Products whose result is remembered in state (the
+ * statistics of Shampoo and SOAP) or that don't come from the gradient (a penalty on weights) are none.
  *
  *      gradient ──▶ lerp(momentum) ──▶ cast ──▶ / norm ──▶ [X Xᵀ, polynomial] × n ──▶ cast ──▶ parameter
  *                                     └────────── internal: what LB_SWAP_MUON "f32" widens ──────────┘
@@ -13,7 +13,7 @@
 #ifndef LB_REPLAY_MUON_H
 #define LB_REPLAY_MUON_H
 
-#include "slice.h"
+#include "program/slice.h"
 
 typedef struct lb_muon_slice {
     uint32_t name;                   /* string: parameter name, or LB_NONE */
@@ -35,7 +35,7 @@ typedef struct lb_muon {
 } lb_muon;
 
 /* No Muon: n is 0, no failure. */
-lb_status lb_muon_find(const lb_program *program, const lb_flow *flow, lb_muon *muon, lb_err *err);
+lb_status lb_muon_find(const lb_program *program, const lb_slice_flow *flow, lb_muon *muon, lb_err *err);
 void lb_muon_release(lb_muon *muon);
 
 /* Per op: 1 of a chosen slice, 2 of another one, 3 of both; malloc'ed, NULL when out of memory. */
@@ -45,12 +45,12 @@ uint8_t *lb_muon_mark(const lb_program *program, const lb_muon *muon, const bool
 double lb_muon_sibling_rate(const lb_program *program, uint32_t *group);
 
 /* The passes; `chosen[i]` says whether slice i is changed. Slices that share ops (batched iterations) go together.
- * "f32": values that live only inside the slice and are narrower than f32 become f32, casts among them the identity; what
- * leaves the slice is rounded by the op that writes it. "adamw": the slice's ops go, AdamW with its own state (zeros at the
- * first step of the run) takes their place. */
-lb_status lb_pass_muon_wide(const lb_program *in, const lb_flow *flow, const lb_muon *muon, const bool *chosen,
+ * "f32": values that live only inside the slice and are narrower than f32 become f32, casts among them the identity;
+ * what leaves the slice is rounded by the op that writes it. "adamw": the slice's ops go, AdamW with its own state
+ * (zeros at the first step of the run) takes their place. */
+lb_status lb_pass_muon_wide(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
                             lb_program **out, uint32_t **origin, lb_err *err);
-lb_status lb_pass_muon_adamw(const lb_program *in, const lb_flow *flow, const lb_muon *muon, const bool *chosen,
+lb_status lb_pass_muon_adamw(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
                              lb_program **out, uint32_t **origin, lb_err *err);
 
 #endif

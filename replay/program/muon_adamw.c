@@ -1,7 +1,8 @@
-/* AdamW in the place of Muon: the chosen slices' ops go, one fused AdamW each comes, with state of its own. See muon.h. */
-#include "muon.h"
+/* AdamW in the place of Muon: the chosen slices' ops go, one fused AdamW each comes, with state of its own. See
+ * muon.h. */
+#include "program/muon.h"
 
-#include "rewrite.h"
+#include "program/rewrite.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -61,7 +62,8 @@ static lb_arg list_of(lb_rewrite *rw, uint32_t value)
     return list;
 }
 
-/* State that the recorded run never had: storage ids below -1, the same in every step. `which`: 0 m, 1 v, 2 step count. */
+/* State that the recorded run never had: storage ids below -1, the same in every step. `which`: 0 m, 1 v, 2 step
+ * count. */
 static uint32_t new_state(lb_rewrite *rw, const lb_muon_slice *slice, int which, uint32_t version)
 {
     const lb_value *param = &rw->in->values[slice->before];
@@ -138,7 +140,7 @@ static void write_adamw(lb_rewrite *rw, const lb_muon_slice *slice, uint32_t sib
 /* ---- the pass ---------------------------------------------------------------------------------------------------- */
 
 /* What the chosen slices compute for themselves alone; an op with another reader stays. */
-static void mark_removed(const lb_program *p, const lb_flow *flow, const lb_muon *muon, const bool *chosen,
+static void mark_removed(const lb_program *p, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
                          uint8_t *marks)
 {
     for (uint32_t i = p->n_ops; i-- > 0;) {
@@ -151,7 +153,7 @@ static void mark_removed(const lb_program *p, const lb_flow *flow, const lb_muon
     }
 }
 
-lb_status lb_pass_muon_adamw(const lb_program *in, const lb_flow *flow, const lb_muon *muon, const bool *chosen,
+lb_status lb_pass_muon_adamw(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
                              lb_program **out, uint32_t **origin, lb_err *err)
 {
     lb_rewrite rw = {0};

@@ -1,7 +1,8 @@
-/* Muon with its iteration in f32: what lives only inside the chosen slices, and is narrower, becomes f32. See muon.h. */
-#include "muon.h"
+/* Muon with its iteration in f32: what lives only inside the chosen slices, and is narrower, becomes f32. See
+ * muon.h. */
+#include "program/muon.h"
 
-#include "rewrite.h"
+#include "program/rewrite.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +12,9 @@ static bool narrow(lb_dtype dtype)
     return lb_dtype_is_float(dtype) && lb_dtype_bits(dtype) < 32;
 }
 
-/* Storages that chosen slices alone define, and that are no parameter's, gradient's or state's (those have a source). */
-static uint8_t *internal_storages(const lb_program *p, const lb_flow *flow, const uint8_t *marks, lb_err *err)
+/* Storages that chosen slices alone define, and that are no parameter's, gradient's or state's (those have a
+ * source). */
+static uint8_t *internal_storages(const lb_program *p, const lb_slice_flow *flow, const uint8_t *marks, lb_err *err)
 {
     uint8_t *inside = calloc(flow->n_storages + 1, 1), *outside = calloc(flow->n_storages + 1, 1);
     if (!inside || !outside) {
@@ -23,7 +25,7 @@ static uint8_t *internal_storages(const lb_program *p, const lb_flow *flow, cons
     }
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
-        if (!lb_op_defines(p, op)) continue;
+        if (!lb_slice_op_defines(p, op)) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
             uint32_t value = lb_op_outcome(p, op, r);
             if (value != LB_NONE) (marks[i] & 1 ? inside : outside)[flow->storage_of[value]] = 1;
@@ -54,7 +56,7 @@ static void write_wide_op(lb_rewrite *rw, uint32_t i)
     lb_rewrite_op(rw, &op, i);
 }
 
-lb_status lb_pass_muon_wide(const lb_program *in, const lb_flow *flow, const lb_muon *muon, const bool *chosen,
+lb_status lb_pass_muon_wide(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
                             lb_program **out, uint32_t **origin, lb_err *err)
 {
     lb_rewrite rw = {0};

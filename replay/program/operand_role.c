@@ -1,10 +1,10 @@
 /* Following operands back to where they were made: see operand_role.h. */
-#include "operand_role.h"
+#include "program/operand_role.h"
 
-#include "ops.h"
-#include "slice.h"
+#include "kernel/ops.h"
+#include "program/slice.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,12 +16,12 @@ typedef struct tensor {
 
 struct lb_roles {
     const lb_prepared *prepared;
-    lb_flow *flow;
+    lb_slice_flow *flow;
     lb_product_site *sites; /* ascending by op */
     uint32_t n_sites;
 };
 
-bool lb_is_product(const lb_op_row *row)
+bool lb_operand_is_product(const lb_op_row *row)
 {
     return row && row->factors.sum_b;
 }
@@ -55,7 +55,7 @@ static uint32_t root_of(const lb_roles *roles, uint32_t op, uint32_t *value)
     uint32_t root = LB_NONE;
     for (int hops = 0; hops < 64; hops++) {
         uint32_t def;
-        if (!lb_flow_defs_of(roles->flow, op, *value, &def, 1)) break;
+        if (!lb_slice_flow_defs_of(roles->flow, op, *value, &def, 1)) break;
         root = op = def;
         const uint32_t from = handed_on(p, &p->ops[def]);
         if (from == LB_NONE) break;
@@ -64,7 +64,7 @@ static uint32_t root_of(const lb_roles *roles, uint32_t op, uint32_t *value)
     return root;
 }
 
-static lb_role role_of_root(const lb_program *p, uint32_t root, uint32_t value)
+static lb_precision_role role_of_root(const lb_program *p, uint32_t root, uint32_t value)
 {
     if (p->values[value].flags & LB_VALUE_PARAMETER || p->values[value].source == LB_SOURCE_PARAMETER)
         return LB_ROLE_WEIGHT;
@@ -77,7 +77,7 @@ static lb_role role_of_root(const lb_program *p, uint32_t root, uint32_t value)
     return op->phase == LB_PHASE_BACKWARD && !(op->flags & LB_OP_RECOMPUTE) ? LB_ROLE_GRADIENT : LB_ROLE_INPUT;
 }
 
-lb_role lb_roles_of(const lb_roles *roles, uint32_t op, uint32_t value)
+lb_precision_role lb_roles_of(const lb_roles *roles, uint32_t op, uint32_t value)
 {
     const uint32_t root = root_of(roles, op, &value);
     return role_of_root(roles->prepared->program, root, value);
@@ -152,8 +152,8 @@ static int by_node(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* A product of backward inherits from the products that ran when its node had just been made: theirs is the number of the node
- * to come. */
+/* A product of backward inherits from the products that ran when its node had just been made: theirs is the number of
+ * the node to come. */
 static lb_status join_backward(lb_roles *roles, lb_err *err)
 {
     const lb_program *p = roles->prepared->program;
@@ -186,12 +186,12 @@ lb_status lb_roles_new(const lb_prepared *prepared, lb_roles **out, lb_err *err)
     uint32_t n = 0;
     *out = NULL;
     for (uint32_t i = 0; i < p->n_ops; i++)
-        n += prepared->ops[i].action == LB_ACT_COMPUTE && lb_is_product(prepared->ops[i].row);
+        n += prepared->ops[i].action == LB_ACT_COMPUTE && lb_operand_is_product(prepared->ops[i].row);
     if (roles) roles->sites = malloc((n + 1) * sizeof *roles->sites);
     lb_status status = roles && all.scopes && roles->sites ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) roles->prepared = prepared, status = lb_flow_new(p, &roles->flow, err);
+    if (status == LB_OK) roles->prepared = prepared, status = lb_slice_flow_new(p, &roles->flow, err);
     for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
-        if (prepared->ops[i].action == LB_ACT_COMPUTE && lb_is_product(prepared->ops[i].row))
+        if (prepared->ops[i].action == LB_ACT_COMPUTE && lb_operand_is_product(prepared->ops[i].row))
             status = add_site(roles, i, &all, err);
     }
     if (status == LB_OK) status = join_backward(roles, err);
@@ -207,7 +207,7 @@ lb_status lb_roles_new(const lb_prepared *prepared, lb_roles **out, lb_err *err)
 void lb_roles_free(lb_roles *roles)
 {
     if (!roles) return;
-    lb_flow_free(roles->flow);
+    lb_slice_flow_free(roles->flow);
     free(roles->sites);
     free(roles);
 }

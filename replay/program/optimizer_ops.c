@@ -1,10 +1,10 @@
 /* The ops that are an optimizer's: see optimizer_ops.h. */
-#include "optimizer_ops.h"
+#include "program/optimizer_ops.h"
 
 #include <stdlib.h>
 
 typedef struct search {
-    const lb_flow *flow;
+    const lb_slice_flow *flow;
     uint8_t *marks;     /* per op: an optimizer's */
     uint8_t *made;      /* per op: what it gives was made of a gradient */
     uint8_t *gradient;  /* per dense storage: of a parameter's gradient */
@@ -27,7 +27,7 @@ static bool is_of_gradient(const search *s, uint32_t value)
     uint32_t defs[8];
     if (p->values[value].flags & LB_VALUE_PARAMETER) return false;
     if (p->values[value].flags & LB_VALUE_GRADIENT || s->gradient[s->flow->storage_of[value]]) return true;
-    const uint32_t n = lb_flow_defs_of(s->flow, s->op, value, defs, 8);
+    const uint32_t n = lb_slice_flow_defs_of(s->flow, s->op, value, defs, 8);
     for (uint32_t i = 0; i < n && i < 8; i++)
         if (s->made[defs[i]] || p->ops[defs[i]].phase == LB_PHASE_BACKWARD) return true;
     return false;
@@ -56,7 +56,7 @@ static void mark_gradients(search *s)
     const lb_program *p = s->flow->program;
     for (uint32_t i = 0; i < p->n_group_params; i++) {
         const uint32_t storage =
-            p->group_params[i].gradient < 0 ? LB_NONE : lb_flow_storage(s->flow, p->group_params[i].gradient);
+            p->group_params[i].gradient < 0 ? LB_NONE : lb_slice_flow_storage(s->flow, p->group_params[i].gradient);
         if (storage != LB_NONE) s->gradient[storage] = 1;
     }
 }
@@ -77,7 +77,7 @@ static void follow_gradients(search *s)
     const lb_program *p = s->flow->program;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
-        if (!outside(op) || !lb_op_defines(p, op)) continue;
+        if (!outside(op) || !lb_slice_op_defines(p, op)) continue;
         s->op = i, s->enters = s->other = false;
         lb_op_each_input(p, op, read_input, s);
         s->made[i] = s->enters;
@@ -96,7 +96,7 @@ static bool joins_update_by_hand(const search *s, const lb_op *op)
     return false;
 }
 
-uint8_t *lb_optimizer_ops(const lb_flow *flow)
+uint8_t *lb_optimizer_ops(const lb_slice_flow *flow)
 {
     const lb_program *p = flow->program;
     search s = {.flow = flow,

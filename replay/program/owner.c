@@ -1,7 +1,7 @@
 /* Which parameters an op serves: see owner.h. Here owners are made, in rounds, and asked. */
-#include "owner_state.h"
+#include "program/owner_state.h"
 
-#include "foreach_elements.h"
+#include "program/foreach_elements.h"
 
 #include <stdlib.h>
 
@@ -29,7 +29,7 @@ static lb_status number_nodes(lb_owners *o, lb_err *err)
                : lb_fail(err, LB_ERR_NOMEM, "out of memory for the owners of %u ops", p->n_ops);
 }
 
-lb_status lb_owners_new(const lb_flow *flow, const lb_program *next, lb_owners **out, lb_err *err)
+lb_status lb_owners_new(const lb_slice_flow *flow, const lb_program *next, lb_owners **out, lb_err *err)
 {
     const lb_program *const programs[2] = {flow->program, next};
     lb_owners *o = calloc(1, sizeof *o);

@@ -1,10 +1,11 @@
 /* Whose an element of an op is, by where its result goes and what it is made of.
  *
- * Nodes are elements of ops. `from` is filled in order of execution (what a node is made of), `to` against it (where its result
- * goes); both are cut at storages that have one owner. Storages that come to be owned by these rules begin the next round. */
-#include "owner_state.h"
+ * Nodes are elements of ops. `from` is filled in order of execution (what a node is made of), `to` against it (where
+ * its result goes); both are cut at storages that have one owner. Storages that come to be owned by these rules begin
+ * the next round. */
+#include "program/owner_state.h"
 
-#include "foreach_elements.h"
+#include "program/foreach_elements.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,7 @@ static void take_from(const reader *r, uint32_t value)
 {
     lb_owners *o = r->o;
     uint32_t defs[16], *into = &o->from[r->node], n = 0;
-    if (!has_one_owner(o, value)) n = lb_flow_defs_of(o->flow, r->op, value, defs, 16);
+    if (!has_one_owner(o, value)) n = lb_slice_flow_defs_of(o->flow, r->op, value, defs, 16);
     bool inside = false;
     for (uint32_t d = 0; d < n && d < 16; d++) {
         uint32_t first, last;
@@ -65,7 +66,7 @@ static void give_to(const reader *r, uint32_t value)
     lb_owners *o = r->o;
     uint32_t defs[16];
     if (has_one_owner(o, value)) return;
-    const uint32_t n = lb_flow_defs_of(o->flow, r->op, value, defs, 16);
+    const uint32_t n = lb_slice_flow_defs_of(o->flow, r->op, value, defs, 16);
     for (uint32_t d = 0; d < n && d < 16; d++) {
         uint32_t first, last;
         nodes_that_wrote(o, defs[d], value, r->element, &first, &last);
@@ -77,7 +78,7 @@ static void give_to(const reader *r, uint32_t value)
 static void join_written(lb_owners *o, uint32_t i, bool single, uint32_t *sets)
 {
     const lb_op *op = &o->program->ops[i];
-    if (!lb_op_defines(o->program, op)) return;
+    if (!lb_slice_op_defines(o->program, op)) return;
     for (uint32_t r = 0; r < op->results + op->written; r++) {
         const bool result = r < op->results;
         const uint32_t v = result ? lb_op_results(o->program, op)[r] : lb_op_written(o->program, op)[r - op->results];
@@ -141,7 +142,7 @@ static void take_shown(const reader *r, uint32_t value)
 {
     lb_owners *o = r->o;
     uint32_t def, first, last;
-    if (!lb_flow_defs_of(o->flow, r->op, value, &def, 1)) return;
+    if (!lb_slice_flow_defs_of(o->flow, r->op, value, &def, 1)) return;
     nodes_that_wrote(o, def, value, 0, &first, &last);
     for (uint32_t k = first; k < last; k++) lb_owners_join(o, &o->owner[r->node], o->owner[k]);
 }

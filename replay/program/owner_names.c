@@ -1,7 +1,8 @@
-/* Who can own (names of parameters and buffers), which storages the recording says to be theirs, and what sets of them are called. */
-#include "owner_state.h"
+/* Who can own (names of parameters and buffers), which storages the recording says to be theirs, and what sets of them
+ * are called. */
+#include "program/owner_state.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +80,7 @@ lb_status lb_owners_list_names(lb_owners *o, const lb_program *const programs[2]
 
 static void anchor(lb_owners *o, int64_t storage, const char *name, bool *given)
 {
-    const uint32_t s = storage < 0 ? LB_NONE : lb_flow_storage(o->flow, storage), row = row_of_name(o, name);
+    const uint32_t s = storage < 0 ? LB_NONE : lb_slice_flow_storage(o->flow, storage), row = row_of_name(o, name);
     if (s == LB_NONE || row == LB_NONE) return;
     o->anchors[s] = lb_owner_set_join(&o->sets, o->anchors[s], lb_owner_set_of(&o->sets, row));
     if (given) given[s] = true;
@@ -99,7 +100,7 @@ lb_status lb_owners_anchor(lb_owners *o, const lb_program *const programs[2], lb
     for (int n = 0; n < 2 && programs[n]; n++)
         for (uint32_t v = 0; v < programs[n]->n_values; v++) {
             const char *name = owner_in_recording(programs[n], &programs[n]->values[v]);
-            const uint32_t s = name ? lb_flow_storage(o->flow, programs[n]->values[v].storage) : LB_NONE;
+            const uint32_t s = name ? lb_slice_flow_storage(o->flow, programs[n]->values[v].storage) : LB_NONE;
             if (s != LB_NONE && !given[s] && !o->anchors[s]) anchor(o, programs[n]->values[v].storage, name, NULL);
         }
     free(given);

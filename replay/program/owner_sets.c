@@ -1,8 +1,8 @@
 /* Sets kept once: see owner_sets.h. */
-#include "owner_sets.h"
+#include "program/owner_sets.h"
 
-#include <lastbit/array.h>
-#include <lastbit/hash.h>
+#include "base/array.h"
+#include "base/hash.h"
 #include <stdlib.h>
 #include <string.h>
 

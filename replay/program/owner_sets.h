@@ -2,8 +2,8 @@
 #ifndef LB_REPLAY_OWNER_SETS_H
 #define LB_REPLAY_OWNER_SETS_H
 
-#include <lastbit/hash.h>
-#include <lastbit/status.h>
+#include "base/hash.h"
+#include <lastbit/error.h>
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,10 +1,10 @@
-/* Owners while they are found: what owner.c, which makes them, shares with owner_names.c (who can own, and what sets are called) and
- * owner_flow.c (whose each element is). Nobody else includes it. */
+/* Owners while they are found: what owner.c, which makes them, shares with owner_names.c (who can own, and what sets
+ * are called) and owner_flow.c (whose each element is). Nobody else includes it. */
 #ifndef LB_REPLAY_OWNER_STATE_H
 #define LB_REPLAY_OWNER_STATE_H
 
-#include "owner.h"
-#include "owner_sets.h"
+#include "program/owner.h"
+#include "program/owner_sets.h"
 
 /* What a set of owners is called, and the module that holds them all. */
 typedef struct lb_owner_text {
@@ -13,7 +13,7 @@ typedef struct lb_owner_text {
 } lb_owner_text;
 
 struct lb_owners {
-    const lb_flow *flow;
+    const lb_slice_flow *flow;
     const lb_program *program;
     const char **names; /* of what can own; the sets' numbers */
     uint32_t n_names;

@@ -1,8 +1,8 @@
 /* From a swap as text to a pass: see passes.h. */
-#include "passes.h"
-#include "block.h"
-#include "muon.h"
-#include "selector.h"
+#include "program/passes.h"
+#include "program/block.h"
+#include "program/muon.h"
+#include "program/selector.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +21,8 @@ static lb_status unchanged(const lb_program *in, lb_passed *out, lb_err *err)
     return LB_OK;
 }
 
-static lb_status apply_skip(const lb_program *in, const lb_flow *flow, const lb_selector *selector, lb_passed *out,
-                            lb_err *err)
+static lb_status apply_skip(const lb_program *in, const lb_slice_flow *flow, const lb_selector *selector,
+                            lb_passed *out, lb_err *err)
 {
     lb_blocks blocks = {0};
     LB_TRY(lb_blocks_find(in, flow, &blocks, err));
@@ -31,7 +31,7 @@ static lb_status apply_skip(const lb_program *in, const lb_flow *flow, const lb_
     /* The outermost selected modules; parents stand before their children. */
     for (uint32_t s = 1; s < in->n_scopes && status == LB_OK; s++) {
         bool below = false;
-        for (uint32_t k = 0; k < n; k++) below |= lb_scope_within(in, s, scopes[k]);
+        for (uint32_t k = 0; k < n; k++) below |= lb_block_scope_within(in, s, scopes[k]);
         if (!below && lb_selector_scope(selector, in, s, blocks.letters)) scopes[n++] = s;
     }
     out->touched = n;
@@ -44,7 +44,7 @@ static lb_status apply_skip(const lb_program *in, const lb_flow *flow, const lb_
     return status;
 }
 
-static lb_status apply_muon(const lb_program *in, const lb_flow *flow, const lb_selector *selector,
+static lb_status apply_muon(const lb_program *in, const lb_slice_flow *flow, const lb_selector *selector,
                             const char *argument, lb_passed *out, lb_err *err)
 {
     lb_muon muon;
@@ -77,16 +77,16 @@ lb_status lb_pass_apply(const lb_program *in, const uint32_t *given, const lb_sw
     if (swap->kind == LB_SWAP_MUON && strcmp(swap->argument, "f32") && strcmp(swap->argument, "adamw"))
         return lb_fail(err, LB_ERR_INVALID, "Muon can be swapped for f32 or adamw, not \"%s\"", swap->argument);
     lb_selector *selector;
-    lb_flow *flow = NULL;
+    lb_slice_flow *flow = NULL;
     LB_TRY(lb_selector_new(swap->selector, &selector, err));
-    lb_status status = lb_flow_new(in, &flow, err);
+    lb_status status = lb_slice_flow_new(in, &flow, err);
     if (status == LB_OK && swap->kind == LB_SWAP_SKIP)
         status = apply_skip(in, flow, selector, out, err);
     else if (status == LB_OK && swap->kind == LB_SWAP_UPDATE)
         status = lb_pass_update(in, given, flow, selector, swap->argument, out, err);
     else if (status == LB_OK)
         status = apply_muon(in, flow, selector, swap->argument, out, err);
-    lb_flow_free(flow);
+    lb_slice_flow_free(flow);
     lb_selector_free(selector);
     return status;
 }

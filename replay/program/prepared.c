@@ -1,7 +1,7 @@
 /* Analysis of a program before it runs: see prepared.h. */
-#include "prepared.h"
+#include "program/prepared.h"
 
-#include <lastbit/hash.h>
+#include "base/hash.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -246,8 +246,8 @@ static void mark_written(lb_prepared *prepared)
     }
 }
 
-lb_status lb_prepare(const lb_program *program, const lb_program *recorded, const uint32_t *origin, lb_prepared **out,
-                     lb_err *err)
+lb_status lb_prepared_make(const lb_program *program, const lb_program *recorded, const uint32_t *origin,
+                           lb_prepared **out, lb_err *err)
 {
     *out = NULL;
     lb_prepared *prepared = calloc(1, sizeof *prepared);

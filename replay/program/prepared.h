@@ -5,7 +5,7 @@
 #ifndef LB_REPLAY_PREPARED_H
 #define LB_REPLAY_PREPARED_H
 
-#include "ops.h"
+#include "kernel/ops.h"
 
 typedef enum lb_action {
     LB_ACT_NOTHING,  /* a view, a host mark, an op that failed or leaves its result undefined */
@@ -29,8 +29,8 @@ typedef struct lb_prepared_op {
     uint32_t first_dying, dying; /* rows of prepared->dying: storages that no later op touches */
 } lb_prepared_op;
 
-/* A storage as this program uses it: extent in elements of `dtype`, or in bytes when seen under several dtypes. A complex number is two
- * elements: its storage is one of its parts, under which it may be seen, too. */
+/* A storage as this program uses it: extent in elements of `dtype`, or in bytes when seen under several dtypes. A
+ * complex number is two elements: its storage is one of its parts, under which it may be seen, too. */
 typedef struct lb_prepared_storage {
     int64_t id, first, last;
     lb_dtype dtype;
@@ -55,8 +55,8 @@ typedef struct lb_prepared {
 } lb_prepared;
 
 /* `recorded` and `origin` may be NULL when `program` is the recorded one. */
-lb_status lb_prepare(const lb_program *program, const lb_program *recorded, const uint32_t *origin,
-                     lb_prepared **prepared, lb_err *err);
+lb_status lb_prepared_make(const lb_program *program, const lb_program *recorded, const uint32_t *origin,
+                           lb_prepared **prepared, lb_err *err);
 void lb_prepared_free(lb_prepared *prepared);
 /* The op is a plain call: nothing is drawn, decided or taken from the recording. */
 bool lb_prepared_is_call(const lb_op *op, const lb_prepared_op *prepared);

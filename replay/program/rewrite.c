@@ -1,7 +1,7 @@
 /* Writing a program anew: see rewrite.h. */
-#include "rewrite.h"
+#include "program/rewrite.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /* Selectors and swap texts: see selector.h and lastbit/replay.h. */
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "selector.h"
+#include "program/selector.h"
 
 #include <lastbit/text.h>
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/replay.h>
 
 #include <ctype.h>

@@ -1,8 +1,9 @@
 /* Selectors: which ops a swap applies to. Terms joined by "&", all of which must hold:
  *
  *   PATTERN        PCRE2, searched anywhere in "layer/op": "mlp/aten::(add)?mm"
- *   layer=PATTERN  PCRE2, searched anywhere in the module path unless it is anchored: layer=mlp, layer=^model\.layers\.3(\.|$) for
- *                  that module and what is in it (without the end it is layers.31, too)
+ *   layer=PATTERN  PCRE2, searched anywhere in the module path unless it is anchored: layer=mlp,
+ *                  layer=^model\.layers\.3(\.|$) for that module and what is in it (without the end it is layers.31,
+ *                  too)
  *   op=PATTERN     the whole op name, with or without namespace and overload: op=mm, op=aten::add.Tensor
  *   class=PATTERN  the whole class name of the innermost module
  *   phase=LIST     forward, backward, optimizer, communication, other
@@ -28,9 +29,9 @@ void lb_selector_free(lb_selector *selector);
 bool lb_selector_wants_blocks(const lb_selector *selector);
 /* True when it has an index= term: it names single ops, not what a module has. */
 bool lb_selector_names_ops(const lb_selector *selector);
-/* Sets bit `mask` in marks[i] for every op i that is selected (program->n_ops bytes). `blocks`: class letter per scope, or
- * NULL (no block is selected). `origin`: per op its row in the recorded program, for index= terms, LB_NONE: selected by none;
- * NULL: the program is the recorded one. Returns the number of ops selected, or -1 when out of memory. */
+/* Sets bit `mask` in marks[i] for every op i that is selected (program->n_ops bytes). `blocks`: class letter per scope,
+ * or NULL (no block is selected). `origin`: per op its row in the recorded program, for index= terms, LB_NONE: selected
+ * by none; NULL: the program is the recorded one. Returns the number of ops selected, or -1 when out of memory. */
 int64_t lb_selector_mark(const lb_selector *selector, const lb_program *program, const char *blocks,
                          const uint32_t *origin, uint8_t *marks, uint8_t mask);
 /* The same question for a module as a whole: op= and phase= terms are taken as true, a plain pattern is searched in the

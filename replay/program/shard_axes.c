@@ -1,7 +1,7 @@
 /* Dimensions that ranks share out: see shard_axes.h. */
-#include "shard_axes.h"
+#include "program/shard_axes.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,8 +2,8 @@
  *
  *      whole    0 1 2 3 4 5 6 7         rank 0 has 0 1 6 7, rank 1 has 2 3 4 5
  *
- * The values that say so (lastbit/shard.h) are few: a batch, a parameter. What follows from them has the same dimension, maybe flattened with
- * those beside it, so that a dimension is known by its sizes on both sides. */
+ * The values that say so (lastbit/shard.h) are few: a batch, a parameter. What follows from them has the same
+ * dimension, maybe flattened with those beside it, so that a dimension is known by its sizes on both sides. */
 #ifndef LB_SHARD_AXES_H
 #define LB_SHARD_AXES_H
 
@@ -28,13 +28,14 @@ typedef struct lb_shard_axes {
     uint32_t n, parts;
 } lb_shard_axes;
 
-/* `part_of(context, value)`: of `parts`. Parts that lie one after the other are no axis. LB_ERR_NOMEM is the only failure. */
+/* `part_of(context, value)`: of `parts`. Parts that lie one after the other are no axis. LB_ERR_NOMEM is the only
+ * failure. */
 lb_status lb_shard_axes_find(const lb_program *program, uint32_t parts,
                              uint32_t (*part_of)(const void *context, uint32_t value), const void *context,
                              lb_shard_axes *axes, lb_err *err);
 void lb_shard_axes_release(lb_shard_axes *axes);
-/* The axis that a dimension of `whole` is, of which part k has sizes[k], and how many of its elements are one of that dimension
- * (`*inner`; as many as whole / (axis->whole * inner) times it repeats); NULL. */
+/* The axis that a dimension of `whole` is, of which part k has sizes[k], and how many of its elements are one of that
+ * dimension (`*inner`; as many as whole / (axis->whole * inner) times it repeats); NULL. */
 const lb_shard_axis *lb_shard_axes_match(const lb_shard_axes *axes, int64_t whole, const int64_t *sizes,
                                          int64_t *inner);
 

@@ -1,5 +1,5 @@
 /* Covering a tensor by parts: see shard_cover.h. */
-#include "shard_cover.h"
+#include "program/shard_cover.h"
 
 #include <stdlib.h>
 

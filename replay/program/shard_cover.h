@@ -4,8 +4,9 @@
 
 #include <lastbit/program.h>
 
-/* Of `n` values those that make a whole of this shape along one dimension, each with one range of it: sets order[0 …] to their places in
- * `values` and returns how many; 0 where they make none, or one of them says nothing. The first of equal parts counts. */
+/* Of `n` values those that make a whole of this shape along one dimension, each with one range of it: sets order[0 …]
+ * to their places in `values` and returns how many; 0 where they make none, or one of them says nothing. The first of
+ * equal parts counts. */
 uint32_t lb_shard_cover(const lb_program *program, const lb_layout *whole, const uint32_t *values, uint32_t n,
                         uint32_t *order);
 /* Are two values equal parts of one tensor: the same ranges of a whole of one shape, and terms of no sum? */

@@ -4,19 +4,20 @@
  *                x ──▶ [   f(x)   ] ──▶ y      else: f goes, y := 0
  *      backward  g ──▶ [ f'(g) ] ──▶ g + f'(g) f' goes, the add that joins it becomes lb::copy(g)
  *                gradients of its parameters := 0
- *      optimizer writes to its parameters and their state go; lists (`_foreach_`, `_fused_`) lose those elements; what other code
+ *      optimizer writes to its parameters and their state go; lists (`_foreach_`, `_fused_`) lose those elements; what
+ *      other code
  *                writes over them stays
  *
- * Removal, not multiplication by zero: 0 x NaN would keep a failure alive that the skip should cure. An op of the module is
- * live (kept), copied or dead. What a dead op left in a storage that it made and that a live op reads, becomes lb::zero; what
- * it wrote into another owner's storage (a statistics buffer, an amax history) is not written.
+ * Removal, not multiplication by zero: 0 x NaN would keep a failure alive that the skip should cure. An op of the
+ * module is live (kept), copied or dead. What a dead op left in a storage that it made and that a live op reads,
+ * becomes lb::zero; what it wrote into another owner's storage (a statistics buffer, an amax history) is not written.
  *
  * Kept although inside: sources, collectives (others wait for them) and gradient accumulation, which then adds zeros.
  */
-#include "block.h"
-#include "optimizer_ops.h"
-#include "passes.h"
-#include "rewrite.h"
+#include "program/block.h"
+#include "program/optimizer_ops.h"
+#include "program/passes.h"
+#include "program/rewrite.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,9 +26,9 @@ enum fate { LIVE = 0, DEAD = 1, COPY = 2 };
 
 typedef struct skip {
     const lb_program *p;
-    lb_flow *flow;
+    lb_slice_flow *flow;
     uint8_t *inside;    /* per scope */
-    uint8_t *path;      /* per op: as lb_residual_trace, over all calls */
+    uint8_t *path;      /* per op: as lb_block_residual_trace, over all calls */
     uint8_t *fate;      /* per op */
     uint8_t *carries;   /* per op with fate COPY: arg that is copied */
     uint8_t *frozen;    /* per dense storage: its optimizer updates stop */
@@ -55,7 +56,7 @@ static bool always_kept(const lb_program *p, const lb_op *op)
 /* Does `op` see contents in `value` that a live op computed? */
 static bool sees_live(const skip *s, uint32_t op, uint32_t value)
 {
-    uint32_t defs[64], n = lb_flow_defs_of(s->flow, op, value, defs, 64);
+    uint32_t defs[64], n = lb_slice_flow_defs_of(s->flow, op, value, defs, 64);
     for (uint32_t i = 0; i < n && i < 64; i++)
         if (s->fate[defs[i]] != DEAD) return true;
     return n == 0;
@@ -98,10 +99,10 @@ static lb_status trace_calls(skip *s, uint32_t scope, lb_err *err)
 {
     lb_module_call *calls;
     uint32_t n;
-    LB_TRY(lb_module_calls(s->p, scope, &calls, &n, err));
+    LB_TRY(lb_block_module_calls(s->p, scope, &calls, &n, err));
     uint8_t *path = malloc((size_t)s->p->n_ops + 1);
     for (uint32_t c = 0; path && c < n; c++) {
-        if (calls[c].last <= calls[c].first || !lb_residual_trace(s->flow, &calls[c], path)) continue;
+        if (calls[c].last <= calls[c].first || !lb_block_residual_trace(s->flow, &calls[c], path)) continue;
         for (uint32_t i = calls[c].first; i < calls[c].last; i++)
             if (path[i - calls[c].first]) {
                 s->path[i] = path[i - calls[c].first];
@@ -138,7 +139,7 @@ static void find_frozen(skip *s, const uint32_t *scopes, uint32_t n)
             name_inside(s, lb_program_text(p, p->values[i].name), scopes, n))
             s->frozen[s->flow->storage_of[i]] = 1;
     for (uint32_t i = 0; i < p->n_group_params; i++) {
-        uint32_t storage = lb_flow_storage(s->flow, p->group_params[i].storage);
+        uint32_t storage = lb_slice_flow_storage(s->flow, p->group_params[i].storage);
         if (storage != LB_NONE && name_inside(s, lb_program_text(p, p->group_params[i].name), scopes, n))
             s->frozen[storage] = 1;
     }
@@ -234,7 +235,7 @@ static bool storage_is_older(const skip *s, uint32_t i, uint32_t value)
     const lb_program *p = s->p;
     for (uint32_t k = i; k-- > 0;) {
         const lb_op *op = &p->ops[k];
-        if (s->fate[k] == DEAD || !lb_op_defines(p, op)) continue;
+        if (s->fate[k] == DEAD || !lb_slice_op_defines(p, op)) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
             uint32_t w = lb_op_outcome(p, op, r);
             if (w != LB_NONE && p->values[w].storage == p->values[value].storage) return true;
@@ -261,7 +262,7 @@ static void write_dead_op(skip *s, lb_rewrite *rw, uint32_t i)
 {
     const lb_program *p = s->p;
     const lb_op *op = &p->ops[i];
-    if (!lb_op_defines(p, op) || !read_by_living(s, i)) return;
+    if (!lb_slice_op_defines(p, op) || !read_by_living(s, i)) return;
     for (uint32_t r = 0; r < op->results + op->written; r++) {
         uint32_t value = lb_op_outcome(p, op, r);
         if (value == LB_NONE || storage_is_older(s, i, value)) continue;
@@ -290,7 +291,7 @@ lb_status lb_pass_skip(const lb_program *in, const uint32_t *scopes, uint32_t n_
 {
     skip s = {.p = in};
     lb_rewrite rw = {0};
-    lb_status status = lb_flow_new(in, &s.flow, err);
+    lb_status status = lb_slice_flow_new(in, &s.flow, err);
     if (status != LB_OK) return status;
     s.inside = calloc(in->n_scopes + 1, 1);
     s.path = calloc((size_t)in->n_ops + 1, 1);
@@ -301,7 +302,7 @@ lb_status lb_pass_skip(const lb_program *in, const uint32_t *scopes, uint32_t n_
     if (!s.inside || !s.path || !s.fate || !s.carries || !s.frozen || !s.optimizer)
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < n_scopes && status == LB_OK; k++) {
-        for (uint32_t i = 1; i < in->n_scopes; i++) s.inside[i] |= lb_scope_within(in, i, scopes[k]);
+        for (uint32_t i = 1; i < in->n_scopes; i++) s.inside[i] |= lb_block_scope_within(in, i, scopes[k]);
         status = trace_calls(&s, scopes[k], err);
     }
     if (status == LB_OK) status = lb_rewrite_init(&rw, in, err);
@@ -317,6 +318,6 @@ lb_status lb_pass_skip(const lb_program *in, const uint32_t *scopes, uint32_t n_
     free(s.carries);
     free(s.frozen);
     free(s.optimizer);
-    lb_flow_free(s.flow);
+    lb_slice_flow_free(s.flow);
     return status;
 }

@@ -3,14 +3,14 @@
  * are met in the order in which they ran. So these are dynamic slices of one execution (Korel and
  * Laski 1988; Agrawal and Horgan 1990), the descendants of Weiser's (1981), and no control
  * dependence is followed: what Python decided is in the recording, why it did is not. */
-#include "slice.h"
+#include "program/slice.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* One write to a storage: elements [first, last), dense when it leaves no hole. Elements of different dtypes are compared
- * in bytes. */
+/* One write to a storage: elements [first, last), dense when it leaves no hole. Elements of different dtypes are
+ * compared in bytes. */
 typedef struct write {
     uint32_t op;
     uint32_t previous; /* row of writes, LB_NONE: none before */
@@ -20,7 +20,7 @@ typedef struct write {
 
 typedef struct builder {
     const lb_program *program;
-    lb_flow *flow;
+    lb_slice_flow *flow;
     write *writes;
     uint32_t n_writes;
     uint32_t *latest; /* per storage: row of writes */
@@ -38,7 +38,7 @@ static void extent(const lb_value *value, int64_t *first, int64_t *last, bool *d
      * part leaves room for the multiplication by the size of an element. */
     if (lb_layout_dense_range(&value->layout, first, last, NULL) != LB_OK) *first = 0, *last = INT64_MAX / 64;
     /* As many elements as places means that no place is left out, except where elements overlap (an
-     * expanded view), which nobody writes to. */
+     * expanded view), which no op writes to. */
     *dense = n == *last - *first;
     /* Bytes, because one storage is read as bf16 and as raw bytes (a view of another dtype), whose
      * elements have other numbers. */
@@ -46,20 +46,20 @@ static void extent(const lb_value *value, int64_t *first, int64_t *last, bool *d
     *last = (int64_t)lb_dtype_bytes(value->dtype, (size_t)*last);
 }
 
-bool lb_op_defines(const lb_program *program, const lb_op *op)
+bool lb_slice_op_defines(const lb_program *program, const lb_op *op)
 {
     (void)program;
     /* A failed op has no results; a reader of them would follow a value that is none. */
     return !(op->flags & (LB_OP_VIEW | LB_OP_FAILED)) && (op->results || op->written);
 }
 
-uint32_t lb_flow_storage(const lb_flow *flow, int64_t id)
+uint32_t lb_slice_flow_storage(const lb_slice_flow *flow, int64_t id)
 {
     int64_t *found = bsearch(&id, flow->storages, flow->n_storages, sizeof id, lb_by_i64);
     return found ? (uint32_t)(found - flow->storages) : LB_NONE;
 }
 
-static bool number_storages(const lb_program *p, lb_flow *flow)
+static bool number_storages(const lb_program *p, lb_slice_flow *flow)
 {
     flow->storages = malloc(((size_t)p->n_values + 1) * sizeof *flow->storages);
     flow->storage_of = malloc(((size_t)p->n_values + 1) * sizeof *flow->storage_of);
@@ -71,7 +71,7 @@ static bool number_storages(const lb_program *p, lb_flow *flow)
     for (uint32_t i = 0; i < p->n_values; i++)
         if (!i || flow->storages[i] != flow->storages[flow->n_storages - 1])
             flow->storages[flow->n_storages++] = flow->storages[i];
-    for (uint32_t i = 0; i < p->n_values; i++) flow->storage_of[i] = lb_flow_storage(flow, p->values[i].storage);
+    for (uint32_t i = 0; i < p->n_values; i++) flow->storage_of[i] = lb_slice_flow_storage(flow, p->values[i].storage);
     return true;
 }
 
@@ -154,17 +154,17 @@ static void link_op(builder *b, uint32_t i)
     /* Reads before writes: an op in place depends on what was there, and not on itself. */
     lb_op_each_input(p, op, read_value, b);
     uint32_t n = b->n_defs - b->flow->first_def[i];
-    /* Ascending, because lb_flow_defs_of goes through them from the latest on and stops at the
+    /* Ascending, because lb_slice_flow_defs_of goes through them from the latest on and stops at the
      * first that covers. */
     if (n > 1) qsort(b->flow->defs + b->flow->first_def[i], n, sizeof *b->flow->defs, lb_by_u32);
-    if (!lb_op_defines(p, op)) return;
+    if (!lb_slice_op_defines(p, op)) return;
     for (uint32_t r = 0; r < op->results; r++) add_write(b, i, lb_op_results(p, op)[r]);
     for (uint32_t r = 0; r < op->written; r++) add_write(b, i, lb_op_written(p, op)[r]);
 }
 
 /* A counting sort by the op that defines: linear, and readers come out in execution order because
  * they are entered in it. */
-static bool reverse_edges(lb_flow *flow, uint32_t n_ops)
+static bool reverse_edges(lb_slice_flow *flow, uint32_t n_ops)
 {
     uint32_t n = flow->first_def[n_ops];
     uint32_t *next = calloc((size_t)n_ops + 1, sizeof *next);
@@ -186,10 +186,10 @@ static bool reverse_edges(lb_flow *flow, uint32_t n_ops)
 
 /* Time and room are linear in ops and edges but for storages with many partial writes; a flow is
  * made once per program and asked often, so that both directions of the edges are kept. */
-lb_status lb_flow_new(const lb_program *program, lb_flow **out, lb_err *err)
+lb_status lb_slice_flow_new(const lb_program *program, lb_slice_flow **out, lb_err *err)
 {
     *out = NULL;
-    lb_flow *flow = calloc(1, sizeof *flow);
+    lb_slice_flow *flow = calloc(1, sizeof *flow);
     builder b = {.program = program, .flow = flow};
     bool ok = flow != NULL;
     if (ok) {
@@ -217,11 +217,11 @@ lb_status lb_flow_new(const lb_program *program, lb_flow **out, lb_err *err)
         *out = flow;
         return LB_OK;
     }
-    lb_flow_free(flow);
+    lb_slice_flow_free(flow);
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for the data flow of %u ops", program->n_ops);
 }
 
-void lb_flow_free(lb_flow *flow)
+void lb_slice_flow_free(lb_slice_flow *flow)
 {
     if (!flow) return;
     free(flow->first_def);
@@ -253,7 +253,7 @@ static bool writes_window(const lb_program *p, const lb_op *op, int64_t storage,
     return hit;
 }
 
-uint32_t lb_flow_defs_of(const lb_flow *flow, uint32_t op, uint32_t value, uint32_t *defs, uint32_t max)
+uint32_t lb_slice_flow_defs_of(const lb_slice_flow *flow, uint32_t op, uint32_t value, uint32_t *defs, uint32_t max)
 {
     const lb_program *p = flow->program;
     int64_t first, last, storage = p->values[value].storage;
@@ -271,7 +271,7 @@ uint32_t lb_flow_defs_of(const lb_flow *flow, uint32_t op, uint32_t value, uint3
     return count;
 }
 
-void lb_slice_grow(const lb_flow *flow, bool backward, uint32_t phases, const uint8_t *stop, uint8_t *marks)
+void lb_slice_grow(const lb_slice_flow *flow, bool backward, uint32_t phases, const uint8_t *stop, uint8_t *marks)
 {
     const lb_program *p = flow->program;
     const uint32_t *first = backward ? flow->first_def : flow->first_use, *edges = backward ? flow->defs : flow->uses;

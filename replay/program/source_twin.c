@@ -1,5 +1,5 @@
 /* Sources that are each other's: see source_twin.h. */
-#include "source_twin.h"
+#include "program/source_twin.h"
 
 #include <string.h>
 

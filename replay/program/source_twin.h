@@ -1,5 +1,5 @@
-/* The source of one step that is a source of another: what a swap by "step:N" takes. Named ones are the same by name, nameless ones by their
- * place among those that look alike. */
+/* The source of one step that is a source of another: what a swap by "step:N" takes. Named ones are the same by name,
+ * nameless ones by their place among those that look alike. */
 #ifndef LB_REPLAY_SOURCE_TWIN_H
 #define LB_REPLAY_SOURCE_TWIN_H
 

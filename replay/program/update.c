@@ -1,20 +1,21 @@
-/* The pass that scales updates: what the optimizers of a step do to a parameter, or what single ops do to what they write, made
- * `factor` times as large.
+/* The pass that scales updates: what the optimizers of a step do to a parameter, or what single ops do to what they
+ * write, made `factor` times as large.
  *
  *      old := copy of the parameter, before the first op of the optimizer phase that writes it
  *      … the optimizer's ops as they are …
  *      parameter := old + factor (parameter - old), after the last           aten::lerp_ with weight 1 - factor, to old;
  *                                                                            aten::copy_ of old where the factor is 0
  *
- * Moments stay what they become: only what reaches the parameter is scaled. 0 leaves the parameter as it was. What an observer
- * sees of the parameter is the scaled value, under the last op; the ops in between are seen by none. A selector with index= names ops
- * by themselves: whatever each of them writes in place (a state that was multiplied, a buffer that was filled), in any phase.
+ * Moments stay what they become: only what reaches the parameter is scaled. 0 leaves the parameter as it was. What an
+ * observer sees of the parameter is the scaled value, under the last op; the ops in between are seen by none. A
+ * selector with index= names ops by themselves: whatever each of them writes in place (a state that was multiplied, a
+ * buffer that was filled), in any phase.
  */
-#include "block.h"
-#include "optimizer_ops.h"
-#include "passes.h"
-#include "rewrite.h"
-#include "selector.h"
+#include "program/block.h"
+#include "program/optimizer_ops.h"
+#include "program/passes.h"
+#include "program/rewrite.h"
+#include "program/selector.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,8 +29,9 @@ typedef struct written {
     uint32_t old;           /* the copy */
 } written;
 
-/* Marks what an optimizer does. One that is plain code runs outside the model, and older captures have its ops in the phase `other`. */
-static uint8_t *list_updates(const lb_flow *flow)
+/* Marks what an optimizer does. One that is plain code runs outside the model, and older captures have its ops in the
+ * phase `other`. */
+static uint8_t *list_updates(const lb_slice_flow *flow)
 {
     const lb_program *p = flow->program;
     uint8_t *marks = lb_optimizer_ops(flow);
@@ -176,7 +178,7 @@ static lb_status write_all(const lb_program *in, const uint8_t *updates, written
     return lb_rewrite_finish(&rw, &out->program, &out->origin, err);
 }
 
-lb_status lb_pass_update(const lb_program *in, const uint32_t *given, const struct lb_flow *flow,
+lb_status lb_pass_update(const lb_program *in, const uint32_t *given, const struct lb_slice_flow *flow,
                          const lb_selector *selector, const char *argument, lb_passed *out, lb_err *err)
 {
     char *end;

@@ -1,14 +1,14 @@
 /* Swaps -> what each op is asked: see choices.h. */
-#include "choices.h"
+#include "ranks/choices.h"
 
-#include "collective_sum.h"
-#include "matmul.h"
-#include "openblas.h"
-#include "recipe.h"
-#include "operand_role.h"
-#include "schedule.h"
-#include "selector.h"
-#include "substitute.h"
+#include "orders/collective_sum.h"
+#include "orders/matmul.h"
+#include "kernel/openblas.h"
+#include "precision/recipe.h"
+#include "program/operand_role.h"
+#include "orders/schedule.h"
+#include "program/selector.h"
+#include "machine/substitute.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,13 +75,15 @@ static lb_status parse_kernel(const parsed_swap *p, lb_err *err)
 
 static lb_status parse_order(parsed_swap *p, lb_err *err)
 {
-    lb_order order;
+    lb_collective_order order;
     p->is_schedule = lb_schedule_parse(p->swap.argument, &p->schedule, NULL) == LB_OK;
-    p->is_order = lb_order_parse(p->swap.argument, &order, NULL) == LB_OK;
+    p->is_order = lb_collective_order_parse(p->swap.argument, &order, NULL) == LB_OK;
     if (p->is_schedule || p->is_order) return LB_OK;
     lb_err schedules = LB_ERR_INIT, orders = LB_ERR_INIT;
     lb_schedule_parse(p->swap.argument, &p->schedule, &schedules);
-    lb_order_parse(p->swap.argument, &order, &orders);
+    lb_collective_order_parse(p->swap.argument, &order, &orders);
+    if (schedules.status != LB_ERR_INVALID) /* a file that cannot be read, or is no tree */
+        return lb_fail(err, schedules.status, "--order: %s", schedules.message);
     return lb_fail(err, LB_ERR_INVALID, "--order: %s; and %s", schedules.message, orders.message);
 }
 
@@ -99,7 +101,7 @@ static lb_status parse_contribution(parsed_swap *p, lb_err *err)
 
 static lb_status parse_accumulate(parsed_swap *p, lb_err *err)
 {
-    p->accumulate = lb_grid_parse(p->swap.argument);
+    p->accumulate = lb_dtype_grid_parse(p->swap.argument);
     if (p->accumulate) return LB_OK;
     return lb_fail(err, LB_ERR_INVALID,
                    "--accumulate %s=%s: sums can be rounded to f32, tf32, bf16, f16, e4m3fn, e5m2, …", p->swap.selector,
@@ -133,7 +135,7 @@ static lb_status parse_swap(parsed_swap *p, lb_err *err)
     case LB_SWAP_ROUTING: return parse_routing(p, err);
     case LB_SWAP_ACCUMULATE: return parse_accumulate(p, err);
     case LB_SWAP_ROUNDING:
-        if (lb_cast_parse(p->swap.argument, &p->cast)) return LB_OK;
+        if (lb_dtype_cast_parse(p->swap.argument, &p->cast)) return LB_OK;
         return lb_fail(err, LB_ERR_INVALID, "--rounding %s=%s: roundings are rne, rz, rna, stochastic:SEED",
                        p->swap.selector, p->swap.argument);
     default: return LB_OK;
@@ -215,7 +217,7 @@ bool lb_choices_round_operands(const lb_choices *choices, bool told)
 static bool concerns_precision(const lb_recipe *recipe, const lb_op_row *row)
 {
     if (!recipe->products_only) return true;
-    if (recipe->scaling) return lb_is_product(row);
+    if (recipe->scaling) return lb_operand_is_product(row);
     return row && row->flags & (LB_ROW_MATMUL | LB_ROW_CONVOLUTION);
 }
 

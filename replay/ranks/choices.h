@@ -1,12 +1,12 @@
 /* Choices: what the swaps of a plan ask of each op of a program.
  *
- * Swaps apply in the order given; of two that set the same thing the later wins. Ops that are asked the same share a row.
- * Skip, Muon, fusions: passes.h and fuse.h make another program of it before choices are made.
+ * Swaps apply in the order given; of two that set the same thing the later wins. Ops that are asked the same share a
+ * row. Skip, Muon, fusions: passes.h and fuse.h make another program of it before choices are made.
  */
 #ifndef LB_REPLAY_CHOICES_H
 #define LB_REPLAY_CHOICES_H
 
-#include "machine.h"
+#include "machine/machine.h"
 
 typedef struct lb_choices lb_choices; /* the swaps of one run, parsed; and the rows of choices made so far */
 

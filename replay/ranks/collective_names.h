@@ -1,4 +1,4 @@
-/* Which collectives an exchange can run, for whoever runs none: see collective_run.h. */
+/* Which collectives an exchange can run, for code that runs none: see collective_run.h. */
 #ifndef LB_REPLAY_COLLECTIVE_NAMES_H
 #define LB_REPLAY_COLLECTIVE_NAMES_H
 
@@ -16,9 +16,11 @@ typedef enum lb_exchange_kind {
     LB_EXCHANGE_NOTHING /* a barrier; also of names that are not known */
 } lb_exchange_kind;
 
-/* True when this collective can be run given all its members; false: recorded outputs stand in (send, recv, unknown). */
+/* True when this collective can be run given all its members; false: recorded outputs stand in (send, recv,
+ * unknown). */
 bool lb_collective_run_knows(const char *op_name);
-/* Does member `who` of the group receive anything? A gather and a reduction to one root leave something defined there alone. */
+/* Does member `who` of the group receive anything? A gather and a reduction to one root leave something defined there
+ * alone. */
 bool lb_collective_run_receives(const lb_program *program, const lb_op *op, uint32_t who);
 
 /* What it moves. */
@@ -28,8 +30,8 @@ const lb_arg *lb_collective_run_input(const lb_program *program, const lb_op *op
 /* The place of the root in the group; 0 where there is none. */
 uint32_t lb_collective_run_root(const lb_program *program, const lb_op *op);
 
-/* What a member of a collective brings and is given, told and not run. Its inputs end to end are its stream; what it is given, in the order of its
- * outputs, is made of ranges of such streams. */
+/* What a member of a collective brings and is given, told and not run. Its inputs end to end are its stream; what it is
+ * given, in the order of its outputs, is made of ranges of such streams. */
 typedef struct lb_collective_move {
     uint32_t member;  /* whose stream; LB_NONE: the reduction of all, element by element */
     int64_t first, n; /* elements of it */
@@ -40,8 +42,8 @@ typedef struct lb_collective_told {
     lb_collective_move *moves;
     uint32_t n_moves; /* 0: it is given nothing */
 } lb_collective_told;
-/* `ops`: those of the members' programs, in group order. LB_ERR_UNSUPPORTED: replay does not know it, it cuts along another dimension than the first,
- * or its sizes do not fit. */
+/* `ops`: those of the members' programs, in group order. LB_ERR_UNSUPPORTED: replay does not know it, it cuts along
+ * another dimension than the first, or its sizes do not fit. */
 lb_status lb_collective_run_tell(const lb_program *const *programs, const uint32_t *ops, uint32_t n,
                                  lb_collective_told *told, lb_err *err);
 void lb_collective_told_release(lb_collective_told *told, uint32_t n);

@@ -1,11 +1,11 @@
 /* Collectives over machines: see collective_run.h. */
-#include "collective_run.h"
+#include "ranks/collective_run.h"
 
-#include "rebase.h"
-#include "frame.h"
-#include "operands.h"
+#include "machine/rebase.h"
+#include "kernel/frame.h"
+#include "machine/operands.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,7 +68,8 @@ static const struct exchange_name {
     {"sgl_kernel::mscclpp_allreduce", LB_EXCHANGE_ALL_REDUCE, 1, -1, -1, false},
     {"sgl_kernel::shm_allreduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
     {"sgl_kernel::shm_allgather", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false, .dim = 1},
-    /* cpp/tensorrt_llm/thop of NVIDIA/TensorRT-LLM; an all-reduce that does more than that has more results, which do not fit */
+    /* cpp/tensorrt_llm/thop of NVIDIA/TensorRT-LLM; an all-reduce that does more than that has more results, which do
+     * not fit */
     {"trtllm::allreduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
     {"trtllm::allgather", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false},
     {"trtllm::reducescatter", LB_EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
@@ -157,9 +158,9 @@ typedef struct exchange {
     uint32_t n;
     lb_dtype dtype; /* of the streams */
     size_t size;
-    lb_reduction reduction;
+    lb_collective_reduction reduction;
     bool premultiplied;
-    lb_order order;
+    lb_collective_order order;
     uint32_t root;
     lb_inputs known;
     lb_err *err;
@@ -211,7 +212,8 @@ static lb_dtype stream_dtype(const exchange *x)
         if (x->members[r].inputs.n) {
             lb_dtype recorded = x->members[r].program->values[x->members[r].inputs.values[0]].dtype;
             const lb_choice *choice = x->members[r].choice;
-            if (lb_dtype_is_complex(recorded)) return lb_held_dtype(lb_choice_dtype(choice, recorded), recorded);
+            if (lb_dtype_is_complex(recorded))
+                return lb_memory_held_dtype(lb_operands_choice_dtype(choice, recorded), recorded);
             if (!choice->region || !lb_dtype_is_float(recorded)) return recorded;
             if (choice->widen_only && lb_dtype_precision(choice->region) <= lb_dtype_precision(recorded))
                 return recorded;
@@ -225,7 +227,7 @@ static lb_tensor cut_in_front(const exchange *x, const member *m, lb_tensor t)
 {
     const uint32_t at = (uint32_t)x->name->dim;
     if (!at || at >= m->op->args || lb_op_args(m->program, m->op)[at].tag != LB_ARG_INT) return t;
-    const int dim = lb_wrap_dim(lb_op_args(m->program, m->op)[at].u.i, t.layout.ndim);
+    const int dim = lb_frame_wrap_dim(lb_op_args(m->program, m->op)[at].u.i, t.layout.ndim);
     const lb_layout was = t.layout;
     for (int d = 0; dim > 0 && d <= dim; d++) {
         const int from = d ? d - 1 : dim;
@@ -244,7 +246,7 @@ static lb_status fill_stream(exchange *x, member *m)
         input = cut_in_front(x, m, input);
         dense = (lb_tensor){m->stream + (size_t)m->starts[i] * x->size, x->dtype,
                             lb_layout_contiguous(input.layout.ndim, input.layout.shape)};
-        lb_tensor_copy(&dense, &input, NULL);
+        lb_memory_tensor_copy(&dense, &input, NULL);
     }
     return LB_OK;
 }
@@ -311,8 +313,8 @@ static lb_status swap_contributions(exchange *x)
 
 /* ---- PreMulSum --------------------------------------------------------------------------------------------------- */
 
-/* NCCL's FuncPreMulSum (src/device/reduce_kernel.h): each rank multiplies what it brings, rounded to the payload's type, before the
- * first addition. */
+/* NCCL's FuncPreMulSum (src/device/reduce_kernel.h): each rank multiplies what it brings, rounded to the payload's
+ * type, before the first addition. */
 static lb_status multiply_own(exchange *x, member *m)
 {
     const lb_arg *args = lb_op_args(m->program, m->op);
@@ -345,12 +347,13 @@ static void rescale(const exchange *x, char *out, int64_t n, double factor)
         lb_from_f64(x->dtype, out + (size_t)i * x->size, factor * lb_to_f64(x->dtype, out + (size_t)i * x->size), NULL);
 }
 
-/* Elements [from, from + n) of every member, reduced; members excluded by a swap are left out. `home`: 1 + who alone receives them; 0. */
+/* Elements [from, from + n) of every member, reduced; members excluded by a swap are left out. `home`: 1 + who alone
+ * receives them; 0. */
 static lb_status reduce_range(exchange *x, int64_t from, int64_t n, uint32_t home, char *out)
 {
     const void **inputs = malloc((x->n + 1) * sizeof *inputs);
     if (!inputs) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
-    lb_order order = x->order;
+    lb_collective_order order = x->order;
     uint32_t k = 0;
     for (uint32_t r = 0; r < x->n; r++) {
         if (!excluded(&x->members[r])) inputs[k++] = x->members[r].stream + (size_t)from * x->size;
@@ -504,7 +507,7 @@ static lb_status spread(exchange *x, const member *m, const char *bytes, int64_t
         window = cut_in_front(x, m, window);
         lb_tensor dense = {(char *)bytes + (size_t)at * x->size, x->dtype,
                            lb_layout_contiguous(window.layout.ndim, window.layout.shape)};
-        lb_tensor_copy(&window, &dense, NULL);
+        lb_memory_tensor_copy(&window, &dense, NULL);
         at += n;
     }
     return LB_OK;
@@ -536,9 +539,10 @@ static lb_status deliver(exchange *x, uint32_t who, const char *reduced)
 
 /* ---- all of it -------------------------------------------------------------------------------------------------- */
 
-/* vLLM's and SGLang's custom_all_reduce.cuh, among GPUs that all reach each other: what is small each rank adds up whole, in rank order;
- * what is large in parts, each from its own rank on; in f32 both times, so that f32 is rounded at every addition. */
-static lb_order_kind order_by_size(const exchange *x)
+/* vLLM's and SGLang's custom_all_reduce.cuh, among GPUs that all reach each other: what is small each rank adds up
+ * whole, in rank order; what is large in parts, each from its own rank on; in f32 both times, so that f32 is rounded at
+ * every addition. */
+static lb_collective_order_kind order_by_size(const exchange *x)
 {
     const int64_t bytes = length(&x->members[0]) * (int64_t)x->size;
     const bool whole = x->n == 2 || (x->n <= 4 && bytes < 512 * 1024) || (x->n <= 8 && bytes < 256 * 1024);
@@ -551,18 +555,19 @@ static void read_attributes(exchange *x)
     const member *m = &x->members[0];
     const lb_prepared_op *prepared = &m->machine->prepared->ops[m->machine->next];
     x->reduction = LB_REDUCE_SUM;
-    x->order = (lb_order)LB_ORDER_INIT;
+    x->order = (lb_collective_order)LB_ORDER_INIT;
     if (x->name->shared_memory) x->order.kind = order_by_size(x);
     if (x->name->nccl) x->order.kind = LB_ORDER_RING;
     if (prepared->collective != LB_NONE) {
         const lb_collective *row = &m->program->collectives[prepared->collective];
         const char *reduce = lb_program_text(m->program, row->reduce);
         x->premultiplied = !strcmp(reduce, "premul_sum");
-        lb_reduction_parse(reduce, &x->reduction);
-        if (row->algorithm != LB_NONE) lb_order_parse(lb_program_text(m->program, row->algorithm), &x->order, NULL);
+        lb_collective_reduction_parse(reduce, &x->reduction);
+        if (row->algorithm != LB_NONE)
+            lb_collective_order_parse(lb_program_text(m->program, row->algorithm), &x->order, NULL);
     }
     for (uint32_t r = 0; r < x->n; r++)
-        if (x->members[r].choice->order) lb_order_parse(x->members[r].choice->order, &x->order, NULL);
+        if (x->members[r].choice->order) lb_collective_order_parse(x->members[r].choice->order, &x->order, NULL);
     const uint32_t root = root_of(x->name, m->program, m->op);
     if (root < x->n) x->root = root;
 }

@@ -1,5 +1,5 @@
 /* Keys of messages: see message_key.h. */
-#include "message_key.h"
+#include "ranks/message_key.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +23,8 @@ static bool add_digest(const lb_program *p, uint32_t value, lb_digest *sum)
     return true;
 }
 
-/* What was recorded of the tensors that are sent or received; no digest: not all of it is known. Ranks may see one message in different
- * shapes, so that contiguous tensors are named by their bytes alone. */
+/* What was recorded of the tensors that are sent or received; no digest: not all of it is known. Ranks may see one
+ * message in different shapes, so that contiguous tensors are named by their bytes alone. */
 static lb_digest contents_of(const lb_program *p, const lb_op *op, lb_message_end end)
 {
     const lb_arg *sent = &lb_op_args(p, op)[0];

@@ -1,7 +1,7 @@
 /* Messages between machines: see messages.h. */
-#include "messages.h"
+#include "ranks/messages.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,7 +130,7 @@ static lb_status append(contents *c, lb_machine *machine, uint32_t value, bool *
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a message");
     c->bytes = grown, c->dtype = t.dtype;
     const lb_tensor dense = {grown + (size_t)c->n * size, t.dtype, lb_layout_contiguous(t.layout.ndim, t.layout.shape)};
-    lb_tensor_copy(&dense, &t, NULL);
+    lb_memory_tensor_copy(&dense, &t, NULL);
     c->n += n;
     return LB_OK;
 }
@@ -201,7 +201,7 @@ static lb_status put_contents(const contents *c, lb_machine *machine, lb_err *er
         LB_TRY(lb_machine_output(machine, v, &window, err));
         const lb_tensor dense = {c->bytes + (size_t)at * size, c->dtype,
                                  lb_layout_contiguous(window.layout.ndim, window.layout.shape)};
-        lb_tensor_copy(&window, &dense, NULL);
+        lb_memory_tensor_copy(&window, &dense, NULL);
         at += lb_layout_numel(&window.layout);
     }
     return lb_machine_finish(machine, &c->known, err);

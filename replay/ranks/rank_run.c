@@ -1,11 +1,11 @@
 /* Ranks that run by themselves: see rank_run.h. */
-#include "rank_run.h"
+#include "ranks/rank_run.h"
 
-#include "choices.h"
-#include "fuse.h"
-#include "machine.h"
-#include "operand_rounding.h"
-#include "rendezvous.h"
+#include "ranks/choices.h"
+#include "fused/fuse.h"
+#include "machine/machine.h"
+#include "machine/operand_rounding.h"
+#include "ranks/rendezvous.h"
 
 #include <stdlib.h>
 
@@ -36,7 +36,7 @@ static lb_status fuse_program(lb_rank_run *r, fusion *f, lb_err *err)
         f->program = fused.program, f->origin = fused.origin, r->touched[i] = fused.touched;
     }
     if (!f->program) return LB_OK;
-    return lb_prepare(f->program, program, f->origin, &f->prepared, err);
+    return lb_prepared_make(f->program, program, f->origin, &f->prepared, err);
 }
 
 static void note_touched(lb_rank_run *r, const lb_choices *choices)

@@ -1,9 +1,10 @@
-/* Programs of several ranks run once, by themselves: what is recorded beside them is not asked for, and bytes come from the caller. At a
- * collective a program waits for the others, as ranks do. The one door by which whoever makes programs of its own runs them. */
+/* Programs of several ranks run once, by themselves: what is recorded beside them is not asked for, and bytes come from
+ * the caller. At a collective a program waits for the others, as ranks do. The one door by which whoever makes programs
+ * of its own runs them. */
 #ifndef LB_REPLAY_RANK_RUN_H
 #define LB_REPLAY_RANK_RUN_H
 
-#include "prepared.h"
+#include "program/prepared.h"
 
 #include <lastbit/replay.h>
 
@@ -16,13 +17,13 @@ typedef struct lb_rank_run {
     const lb_observer *observer;
     void *context; /* of `value` */
     lb_status (*value)(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor,
-                       lb_err *err);     /* bytes of a source, or of what
-                                                                                    a result is compared with; LB_ERR_NOT_CAPTURED: none */
+                       /* bytes of a source, or of what a result is compared with; LB_ERR_NOT_CAPTURED: none */
+                       lb_err *err);
     uint64_t touched[LB_RANK_RUN_SWAPS]; /* filled: ops that each swap concerns */
 } lb_rank_run;
 
-/* LB_ERR_UNSUPPORTED: a collective lacks some of its ranks; two fusions at a time, or one on several ranks. A fusion hands its own program
- * to the observer, of the same values. */
+/* LB_ERR_UNSUPPORTED: a collective lacks some of its ranks; two fusions at a time, or one on several ranks. A fusion
+ * hands its own program to the observer, of the same values. */
 lb_status lb_rank_run_all(lb_rank_run *run, lb_err *err);
 
 #endif

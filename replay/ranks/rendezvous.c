@@ -1,5 +1,5 @@
 /* Members of a collective among the ranks of a run: see rendezvous.h. */
-#include "rendezvous.h"
+#include "ranks/rendezvous.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -61,12 +61,12 @@ static json_t *flips_json(const lb_routing_report *r, uint32_t most)
     for (uint32_t i = 0; i < r->n_flips && i < most; i++) {
         const lb_routing_flip *f = &r->flips[i];
         const lb_routing_layer *l = &r->layers[f->layer];
-        json_array_append_new(rows,
-                              json_pack("{s:I, s:i, s:s, s:i, s:I, s:I, s:o, s:s, s:o, s:o, s:o}", "step",
-                                        (json_int_t)l->step, "rank", (int)l->rank, "layer", l->layer, "call",
-                                        (int)l->call, "token", (json_int_t)f->token, "lost", (json_int_t)f->lost, "won",
-                                        count(f->won), "kind", lb_flip_kind_name(f->kind), "margin", number(f->margin),
-                                        "upstream", number(f->upstream), "rounding", number(f->rounding)));
+        json_array_append_new(rows, json_pack("{s:I, s:i, s:s, s:i, s:I, s:I, s:o, s:s, s:o, s:o, s:o}", "step",
+                                              (json_int_t)l->step, "rank", (int)l->rank, "layer", l->layer, "call",
+                                              (int)l->call, "token", (json_int_t)f->token, "lost", (json_int_t)f->lost,
+                                              "won", count(f->won), "kind", lb_routing_flip_kind_name(f->kind),
+                                              "margin", number(f->margin), "upstream", number(f->upstream), "rounding",
+                                              number(f->rounding)));
     }
     return rows;
 }

@@ -1,13 +1,13 @@
 /* Running a window in every routing mode, and judging flips: see lastbit/routing.h. */
 #define _GNU_SOURCE /* strdup */
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/routing.h>
 
-#include "eager.h"
-#include "expert_flip.h"
-#include "output_distance.h"
-#include "value_memory.h"
-#include "router.h"
+#include "fused/eager.h"
+#include "composites/expert_flip.h"
+#include "session/output_distance.h"
+#include "kernel/value_memory.h"
+#include "composites/router.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ const char *lb_routing_mode_name(lb_routing_mode mode)
     return mode < LB_ROUTING_MODES ? names[mode] : "unknown";
 }
 
-const char *lb_flip_kind_name(lb_flip_kind kind)
+const char *lb_routing_flip_kind_name(lb_flip_kind kind)
 {
     return kind == LB_FLIP_NEAR_TIE ? "near tie" : kind == LB_FLIP_ROUTER ? "router difference" : "unjudged";
 }
@@ -44,7 +44,7 @@ typedef struct maker {
     lb_replay *replay;
     const lb_plan *plan;
     lb_routing_report *report;
-    lb_gaps gaps;
+    lb_output_distance gaps;
     decision *decisions;    /* as report->layers */
     lb_snapshots *watching; /* of the run under way */
     void *routed;           /* what was last forced */
@@ -56,14 +56,14 @@ static lb_status no_memory(maker *m)
     return lb_fail(m->err, LB_ERR_NOMEM, "out of memory for routing replay");
 }
 
-/* ---- what is looked at --------------------------------------------------------------------------------------------- */
+/* ---- what is looked at ------------------------------------------------------------------------------------------- */
 
 static uint32_t want(maker *m, const lb_program *program, uint32_t value, uint32_t before)
 {
-    return lb_gaps_want(&m->gaps, program, value, before);
+    return lb_output_distance_want(&m->gaps, program, value, before);
 }
 
-static lb_status add_decision(maker *m, const lb_program *p, lb_flow *flow, const lb_routing *row)
+static lb_status add_decision(maker *m, const lb_program *p, lb_slice_flow *flow, const lb_routing *row)
 {
     lb_routing_report *report = m->report;
     const uint32_t n = report->n_layers + 1;
@@ -103,7 +103,7 @@ static lb_status add_ending(maker *m, const lb_program *p)
     lb_routing_step_end *endings = lb_array_grow(report->endings, report->n_endings, sizeof *endings);
     if (!endings) return no_memory(m);
     report->endings = endings;
-    LB_TRY(lb_gaps_add_end(&m->gaps, p, m->err));
+    LB_TRY(lb_output_distance_add_end(&m->gaps, p, m->err));
     lb_routing_step_end *e = &endings[n - 1];
     *e = (lb_routing_step_end){.step = p->step, .rank = p->rank, .output = strdup(m->gaps.ends[n - 1].layer)};
     for (int i = 0; i < LB_ROUTING_MODES; i++) e->gaps[i] = (lb_routing_gap){NAN, NAN};
@@ -115,7 +115,7 @@ static lb_status add_ending(maker *m, const lb_program *p)
 static bool is_repeated(const lb_program *p, const lb_routing *row)
 {
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].scope == row->scope && p->ops[i].call == row->call && lb_op_defines(p, &p->ops[i]))
+        if (p->ops[i].scope == row->scope && p->ops[i].call == row->call && lb_slice_op_defines(p, &p->ops[i]))
             return (p->ops[i].flags & LB_OP_RECOMPUTE) != 0;
     return false;
 }
@@ -123,21 +123,21 @@ static bool is_repeated(const lb_program *p, const lb_routing *row)
 static lb_status add_program(void *context, const lb_program *p, lb_err *err)
 {
     maker *m = context;
-    lb_flow *flow = NULL;
+    lb_slice_flow *flow = NULL;
     (void)err; /* is m->err */
     LB_TRY(add_ending(m, p));
     if (!p->n_routings) return LB_OK;
-    LB_TRY(lb_flow_new(p, &flow, m->err));
+    LB_TRY(lb_slice_flow_new(p, &flow, m->err));
     lb_status status = LB_OK;
     for (uint32_t r = 0; r < p->n_routings && status == LB_OK; r++)
         if (!is_repeated(p, &p->routings[r])) status = add_decision(m, p, flow, &p->routings[r]);
-    lb_flow_free(flow);
+    lb_slice_flow_free(flow);
     return status;
 }
 
 static lb_status add_window(maker *m)
 {
-    LB_TRY(lb_window_each(m->capture, m->plan, add_program, m, m->err));
+    LB_TRY(lb_output_distance_each_window(m->capture, m->plan, add_program, m, m->err));
     if (m->gaps.reference.failed || m->gaps.current.failed) return no_memory(m);
     if (m->report->n_layers) return LB_OK;
     return lb_fail(m->err, LB_ERR_NOT_CAPTURED,
@@ -145,22 +145,22 @@ static lb_status add_window(maker *m)
                    "what counts as one");
 }
 
-/* ---- numbers --------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 static bool recorded(const maker *m, const lb_program *p, uint32_t value, uint32_t row, lb_tensor *tensor)
 {
-    return lb_gaps_recorded(&m->gaps, p, value, row, tensor);
+    return lb_output_distance_recorded(&m->gaps, p, value, row, tensor);
 }
 
 static void note_gaps(maker *m, lb_routing_mode mode)
 {
     for (uint32_t i = 0; i < m->report->n_endings; i++) {
         lb_routing_gap *gap = &m->report->endings[i].gaps[mode];
-        lb_gaps_measure(&m->gaps, i, &gap->output, &gap->loss);
+        lb_output_distance_measure(&m->gaps, i, &gap->output, &gap->loss);
     }
 }
 
-/* ---- one decision ---------------------------------------------------------------------------------------------------- */
+/* ---- one decision ------------------------------------------------------------------------------------------------ */
 
 /* Both sides of a decision, row-major. NULL: not to be had. */
 typedef struct choices {
@@ -231,8 +231,8 @@ static bool choose_now(maker *m, const decision *d, choices *c)
     return done;
 }
 
-/* Input `i` of the router's scores: its own as recorded, else what the replay gave it, or what the other recording has there; the latter
- * in the dtype that was recorded here, which then is in `*owned`. */
+/* Input `i` of the router's scores: its own as recorded, else what the replay gave it, or what the other recording has
+ * there; the latter in the dtype that was recorded here, which then is in `*owned`. */
 static bool load_input(maker *m, const decision *d, uint32_t i, lb_tensor *tensor, void **owned)
 {
     const uint32_t value = d->router.path.list[i];
@@ -244,7 +244,7 @@ static bool load_input(maker *m, const decision *d, uint32_t i, lb_tensor *tenso
     if (!others(m, d->program, value, &given)) return false;
     *tensor = room_for(d->program, value);
     *owned = tensor->data;
-    if (tensor->data) lb_tensor_copy(tensor, &given, NULL);
+    if (tensor->data) lb_memory_tensor_copy(tensor, &given, NULL);
     return tensor->data;
 }
 
@@ -363,7 +363,7 @@ static void count_recomputed(maker *m, uint32_t at)
     release_choices(&c);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------------------------------ */
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 /* As lb_observer.routed: what the other recording chose, as this one holds it. */
 static bool route(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
@@ -378,7 +378,7 @@ static bool route(void *context, int32_t rank, int64_t step, uint32_t value, lb_
     const lb_tensor room = room_for(p, value);
     m->routed = room.data;
     if (!m->routed) return false;
-    lb_tensor_copy(&room, &given, NULL);
+    lb_memory_tensor_copy(&room, &given, NULL);
     *tensor = room;
     return true;
 }
@@ -468,7 +468,7 @@ lb_status lb_routing_report_against(lb_capture *capture, lb_replay *replay, cons
     if (status == LB_OK && report->n_flips) qsort(report->flips, report->n_flips, sizeof *report->flips, by_weight);
     for (uint32_t i = 0; i < report->n_layers; i++)
         lb_router_release(&m.decisions[i].router), free(m.decisions[i].inputs);
-    lb_gaps_release(&m.gaps);
+    lb_output_distance_release(&m.gaps);
     free(m.decisions), free(m.routed);
     return status;
 }

@@ -21,7 +21,8 @@ static void print_percent(FILE *out, double part)
         fprintf(out, "%8.1f%%", 100 * part);
 }
 
-/* The runs as the table calls them; NULL: not in it. Against another recording a run without swaps is the one that recomputes. */
+/* The runs as the table calls them; NULL: not in it. Against another recording a run without swaps is the one that
+ * recomputes. */
 static const char *row_of(const lb_routing_report *r, lb_routing_mode mode)
 {
     static const char *const against[LB_ROUTING_MODES] = {NULL, "its own choices", "the second side's ids",
@@ -90,7 +91,7 @@ static void print_flips(FILE *out, const lb_routing_report *r, uint32_t most)
     for (uint32_t i = 0; i < r->n_flips && i < most; i++) {
         const lb_routing_flip *f = &r->flips[i];
         const lb_routing_layer *l = &r->layers[f->layer];
-        fprintf(out, "%-18s %-32s %5lld %4d %7lld %6lld %6lld ", lb_flip_kind_name(f->kind), l->layer,
+        fprintf(out, "%-18s %-32s %5lld %4d %7lld %6lld %6lld ", lb_routing_flip_kind_name(f->kind), l->layer,
                 (long long)l->step, (int)l->rank, (long long)f->token, (long long)f->lost, (long long)f->won);
         print_number(out, f->margin, 10), print_number(out, f->upstream, 11), print_number(out, f->rounding, 11);
         fprintf(out, "\n");

@@ -1,18 +1,18 @@
-/* Attention by heads; see attention.h. fma chains for the products, exponentials of score - row maximum, one division at the
- * end. For 16-bit inputs the exponentials are rounded to that dtype before they meet v, and so are the gradients of the scores,
- * as in torch's fused kernels. */
-#include "attention.h"
+/* Attention by heads; see attention.h. fma chains for the products, exponentials of score - row maximum, one division
+ * at the end. For 16-bit inputs the exponentials are rounded to that dtype before they meet v, and so are the gradients
+ * of the scores, as in torch's fused kernels. */
+#include "sequence/attention.h"
 
-#include "attention_call.h"
-#include "elementary.h"
-#include "product.h"
-#include "schedule.h"
+#include "sequence/attention_call.h"
+#include "functions/elementary.h"
+#include "kernel/product.h"
+#include "orders/schedule.h"
 
 #include <math.h>
 #include <omp.h>
 #include <string.h>
 
-/* ---- what a query sees -------------------------------------------------------------------------------------------------- */
+/* ---- what a query sees ------------------------------------------------------------------------------------------- */
 
 static int64_t first_key(const lb_attention_head *h, int64_t i)
 {
@@ -31,8 +31,8 @@ static int64_t end_key(const lb_attention_head *h, int64_t i)
     return end < first ? first : end;
 }
 
-/* Fused kernels take queries by blocks and leave out blocks of keys that a causal block sees nothing of. What is left out counts
- * only where values are not finite: 0 times them is NaN. Sizes as in torch's for the CPU. */
+/* Fused kernels take queries by blocks and leave out blocks of keys that a causal block sees nothing of. What is left
+ * out counts only where values are not finite: 0 times them is NaN. Sizes as in torch's for the CPU. */
 enum { KEY_BLOCK = 512 };
 static int64_t query_block(const lb_attention_head *h)
 {
@@ -54,8 +54,8 @@ static lb_attention_head block_from(const lb_attention_head *h, int64_t first)
     return block;
 }
 
-/* What one head reads, and where it writes and computes: `scores`, `p` and `ds` have room for queries * keys, `terms` for the keys in f64, `part`
- * for the larger of dk and dv. */
+/* What one head reads, and where it writes and computes: `scores`, `p` and `ds` have room for queries * keys, `terms`
+ * for the keys in f64, `part` for the larger of dk and dv. */
 typedef struct head_inputs {
     const void *q, *k, *v, *mask;
 } head_inputs;
@@ -68,15 +68,15 @@ typedef struct gradients {
     void *p, *ds, *part, *dq, *dk, *dv;
 } gradients;
 
-#define REAL_TEMPLATE "attention_real.h"
-#include "real_template.h"
+#define REAL_TEMPLATE "sequence/attention_real.h"
+#include "functions/real_template.h"
 
-/* ---- threads over heads ------------------------------------------------------------------------------------------------ */
+/* ---- threads over heads ------------------------------------------------------------------------------------------ */
 
 enum { MOST_SCORE_BYTES = 16 << 20, LEAST_SCORES = 1024 };
 
-/* How many threads take heads, of which `groups` may run at one time. Scores too large to be held once per thread are left to the
- * threads of each product; few are no work for two. */
+/* How many threads take heads, of which `groups` may run at one time. Scores too large to be held once per thread are
+ * left to the threads of each product; few are no work for two. */
 static int64_t workers_of(const lb_attention_call *a, int64_t square, int64_t groups)
 {
     const bool alone = omp_in_parallel() || square * a->element > MOST_SCORE_BYTES || groups * square < LEAST_SCORES;
@@ -84,14 +84,14 @@ static int64_t workers_of(const lb_attention_call *a, int64_t square, int64_t gr
     return threads < groups ? threads : groups < 1 ? 1 : groups;
 }
 
-/* ---- forward ---------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* For 16-bit inputs torch 2.13 (CPU) takes an exponential with a relative error of 5.4e-5 (measured: exp(0) is 0.9999466), which
- * the rounding of p hides, but not the log-sum-exp: 5.4e-5 / (8 * 2^-24), rounded up. */
+/* For 16-bit inputs torch 2.13 (CPU) takes an exponential with a relative error of 5.4e-5 (measured: exp(0) is
+ * 0.9999466), which the rounding of p hides, but not the log-sum-exp: 5.4e-5 / (8 * 2^-24), rounded up. */
 #define FAST_EXP 128
 
-/* How far off a score may be whose terms add up to t: an exponential of it is off by the factor exp of that, which matters when t is
- * beyond 1e5. */
+/* How far off a score may be whose terms add up to t: an exponential of it is off by the factor exp of that, which
+ * matters when t is beyond 1e5. */
 static double exponent_error(const lb_attention_call *a, double t)
 {
     const lb_op_row *row = a->frame.call->row;
@@ -117,7 +117,8 @@ static double score_terms(const lb_attention_head *h, const double *q, const dou
     return t;
 }
 
-/* Of exp(inf - inf) torch's CPU kernels make 0, inf or NaN, as the processor's vectors have it: of a row that sees +inf nothing is said. */
+/* Of exp(inf - inf) torch's CPU kernels make 0, inf or NaN, as the processor's vectors have it: of a row that sees +inf
+ * nothing is said. */
 static void leave_row_open(const lb_attention_head *h, double *y, double *lse)
 {
     for (int64_t d = 0; d < h->values; d++) y[d] = 0x1p128;
@@ -130,7 +131,7 @@ static void twin_head(const lb_attention_call *a, const head_inputs *in, const h
     const lb_attention_head *h = &a->h;
     const double *q = in->q, *k = in->k, *v = in->v, *mask = in->mask;
     double *scores = out->scores, *t = out->terms, *sum = out->sum, *y = out->y, *lse = out->lse;
-    double rounding = a->form->wide ? 1 : lb_twin_scale(a->frame.call, a->form->query - 1u), least = underflow(a);
+    double rounding = a->form->wide ? 1 : lb_frame_twin_scale(a->frame.call, a->form->query - 1u), least = underflow(a);
     if (!head_scores_f64(h, q, k, mask, scores)) return;
     for (int64_t i = 0; i < h->queries; i++) {
         double *row = scores + i * h->keys, top = -INFINITY, most = 0, total = 0, weighted = 0;
@@ -252,10 +253,10 @@ lb_status lb_attention_forward(lb_call *call, const lb_attention_form *form, boo
     return lb_frame_end(f);
 }
 
-/* ---- backward --------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* With t as in twin_head, |score - lse| for |score - max|, `most` that of the largest, from which lse comes: |ds| is p (sum |dy v| +
- * sum |dy y|) (r + t) where r is the growth by 16-bit roundings, and dv's weights are p (r + t). */
+/* With t as in twin_head, |score - lse| for |score - max|, `most` that of the largest, from which lse comes: |ds| is p
+ * (sum |dy v| + sum |dy y|) (r + t) where r is the growth by 16-bit roundings, and dv's weights are p (r + t). */
 #define VACUOUS 1e150
 static void twin_head_backward(const lb_attention_call *a, const gradients *g, const head_inputs *in)
 {
@@ -263,7 +264,8 @@ static void twin_head_backward(const lb_attention_call *a, const gradients *g, c
     const double *q = in->q, *k = in->k, *v = in->v, *mask = in->mask;
     const double *dy = g->dy, *y = g->y, *lse = g->lse;
     double *p = g->p, *ds = g->ds, *dq = g->dq, *dk = g->dk, *dv = g->dv;
-    double rounding = lb_twin_scale(a->frame.call, a->form->query - 1u), scale = fabs(h->scale), least = underflow(a);
+    double rounding = lb_frame_twin_scale(a->frame.call, a->form->query - 1u), scale = fabs(h->scale),
+           least = underflow(a);
     if (!head_scores_f64(h, q, k, mask, p)) return;
     memset(dq, 0, (size_t)(h->queries * h->size) * sizeof *dq);
     /* The gradients hold 16 bits too while blocks and heads are added to them. */
@@ -371,7 +373,7 @@ lb_status lb_attention_backward(lb_call *call, const lb_attention_form *form, bo
     int64_t heads = a.batch * a.heads, kv_heads = a.batch * a.kv_heads, square = a.tokens * a.kv_tokens;
     int64_t width = a.h.size > a.h.values ? a.h.size : a.h.values,
             rows = lb_attention_lse_rows(&a, lb_tensor_numel(lse_tensor));
-    const lb_tensor *of_out = lb_call_tensor(call, 0), *out = lb_attention_tensor(call, form->out);
+    const lb_tensor *of_out = lb_frame_arg_tensor(call, 0), *out = lb_attention_tensor(call, form->out);
     if (rows < lb_attention_longest(&a) ||
         (a.ragged && form->ragged_lse_by_head && lb_tensor_numel(lse_tensor) != heads * rows))
         lb_frame_fail(f, LB_ERR_INVALID, "log-sum-exps of another shape");

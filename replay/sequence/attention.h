@@ -1,7 +1,7 @@
 /* Scaled dot-product attention, forward and backward: one computation for all the names that torch has for it.
  *
- * softmax(scale q k' + mask) v by heads. The names differ in the order of their arguments, in how the tensors lie and in what
- * else they return, which a form says:
+ * softmax(scale q k' + mask) v by heads. The names differ in the order of their arguments, in how the tensors lie and
+ * in what else they return, which a form says:
  *
  *      heads first   (batch…, heads, tokens, size)          tokens first  (batch, tokens, heads, size)
  *      ragged        (all tokens, heads, size), with the borders of the sequences in two int tensors
@@ -10,7 +10,7 @@
 #ifndef LB_REPLAY_ATTENTION_H
 #define LB_REPLAY_ATTENTION_H
 
-#include "ops.h"
+#include "kernel/ops.h"
 
 /* Where the causal mask is anchored when there are fewer queries than keys. */
 typedef enum lb_corner { LB_TOP_LEFT, LB_BOTTOM_RIGHT } lb_corner;

@@ -1,15 +1,15 @@
 /* Reading calls of attention: see attention_call.h. */
-#include "attention_call.h"
+#include "sequence/attention_call.h"
 
 #include <math.h>
 
 const lb_tensor *lb_attention_tensor(const lb_call *call, uint8_t position)
 {
-    return position ? lb_call_tensor(call, position - 1u) : NULL;
+    return position ? lb_frame_arg_tensor(call, position - 1u) : NULL;
 }
 static int64_t int_at(const lb_call *call, uint8_t position, int64_t otherwise)
 {
-    return position ? lb_call_int(call, position - 1u, otherwise) : otherwise;
+    return position ? lb_frame_arg_int(call, position - 1u, otherwise) : otherwise;
 }
 
 lb_tensor lb_attention_heads_first(const lb_attention_call *a, const lb_tensor *tensor)
@@ -106,12 +106,12 @@ bool lb_attention_begin(lb_attention_call *a, lb_call *call, const lb_attention_
     a->ragged = lb_attention_tensor(call, form->borders) &&
                 lb_tensor_numel(lb_attention_tensor(call, form->borders)) > 1 &&
                 (q->layout.ndim == 3 || form->tokens_first);
-    if (form->dropout && lb_call_float(call, form->dropout - 1u, 0) != 0)
+    if (form->dropout && lb_frame_arg_float(call, form->dropout - 1u, 0) != 0)
         lb_frame_fail(f, LB_ERR_UNSUPPORTED, "dropout inside attention");
-    if (form->cap && lb_call_float(call, form->cap - 1u, 0) != 0)
+    if (form->cap && lb_frame_arg_float(call, form->cap - 1u, 0) != 0)
         lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scores that are capped");
     for (int i = 0; i < 4; i++)
-        if (form->refused[i] && lb_call_given(call, form->refused[i] - 1u))
+        if (form->refused[i] && lb_frame_arg_given(call, form->refused[i] - 1u))
             lb_frame_fail(f, LB_ERR_UNSUPPORTED, "slopes, block tables and key lengths are not computed");
     if (q->layout.ndim < (form->tokens_first ? 3 : 2) || k->layout.ndim != q->layout.ndim ||
         v->layout.ndim != q->layout.ndim)
@@ -137,7 +137,7 @@ bool lb_attention_begin(lb_attention_call *a, lb_call *call, const lb_attention_
                                             : form->lse_plus_inf ? INFINITY
                                                                  : -INFINITY};
     a->h.scale = 1 / sqrt((double)a->h.size);
-    if (form->scale) a->h.scale = lb_call_float(call, form->scale - 1u, a->h.scale);
+    if (form->scale) a->h.scale = lb_frame_arg_float(call, form->scale - 1u, a->h.scale);
     if (!f->wide) a->h.scale = (float)a->h.scale;
     bool narrow = lb_dtype_bits(q->dtype) == 16 && lb_dtype_bits(call->results[0].dtype) == 16 && !form->wide;
     a->h.rounds = narrow && !f->wide ? q->dtype : LB_NO_DTYPE;
@@ -189,7 +189,7 @@ const void *lb_attention_mask_of(const lb_attention_call *a, int64_t i)
     return a->mask ? a->mask + i * a->h.queries * a->h.keys * a->element : NULL;
 }
 
-/* ---- log-sum-exps ----------------------------------------------------------------------------------------------------- */
+/* ---- log-sum-exps ------------------------------------------------------------------------------------------------ */
 
 int64_t lb_attention_lse_rows(const lb_attention_call *a, int64_t numel)
 {

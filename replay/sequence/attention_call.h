@@ -1,10 +1,11 @@
-/* A call of attention as it was read: where heads, sequences and log-sum-exps lie, whatever the op's name. attention.c computes them. */
+/* A call of attention as it was read: where heads, sequences and log-sum-exps lie, whatever the op's name. attention.c
+ * computes them. */
 #ifndef LB_REPLAY_ATTENTION_CALL_H
 #define LB_REPLAY_ATTENTION_CALL_H
 
-#include "attention.h"
-#include "frame.h"
-#include "product.h"
+#include "sequence/attention.h"
+#include "kernel/frame.h"
+#include "kernel/product.h"
 
 typedef struct lb_attention_head {
     lb_dtype type;

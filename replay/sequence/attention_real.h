@@ -1,4 +1,5 @@
-/* One head of attention over one real type. Included by attention.c with REAL float and double. h describes the head. */
+/* One head of attention over one real type. Included by attention.c with REAL float and double. h describes the
+ * head. */
 
 /* What lies outside the window of query i. */
 static void NAME(fill_unseen)(const lb_attention_head *h, int64_t i, REAL *row, REAL value)
@@ -41,9 +42,9 @@ static bool NAME(sees_nothing)(const lb_attention_head *h, const REAL *row)
     return true;
 }
 
-/* A score of +inf makes exp(inf - inf) of itself. torch's CPU kernels take it for 0 (16-bit inputs) or inf (f32) in full vectors, so
- * that the row has the log-sum-exp +inf and not NaN, unless more keys follow its block. Without vectors it is NaN: the bound leaves both
- * open. */
+/* A score of +inf makes exp(inf - inf) of itself. torch's CPU kernels take it for 0 (16-bit inputs) or inf (f32) in
+ * full vectors, so that the row has the log-sum-exp +inf and not NaN, unless more keys follow its block. Without
+ * vectors it is NaN: the bound leaves both open. */
 static bool NAME(overflows)(const lb_attention_head *h, REAL *row, REAL *sum, REAL *lse)
 {
     const int64_t last = (h->keys - 1) / KEY_BLOCK * KEY_BLOCK;
@@ -85,7 +86,7 @@ static void NAME(head_exponentials)(const lb_attention_head *h, REAL *scores, RE
             for (int64_t j = 0; j < h->keys; j++) row[j] = (REAL)NAN;
         else
             NAME(seen_exponentials)(h, i, row, top);
-        sum[i] = NAME(lb_sum)(h->method.schedule, row, h->keys, h->method.accumulate);
+        sum[i] = NAME(lb_schedule_sum)(h->method.schedule, row, h->keys, h->method.accumulate);
         lse[i] = top;
     }
     NAME(add_logarithms)(sum, lse, h->queries);

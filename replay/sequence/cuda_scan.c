@@ -1,7 +1,7 @@
 /* Scans in the order and the dtype of torch's CUDA kernels: see cuda_scan.h. */
-#include "cuda_scan.h"
+#include "sequence/cuda_scan.h"
 
-#include "elementary.h"
+#include "functions/elementary.h"
 
 #include <lastbit/dtype.h>
 
@@ -120,8 +120,8 @@ static void by_tiles(const lb_cuda_scan *s, const double *x, double *values, dou
 
 /* ---- any network of a depth -------------------------------------------------------------------------------------- */
 
-/* cub's scan (agent_scan.cuh): at most 32 elements by one thread, a warp, the warps of a block, the thread's elements again; and of every
- * tile, which has 256 elements at least, the step that adds what came before. */
+/* cub's scan (agent_scan.cuh): at most 32 elements by one thread, a warp, the warps of a block, the thread's elements
+ * again; and of every tile, which has 256 elements at least, the step that adds what came before. */
 static double depth_of(int64_t k)
 {
     const double deepest = 112 + (double)k / 256;

@@ -1,8 +1,8 @@
 /* The names of attention: torch's CPU, flash, memory-efficient, cuDNN and math implementations, forward and backward.
  *
- * Each is the one computation of attention.c under its own order of arguments. What a name returns besides the output and the
- * log-sum-exps (generator states, lengths, a debug mask) is taken as recorded. */
-#include "attention.h"
+ * Each is the one computation of attention.c under its own order of arguments. What a name returns besides the output
+ * and the log-sum-exps (generator states, lengths, a debug mask) is taken as recorded. */
+#include "sequence/attention.h"
 
 #define AT(n) ((n) + 1)
 #define ATTENTION(DIRECTION, ID, ...)                                                                                  \
@@ -45,7 +45,8 @@ ATTENTION(backward, raw_efficient_backward, .query = AT(1), .mask = AT(4), .out 
           .lse = AT(10), .dropout = AT(11), .mask_type = AT(14), .scale = AT(16), .left = AT(18), .tokens_first = true,
           .lse_plus_inf = true)
 
-/* Dao-AILab/flash-attention flash_attn/flash_attn_interface.py. A backward returns a sum of products that nothing reads. */
+/* Dao-AILab/flash-attention flash_attn/flash_attn_interface.py. A backward returns a sum of products that nothing
+ * reads. */
 ATTENTION(forward, dao, .query = AT(0), .dropout = AT(3), .scale = AT(4), .causal = AT(5), .left = AT(6),
           .right = AT(7), .cap = AT(8), .refused = {AT(9)}, .corner = LB_BOTTOM_RIGHT, .tokens_first = true,
           .lse_plus_inf = true)

@@ -1,13 +1,14 @@
-/* Connectionist temporal classification: minus the logarithm of the probability that a sequence of distributions spells a target, with
- * blanks between labels and labels repeated, and its gradient.
+/* Connectionist temporal classification: minus the logarithm of the probability that a sequence of distributions spells
+ * a target, with blanks between labels and labels repeated, and its gradient.
  *
  *      a_t(s) = log Σ exp a_{t-1}(s'), s' in {s, s-1, s-2}, + log p_t(label of s)      s-2 where its label is no blank and another
  *
- * over the target with blanks around each label (Graves and others 2006, equations 6 to 16, as torch's aten/src/ATen/native/LossCTC.cpp has
- * them). All in f64, rounded once. What log_alpha holds behind the end of an input or of a target nothing writes: that is taken as it was
- * recorded. Twins carry a running error: each sum of exponentials is off by at most its terms' errors and its own roundings. */
-#include "elementary.h"
-#include "frame.h"
+ * over the target with blanks around each label (Graves and others 2006, equations 6 to 16, as torch's
+ * aten/src/ATen/native/LossCTC.cpp has them). All in f64, rounded once. What log_alpha holds behind the end of an input
+ * or of a target nothing writes: that is taken as it was recorded. Twins carry a running error: each sum of
+ * exponentials is off by at most its terms' errors and its own roundings. */
+#include "functions/elementary.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 #include <string.h>
@@ -38,7 +39,7 @@ static logarithm product_of(logarithm a, double log_p)
     return (logarithm){v, a.v > -INFINITY ? a.e + fabs(v) : 0};
 }
 
-/* ---- one call ------------------------------------------------------------------------------------------------------------------ */
+/* ---- one call ---------------------------------------------------------------------------------------------------- */
 
 typedef struct ctc {
     lb_frame frame;
@@ -69,8 +70,8 @@ static const int64_t *read_lengths(ctc *c, uint32_t i)
 /* `first`: which argument log_probs is; targets and lengths follow it. `alpha`: the shape of log_alpha. */
 static ctc ctc_begin(lb_call *call, uint32_t first, uint32_t blank, const lb_tensor *alpha)
 {
-    ctc c = {.frame = lb_frame_begin(call), .blank = lb_call_int(call, blank, 0)};
-    const lb_tensor *p = lb_call_tensor(call, first), *targets = lb_call_tensor(call, first + 1);
+    ctc c = {.frame = lb_frame_begin(call), .blank = lb_frame_arg_int(call, blank, 0)};
+    const lb_tensor *p = lb_frame_arg_tensor(call, first), *targets = lb_frame_arg_tensor(call, first + 1);
     if (p->layout.ndim != 3 || alpha->layout.ndim != 3 || targets->layout.ndim < 1 || targets->layout.ndim > 2) {
         lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "shapes that are none of this loss");
         return c;
@@ -134,7 +135,7 @@ static void fill(const ctc *c, const sample *s, bool back)
     }
 }
 
-/* ---- the loss ------------------------------------------------------------------------------------------------------------------- */
+/* ---- the loss ---------------------------------------------------------------------------------------------------- */
 
 static void set(const ctc *c, void *y, int64_t i, logarithm x, bool twin)
 {
@@ -176,7 +177,7 @@ static lb_status loss_run(lb_call *call, bool twin)
     return lb_frame_end(&c.frame);
 }
 
-/* ---- the gradient ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the gradient ------------------------------------------------------------------------------------------------ */
 
 /* Of one step: (p - exp(log Σ alpha beta + loss - log p)) times what comes in. */
 static void gradient_step(const ctc *c, const sample *s, int64_t t, const void *alpha, double loss, double scale,
@@ -208,19 +209,19 @@ static void gradient_sample(ctc *c, sample *s, const void *alpha, double loss, d
 /* grad, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, zero_infinity */
 static lb_status gradient_run(lb_call *call, bool twin)
 {
-    ctc c = ctc_begin(call, 1, 7, lb_call_tensor(call, 6));
+    ctc c = ctc_begin(call, 1, 7, lb_frame_arg_tensor(call, 6));
     const void *scale = c.ok ? lb_frame_input(&c.frame, 0) : NULL, *loss = c.ok ? lb_frame_input(&c.frame, 5) : NULL,
                *alpha = c.ok ? lb_frame_input(&c.frame, 6) : NULL;
     const int64_t n = c.steps * c.batch * c.classes;
     void *y = c.ok ? lb_frame_output(&c.frame, 0, n) : NULL;
-    if (c.ok &&
-        (lb_tensor_numel(lb_call_tensor(call, 0)) != c.batch || lb_tensor_numel(lb_call_tensor(call, 5)) != c.batch))
+    if (c.ok && (lb_tensor_numel(lb_frame_arg_tensor(call, 0)) != c.batch ||
+                 lb_tensor_numel(lb_frame_arg_tensor(call, 5)) != c.batch))
         lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "gradients or losses that do not fit");
     for (int64_t i = 0; lb_frame_ok(&c.frame) && i < n; i++) lb_frame_set(&c.frame, y, i, 0);
     for (int64_t b = 0; lb_frame_ok(&c.frame) && b < c.batch; b++) {
         const double of_sample = lb_frame_get(&c.frame, loss, b);
         sample s;
-        if (lb_call_int(call, 8, 0) && of_sample == INFINITY) continue;
+        if (lb_frame_arg_int(call, 8, 0) && of_sample == INFINITY) continue;
         if (take_sample(&c, b, &s))
             gradient_sample(&c, &s, alpha, of_sample, lb_frame_get(&c.frame, scale, b), y, twin);
     }

@@ -2,12 +2,12 @@
  *
  *      S = diag(exp g) S + b (aᵀ S) + k vᵀ,   o = scale Sᵀ q          S (keys, values) of one head of one sequence
  *
- * q, k, a, b, g (batch, tokens, heads, keys), v and o with values; with borders, sequences stand end to end in one batch. Names and
- * schemas: fla/ops/generalized_delta_rule/dplr/backends/tilelang/chunk.py and fla/ops/rwkv7's fused recurrent op; the definition is
- * dplr/naive.py. What the originals keep between chunks is taken as recorded and not read. Twins follow magnitudes, which nothing
- * subtracts from, so that the bound of a long sequence says little. */
-#include "elementary.h"
-#include "frame.h"
+ * q, k, a, b, g (batch, tokens, heads, keys), v and o with values; with borders, sequences stand end to end in one
+ * batch. Names and schemas: fla/ops/generalized_delta_rule/dplr/backends/tilelang/chunk.py and fla/ops/rwkv7's fused
+ * recurrent op; the definition is dplr/naive.py. What the originals keep between chunks is taken as recorded and not
+ * read. Twins follow magnitudes, which nothing subtracts from, so that the bound of a long sequence says little. */
+#include "functions/elementary.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 #include <string.h>
@@ -41,19 +41,20 @@ static void put(const rule *r, void *y, int64_t i, double value)
 
 static bool open_rule(rule *r, lb_call *call, const rule_form *f, bool twin)
 {
-    const lb_tensor *q = lb_call_tensor(call, f->in[Q]), *v = lb_call_tensor(call, f->in[V]);
-    *r = (rule){.frame = lb_frame_begin(call), .twin = twin, .scale = lb_call_float(call, f->scale, 1)};
+    const lb_tensor *q = lb_frame_arg_tensor(call, f->in[Q]), *v = lb_frame_arg_tensor(call, f->in[V]);
+    *r = (rule){.frame = lb_frame_begin(call), .twin = twin, .scale = lb_frame_arg_float(call, f->scale, 1)};
     bool fits = q && v && q->layout.ndim == 4 && v->layout.ndim == 4;
     for (int i = 0; fits && i < INPUTS; i++) {
-        const lb_tensor *t = lb_call_tensor(call, f->in[i]);
+        const lb_tensor *t = lb_frame_arg_tensor(call, f->in[i]);
         fits = t && lb_tensor_numel(t) == lb_tensor_numel(i == V ? v : q);
     }
     if (fits) {
         const int64_t *shape = q->layout.shape;
-        const bool ragged = f->varlen ? lb_call_int(call, f->varlen, 0) != 0 : lb_call_given(call, f->borders);
-        const lb_tensor *borders = ragged ? lb_call_tensor(call, f->borders) : NULL;
-        const bool begun = f->has ? lb_call_int(call, f->has, 0) != 0 : lb_call_given(call, f->h0);
-        const lb_tensor *h0 = begun ? lb_call_tensor(call, f->h0) : NULL;
+        const bool ragged =
+            f->varlen ? lb_frame_arg_int(call, f->varlen, 0) != 0 : lb_frame_arg_given(call, f->borders);
+        const lb_tensor *borders = ragged ? lb_frame_arg_tensor(call, f->borders) : NULL;
+        const bool begun = f->has ? lb_frame_arg_int(call, f->has, 0) != 0 : lb_frame_arg_given(call, f->h0);
+        const lb_tensor *h0 = begun ? lb_frame_arg_tensor(call, f->h0) : NULL;
         r->tokens = shape[1], r->heads = shape[2], r->keys = shape[3], r->values = v->layout.shape[3];
         r->sequences = borders ? lb_tensor_numel(borders) - 1 : shape[0];
         fits = (!ragged || (borders && shape[0] == 1)) && r->sequences >= 0 &&
@@ -67,7 +68,7 @@ static bool open_rule(rule *r, lb_call *call, const rule_form *f, bool twin)
         lb_frame_fail(&r->frame, LB_ERR_UNSUPPORTED,
                       "(batch, tokens, heads, keys) with states and borders that do not belong to it");
     for (int i = 0; i < INPUTS; i++) r->in[i] = lb_frame_input(&r->frame, f->in[i]);
-    r->slack = 1 + 4 * lb_twin_rounding(call, f->in[Q]);
+    r->slack = 1 + 4 * lb_frame_twin_rounding(call, f->in[Q]);
     if (twin) r->scale = fabs(r->scale);
     return lb_frame_ok(&r->frame);
 }
@@ -121,7 +122,7 @@ static lb_status forward(lb_call *call, const rule_form *f, bool twin)
     if (!open_rule(&r, call, f, twin)) return lb_frame_end(&r.frame);
     const int64_t n = r.keys * r.values, states = r.sequences * r.heads;
     const lb_tensor *last = call->n_results > 1 ? &call->results[1] : NULL;
-    void *o = lb_frame_output(&r.frame, 0, lb_tensor_numel(lb_call_tensor(call, f->in[V]))),
+    void *o = lb_frame_output(&r.frame, 0, lb_tensor_numel(lb_frame_arg_tensor(call, f->in[V]))),
          *final = last && last->dtype && lb_tensor_numel(last) ? lb_frame_output(&r.frame, 1, states * n) : NULL;
     double *s = lb_frame_scratch(&r.frame, (size_t)(2 * n + r.values) * sizeof *s), *next = s + n;
     for (int64_t i = 0; lb_frame_ok(&r.frame) && i < states; i++) {
@@ -141,7 +142,7 @@ static lb_status forward(lb_call *call, const rule_form *f, bool twin)
     return lb_frame_end(&r.frame);
 }
 
-/* ---- backward ------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 typedef struct gradients {
     const void *dout;
@@ -186,10 +187,10 @@ static lb_status backward(lb_call *call, const rule_form *f, bool twin)
     rule r;
     if (!open_rule(&r, call, f, twin)) return lb_frame_end(&r.frame);
     const int64_t n = r.keys * r.values, states = r.sequences * r.heads;
-    const lb_tensor *dout = lb_call_tensor(call, 0), *dlast = lb_call_tensor(call, 1);
+    const lb_tensor *dout = lb_frame_arg_tensor(call, 0), *dlast = lb_frame_arg_tensor(call, 1);
     int64_t longest = 0;
     for (int64_t i = 0; i < r.sequences; i++) longest = length_of(&r, i) > longest ? length_of(&r, i) : longest;
-    if (!dout || lb_tensor_numel(dout) != lb_tensor_numel(lb_call_tensor(call, f->in[V])))
+    if (!dout || lb_tensor_numel(dout) != lb_tensor_numel(lb_frame_arg_tensor(call, f->in[V])))
         lb_frame_fail(&r.frame, LB_ERR_UNSUPPORTED, "a gradient of another size");
     if (dlast && !lb_tensor_numel(dlast)) dlast = NULL; /* there is none */
     if (dlast && lb_tensor_numel(dlast) != states * n)
@@ -197,7 +198,7 @@ static lb_status backward(lb_call *call, const rule_form *f, bool twin)
     gradients d = {.dout = lb_frame_tensor(&r.frame, dout)};
     const void *of_last = lb_frame_tensor(&r.frame, dlast);
     for (uint32_t i = 0; i < INPUTS; i++)
-        d.of[i] = lb_frame_output(&r.frame, i, lb_tensor_numel(lb_call_tensor(call, f->in[i])));
+        d.of[i] = lb_frame_output(&r.frame, i, lb_tensor_numel(lb_frame_arg_tensor(call, f->in[i])));
     void *of_h0 = r.h0 ? lb_frame_output(&r.frame, INPUTS, states * n) : NULL;
     double *s = lb_frame_scratch(&r.frame, (size_t)((longest + 2) * n + 2 * r.values) * sizeof *s);
     d.g = s ? s + (longest + 1) * n : NULL, d.dsa = s ? d.g + n : NULL;

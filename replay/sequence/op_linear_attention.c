@@ -1,11 +1,12 @@
-/* Custom ops of fla-org/flash-linear-attention: the pointwise parts of RWKV-7 that its TileLang backend fuses, and their gradients.
+/* Custom ops of fla-org/flash-linear-attention: the pointwise parts of RWKV-7 that its TileLang backend fuses, and
+ * their gradients.
  *
  * Names, schemas and definitions as in the modules that register them with torch.library (`fla::fused_k_rwkv7`,
- * `fla::fused_addcmul_rwkv7`, `fla::gate_output_correction_rwkv7`, `fla::kk_pre_rwkv7`, each with a `_bwd`). Its chunked and recurrent
- * attention kernels (GLA, retention, DeltaNet, the gated delta rule) are autograd functions around Triton and no registered ops, but for
- * RWKV-7's: see op_delta_rule.c. One rounding to the result's dtype, but that addcmul computes in the dtype of its inputs. Gradients come
- * one behind the other in one result. */
-#include "frame.h"
+ * `fla::fused_addcmul_rwkv7`, `fla::gate_output_correction_rwkv7`, `fla::kk_pre_rwkv7`, each with a `_bwd`). Its
+ * chunked and recurrent attention kernels (GLA, retention, DeltaNet, the gated delta rule) are autograd functions
+ * around Triton and no registered ops, but for RWKV-7's: see op_delta_rule.c. One rounding to the result's dtype, but
+ * that addcmul computes in the dtype of its inputs. Gradients come one behind the other in one result. */
+#include "kernel/frame.h"
 
 #include <math.h>
 
@@ -21,7 +22,7 @@ static void put(const lb_frame *f, void *y, int64_t i, double value)
 
 static int64_t elements(const lb_call *call, uint32_t i)
 {
-    const lb_tensor *t = lb_call_tensor(call, i);
+    const lb_tensor *t = lb_frame_arg_tensor(call, i);
     return t ? lb_tensor_numel(t) : 0;
 }
 
@@ -41,13 +42,14 @@ static lb_status update_k(lb_call *call, bool twin)
 }
 LB_WITH_TWIN(update_k, update_k(call, twin))
 
-/* hidden + delta x, for x of r, w, k, v, a and, where it is given, g (else 0): six results, or one with them stacked. */
+/* hidden + delta x, for x of r, w, k, v, a and, where it is given, g (else 0): six results, or one with them
+ * stacked. */
 static lb_status addcmul(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
     const int64_t n = elements(call, 0);
     const bool stacked = call->n_results == 1;
-    const double slack = twin ? 1 + 2 * lb_twin_rounding(call, 0) : 1;
+    const double slack = twin ? 1 + 2 * lb_frame_twin_rounding(call, 0) : 1;
     const void *h = lb_frame_input(&f, 0), *d = lb_frame_input(&f, 1);
     if (elements(call, 1) != n) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
     void *all = stacked ? lb_frame_output(&f, 0, 6 * n) : NULL;
@@ -69,7 +71,7 @@ LB_WITH_TWIN(addcmul, addcmul(call, twin))
 static lb_status gate_output(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *rk = lb_call_tensor(call, 3);
+    const lb_tensor *rk = lb_frame_arg_tensor(call, 3);
     const int64_t n = elements(call, 0), width = elements(call, 3),
                   size = width && rk->layout.ndim == 2 ? rk->layout.shape[1] : 0;
     if (!size || n % width) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that are not (heads, size)");
@@ -93,7 +95,7 @@ static lb_status gate_output(lb_call *call, bool twin)
 }
 LB_WITH_TWIN(gate_output, gate_output(call, twin))
 
-/* ---- backward ----------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* Sums over rows have f64 places of their own until the end. */
 static double *sums(lb_frame *f, int64_t n)
@@ -135,12 +137,13 @@ static lb_status update_k_backward(lb_call *call, bool twin)
 }
 LB_WITH_TWIN(update_k_backward, update_k_backward(call, twin))
 
-/* Args: six gradients, six factors x, delta, and whether the last of either counts. Results: gradients of hidden, delta and each x. */
+/* Args: six gradients, six factors x, delta, and whether the last of either counts. Results: gradients of hidden, delta
+ * and each x. */
 static lb_status addcmul_backward(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
     const int64_t n = elements(call, 12), channels = elements(call, 6);
-    const uint32_t used = lb_call_int(call, 13, 1) ? 6 : 5;
+    const uint32_t used = lb_frame_arg_int(call, 13, 1) ? 6 : 5;
     if (!channels || n % channels || call->n_results != 8)
         lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
     for (uint32_t x = 0; x < used; x++)
@@ -169,7 +172,7 @@ LB_WITH_TWIN(addcmul_backward, addcmul_backward(call, twin))
 static lb_status gate_output_backward(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *rk = lb_call_tensor(call, 4);
+    const lb_tensor *rk = lb_frame_arg_tensor(call, 4);
     const int64_t n = elements(call, 1), width = elements(call, 4),
                   size = rk && rk->layout.ndim == 2 ? rk->layout.shape[1] : 0;
     if (!size || !width || n % width) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that are not (heads, size)");
@@ -202,7 +205,7 @@ static lb_status gate_output_backward(lb_call *call, bool twin)
 }
 LB_WITH_TWIN(gate_output_backward, gate_output_backward(call, twin))
 
-/* ---- keys normalised ----------------------------------------------------------------------------------------------------------- */
+/* ---- keys normalised --------------------------------------------------------------------------------------------- */
 
 #define LEAST_NORM 1e-12 /* a shorter vector is divided by this */
 
@@ -228,7 +231,7 @@ static bool has_heads(const lb_call *call, uint32_t k, int64_t size)
 static lb_status prepare_keys(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const int64_t n = elements(call, 0), width = elements(call, 2), size = lb_call_int(call, 4, 64);
+    const int64_t n = elements(call, 0), width = elements(call, 2), size = lb_frame_arg_int(call, 4, 64);
     if (!has_heads(call, 0, size)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that do not belong to the heads");
     const void *k = lb_frame_input(&f, 0), *a = lb_frame_input(&f, 1), *kk = lb_frame_input(&f, 2),
                *ka = lb_frame_input(&f, 3);
@@ -251,12 +254,12 @@ LB_WITH_TWIN(prepare_keys, prepare_keys(call, twin))
 static lb_status prepare_keys_backward(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const int64_t n = elements(call, 3), width = elements(call, 5), size = lb_call_int(call, 7, 64);
+    const int64_t n = elements(call, 3), width = elements(call, 5), size = lb_frame_arg_int(call, 7, 64);
     if (!has_heads(call, 3, size)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that do not belong to the heads");
     const void *d[3], *k = lb_frame_input(&f, 3), *a = lb_frame_input(&f, 4), *kk = lb_frame_input(&f, 5),
                       *ka = lb_frame_input(&f, 6);
     for (uint32_t i = 0; i < 3; i++)
-        d[i] = lb_call_int(call, 8 + i, 1) && elements(call, i) == n ? lb_frame_input(&f, i) : NULL;
+        d[i] = lb_frame_arg_int(call, 8 + i, 1) && elements(call, i) == n ? lb_frame_input(&f, i) : NULL;
     void *y = lb_frame_output(&f, 0, 2 * n + 2 * width);
     double *of_kk = sums(&f, width), *of_ka = sums(&f, width);
     for (int64_t i = 0; lb_frame_ok(&f) && i < n; i += size) {

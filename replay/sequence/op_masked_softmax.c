@@ -4,11 +4,12 @@
  *      causal masks leave out what they hide, which is 0; the aligned one ends at the last query and key together
  *      dx = scale y (dy - sum y dy)
  *
- * Names, schemas and definitions: NVIDIA/TransformerEngine transformer_engine/pytorch/csrc/stable (`transformer_engine::`, on the way there
- * `transformer_engine_stable::`), transformer_engine/common/fused_softmax/. Its other functions, and Megatron's fused bias-GELU, bias-SwiGLU
- * and bias-dropout-add, are pybind11 functions or scripted ones: no registered ops, or ops of ATen. */
-#include "elementary.h"
-#include "frame.h"
+ * Names, schemas and definitions: NVIDIA/TransformerEngine transformer_engine/pytorch/csrc/stable
+ * (`transformer_engine::`, on the way there `transformer_engine_stable::`), transformer_engine/common/fused_softmax/.
+ * Its other functions, and Megatron's fused bias-GELU, bias-SwiGLU and bias-dropout-add, are pybind11 functions or
+ * scripted ones: no registered ops, or ops of ATen. */
+#include "functions/elementary.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 
@@ -27,8 +28,8 @@ typedef struct rows {
 /* Results are as arg 0, whose last two dimensions are queries and keys. */
 static bool open_rows(rows *r, lb_call *call, uint32_t scale)
 {
-    const lb_tensor *in = lb_call_tensor(call, 0);
-    *r = (rows){.frame = lb_frame_begin(call), .scale = lb_call_float(call, scale, 1)};
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0);
+    *r = (rows){.frame = lb_frame_begin(call), .scale = lb_frame_arg_float(call, scale, 1)};
     if (!in || in->layout.ndim < 2 || !lb_dtype_is_float(call->results[0].dtype)) {
         lb_frame_fail(&r->frame, LB_ERR_UNSUPPORTED, "an input that is not (…, queries, keys)");
         return false;
@@ -54,8 +55,8 @@ static bool fits(const lb_tensor *mask, const lb_tensor *in)
            m[3] == x[3];
 }
 
-/* v has `seen` numbers; the rest of the row is 0. An error of v is one of its exponential: the twin has |v| + |top| of them, on
- * average in the sum. */
+/* v has `seen` numbers; the rest of the row is 0. An error of v is one of its exponential: the twin has |v| + |top| of
+ * them, on average in the sum. */
 static void softmax_row(const rows *r, double *v, int64_t seen, int64_t first, bool vanishes, bool twin)
 {
     double top = -INFINITY, sum = 0, off = 0;
@@ -72,7 +73,8 @@ static void softmax_row(const rows *r, double *v, int64_t seen, int64_t first, b
 static lb_status forward(lb_call *call, mask kind, bool twin)
 {
     rows r;
-    const lb_tensor *in = lb_call_tensor(call, 0), *given = kind == BY_TENSOR ? lb_call_tensor(call, 1) : NULL;
+    const lb_tensor *in = lb_frame_arg_tensor(call, 0),
+                    *given = kind == BY_TENSOR ? lb_frame_arg_tensor(call, 1) : NULL;
     if (!open_rows(&r, call, kind == BY_TENSOR ? 2 : 1)) return lb_frame_end(&r.frame);
     if (kind == BY_TENSOR && (!given || !fits(given, in)))
         lb_frame_fail(&r.frame, LB_ERR_UNSUPPORTED, "a mask that is not (1 or batch, 1, queries, keys)");
@@ -97,7 +99,7 @@ static lb_status forward(lb_call *call, mask kind, bool twin)
 static lb_status backward(lb_call *call, bool twin)
 {
     rows r;
-    const lb_tensor *y = lb_call_tensor(call, 1);
+    const lb_tensor *y = lb_frame_arg_tensor(call, 1);
     if (!open_rows(&r, call, 2)) return lb_frame_end(&r.frame);
     if (!y || lb_tensor_numel(y) != r.count * r.size)
         lb_frame_fail(&r.frame, LB_ERR_UNSUPPORTED, "a softmax of another size");

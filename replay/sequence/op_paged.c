@@ -1,14 +1,15 @@
 /* Attention over a cache of keys and values in blocks, and the ops that fill it, under vLLM's names.
  *
  *      paged_attention_v1, _v2     one query per sequence; v2 also leaves partial results, which are taken as recorded
- *      reshape_and_cache           key cache (blocks, heads, size / x, block, x), value cache (blocks, heads, size, block)
+ *      reshape_and_cache           key cache (blocks, heads, size / x, block, x), value cache (blocks, heads, size,
+ *                                  block)
  *      reshape_and_cache_flash     both (blocks, block, heads, size), however they are strided
  *
- * Names and schemas: vllm-project/vllm csrc/torch_bindings.cpp; layouts: csrc/cache_kernels.cu, csrc/attention/attention_kernels.cuh.
- * A cache in fp8, slopes and sparse blocks are not computed. */
-#include "elementary.h"
-#include "frame.h"
-#include "value_memory.h"
+ * Names and schemas: vllm-project/vllm csrc/torch_bindings.cpp; layouts: csrc/cache_kernels.cu,
+ * csrc/attention/attention_kernels.cuh. A cache in fp8, slopes and sparse blocks are not computed. */
+#include "functions/elementary.h"
+#include "kernel/frame.h"
+#include "kernel/value_memory.h"
 
 #include <math.h>
 #include <string.h>
@@ -18,7 +19,7 @@ static bool is_auto(const lb_call *call, uint32_t i)
     return i >= call->n_args || call->args[i].tag != LB_OPERAND_STRING || !strcmp(call->args[i].string, "auto");
 }
 
-/* ---- attention ---------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 /* Positions in the schema. The exponentials' sum has this added, so that it is never 0. */
 typedef struct paged_form {
@@ -36,7 +37,8 @@ typedef struct paged {
     bool twin;
 } paged;
 
-/* One head of one sequence. `p` has a place for each of its keys, `t` too: the terms of a score, added up as magnitudes. */
+/* One head of one sequence. `p` has a place for each of its keys, `t` too: the terms of a score, added up as
+ * magnitudes. */
 static void attend(const paged *a, int64_t s, int64_t head, double *p, double *t, void *y)
 {
     const int64_t length = a->lengths[s], kv = head / (a->heads / a->kv_heads), from = (s * a->heads + head) * a->size;
@@ -86,19 +88,19 @@ static bool fits(const paged *a, const lb_tensor *keys, const lb_tensor *values,
 static lb_status paged_attention(lb_call *call, const paged_form *f, bool twin)
 {
     paged a = {.frame = lb_frame_begin(call), .twin = twin};
-    const lb_tensor *q = lb_call_tensor(call, f->query), *keys = lb_call_tensor(call, f->query + 1u),
-                    *values = lb_call_tensor(call, f->query + 2u), *tables = lb_call_tensor(call, f->tables),
-                    *lengths = lb_call_tensor(call, f->lengths);
-    if (lb_call_given(call, f->slopes) || !is_auto(call, f->kind) || lb_call_int(call, f->vertical, 0) > 1)
+    const lb_tensor *q = lb_frame_arg_tensor(call, f->query), *keys = lb_frame_arg_tensor(call, f->query + 1u),
+                    *values = lb_frame_arg_tensor(call, f->query + 2u), *tables = lb_frame_arg_tensor(call, f->tables),
+                    *lengths = lb_frame_arg_tensor(call, f->lengths);
+    if (lb_frame_arg_given(call, f->slopes) || !is_auto(call, f->kind) || lb_frame_arg_int(call, f->vertical, 0) > 1)
         lb_frame_fail(&a.frame, LB_ERR_UNSUPPORTED, "slopes, caches in fp8 and sparse blocks are not computed");
     if (!q || !keys || !values || !tables || !lengths || q->layout.ndim != 3 || keys->layout.ndim != 5)
         lb_frame_fail(&a.frame, LB_ERR_UNSUPPORTED, "tensors of other dimensions than vLLM's");
     if (!lb_frame_ok(&a.frame)) return lb_frame_end(&a.frame);
     a.k = &keys->layout, a.v = &values->layout;
     a.sequences = q->layout.shape[0], a.heads = q->layout.shape[1], a.size = q->layout.shape[2];
-    a.kv_heads = lb_call_int(call, f->query + 3u, a.heads), a.block = a.k->shape[3],
+    a.kv_heads = lb_frame_arg_int(call, f->query + 3u, a.heads), a.block = a.k->shape[3],
     a.per_sequence = tables->layout.shape[1];
-    a.scale = lb_call_float(call, f->scale, 1), a.rounding = lb_twin_rounding(call, f->query);
+    a.scale = lb_frame_arg_float(call, f->scale, 1), a.rounding = lb_frame_twin_rounding(call, f->query);
     a.q = lb_frame_tensor(&a.frame, q), a.keys = lb_frame_tensor(&a.frame, keys),
     a.values = lb_frame_tensor(&a.frame, values);
     a.tables = lb_frame_integers(&a.frame, tables), a.lengths = lb_frame_integers(&a.frame, lengths);
@@ -119,7 +121,7 @@ static const paged_form v2 = {
 LB_WITH_TWIN(v1, paged_attention(call, &v1, twin))
 LB_WITH_TWIN(v2, paged_attention(call, &v2, twin))
 
-/* ---- filling the cache --------------------------------------------------------------------------------------------------- */
+/* ---- filling the cache ------------------------------------------------------------------------------------------- */
 
 static void *moved(const lb_tensor *t, int64_t elements)
 {
@@ -144,18 +146,18 @@ static void put_token(const lb_tensor *in, int64_t token, const lb_tensor *cache
     }
     from.data = moved(in, token * in->layout.stride[0]);
     to.data = moved(cache, slot / block * l->stride[0] + slot % block * (flash ? l->stride[1] : l->stride[3]));
-    lb_tensor_copy(&to, &from, NULL);
+    lb_memory_tensor_copy(&to, &from, NULL);
 }
 
 /* key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, …; a negative slot takes nothing. */
 static lb_status fill(lb_call *call, bool flash)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *slots = lb_call_tensor(call, 4);
+    const lb_tensor *slots = lb_frame_arg_tensor(call, 4);
     const int64_t *slot = lb_frame_integers(&f, slots), n = slots ? lb_tensor_numel(slots) : 0;
     if (!is_auto(call, 5)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "caches in fp8 are not filled");
     for (uint32_t i = 0; lb_frame_ok(&f) && i < 2 && i < call->n_results; i++) {
-        const lb_tensor *in = lb_call_tensor(call, i), *before = lb_call_tensor(call, 2 + i),
+        const lb_tensor *in = lb_frame_arg_tensor(call, i), *before = lb_frame_arg_tensor(call, 2 + i),
                         *cache = &call->results[i];
         if (!cache->data) continue;
         const lb_layout *l = &cache->layout;
@@ -169,7 +171,7 @@ static lb_status fill(lb_call *call, bool flash)
             break;
         }
         const int64_t places = l->shape[0] * (flash ? l->shape[1] : l->shape[3]);
-        if (before->data && before->data != cache->data) lb_tensor_copy(cache, before, NULL);
+        if (before->data && before->data != cache->data) lb_memory_tensor_copy(cache, before, NULL);
         for (int64_t t = 0; lb_frame_ok(&f) && t < n; t++) {
             if (slot[t] >= places)
                 lb_frame_fail(&f, LB_ERR_INVALID, "a slot outside the cache");

@@ -2,13 +2,13 @@
  *
  *      i, f, g, o = W x_t + b + V h + d        c = σ(f) c + σ(i) tanh(g)        h = σ(o) tanh(c)
  *
- * Numbers are evaluated in f64 and rounded to f32 after every operation of an f32 layer; dot products are chains in order of
- * the columns, first of W, then of V. 16-bit layers round h to their dtype where it is stored, c stays in f32.
+ * Numbers are evaluated in f64 and rounded to f32 after every operation of an f32 layer; dot products are chains in
+ * order of the columns, first of W, then of V. 16-bit layers round h to their dtype where it is stored, c stays in f32.
  *
- * Running errors: every number carries the bound of its own error in units of u times the row's factor, so that what the recurrence
- * makes of early roundings is in the bound. That is the twin; numbers and errors come from one pass. */
-#include "frame.h"
-#include "running_error.h"
+ * Running errors: every number carries the bound of its own error in units of u times the row's factor, so that what
+ * the recurrence makes of early roundings is in the bound. That is the twin; numbers and errors come from one pass. */
+#include "kernel/frame.h"
+#include "sequence/running_error.h"
 
 #include <math.h>
 #include <string.h>
@@ -114,23 +114,23 @@ static void run_cell(layer *l, int64_t k, int64_t sample)
 /* `first`: position of weight0 … weight3, hx, cx, which follow each other. */
 static bool run_layer(layer *l, lb_call *call, uint32_t reverse, uint32_t mode, uint32_t biases)
 {
-    *l = (layer){.frame = lb_frame_begin(call), .reverse = lb_call_int(call, reverse, 0)};
+    *l = (layer){.frame = lb_frame_begin(call), .reverse = lb_frame_arg_int(call, reverse, 0)};
     lb_frame *f = &l->frame;
-    const lb_tensor *x = lb_call_tensor(call, 0), *v = lb_call_tensor(call, 2);
-    if (lb_call_int(call, mode, 2) != 2 || x->layout.ndim != 3 || v->layout.ndim != 2) {
+    const lb_tensor *x = lb_frame_arg_tensor(call, 0), *v = lb_frame_arg_tensor(call, 2);
+    if (lb_frame_arg_int(call, mode, 2) != 2 || x->layout.ndim != 3 || v->layout.ndim != 2) {
         lb_frame_fail(f, LB_ERR_UNSUPPORTED, "only LSTM layers over (time, batch, features) are computed");
         return false;
     }
     l->time = x->layout.shape[0], l->samples = x->layout.shape[1], l->inputs = x->layout.shape[2],
     l->size = v->layout.shape[1];
-    if (lb_dtype_bits(x->dtype) == 16) l->rounds = x->dtype, l->coarse = lb_twin_scale(call, 0);
+    if (lb_dtype_bits(x->dtype) == 16) l->rounds = x->dtype, l->coarse = lb_frame_twin_scale(call, 0);
     l->x = lb_frame_input(f, 0), l->w = lb_frame_input(f, 1), l->v = lb_frame_input(f, 2);
-    if (lb_call_int(call, biases, 1)) l->b = lb_frame_input(f, 3), l->d = lb_frame_input(f, 4);
+    if (lb_frame_arg_int(call, biases, 1)) l->b = lb_frame_input(f, 3), l->d = lb_frame_input(f, 4);
     l->h0 = lb_frame_input(f, 5), l->c0 = lb_frame_input(f, 6);
     const int64_t cells = l->samples * l->size;
     if (lb_frame_ok(f) &&
-        (lb_tensor_numel(v) != 4 * l->size * l->size || lb_tensor_numel(lb_call_tensor(call, 5)) != cells ||
-         lb_tensor_numel(lb_call_tensor(call, 6)) != cells))
+        (lb_tensor_numel(v) != 4 * l->size * l->size || lb_tensor_numel(lb_frame_arg_tensor(call, 5)) != cells ||
+         lb_tensor_numel(lb_frame_arg_tensor(call, 6)) != cells))
         lb_frame_fail(f, LB_ERR_INVALID, "states and weights do not match");
     l->gates = numbers(l, l->time * 4 * cells);
     l->states = numbers(l, (l->time + 1) * cells), l->outputs = numbers(l, (l->time + 1) * cells);
@@ -170,7 +170,7 @@ static lb_status lstm_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(lstm, lstm_run(call, twin))
 
-/* ---- backward --------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 typedef struct gradients {
     lb_number *x, *w, *v, *b, *h, *c; /* h, c: of the state before the step that was last undone */
@@ -223,8 +223,8 @@ static void put_all(layer *l, uint32_t r, const lb_number *a, int64_t n, bool tw
     for (int64_t i = 0; lb_frame_ok(&l->frame) && i < n; i++) put(l, y, i, a[i], twin);
 }
 
-/* Args: input, weight1 … weight4, hx, cx, output, hy, cy, grad_output, grad_hy, grad_cy, reverse, mode, hidden_size, num_layers,
- * has_biases, … Results: gradients of input, weights, biases, hx, cx. */
+/* Args: input, weight1 … weight4, hx, cx, output, hy, cy, grad_output, grad_hy, grad_cy, reverse, mode, hidden_size,
+ * num_layers, has_biases, … Results: gradients of input, weights, biases, hx, cx. */
 static lb_status lstm_backward_run(lb_call *call, bool twin)
 {
     layer l;

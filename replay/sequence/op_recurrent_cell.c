@@ -1,12 +1,13 @@
 /* One step of an LSTM or a GRU from its gates on, which CUDA has as one op, and the backward of it.
  *
- *      LSTM    i, f, g, o = gates of the input + of the hidden state (+ both biases)     c' = σ(f) c + σ(i) tanh(g)     h' = σ(o) tanh(c')
+ *      LSTM    i, f, g, o = gates of the input + of the hidden state (+ both biases)     c' = σ(f) c + σ(i) tanh(g)
+ *              h' = σ(o) tanh(c')
  *      GRU     r, z, n: n' = tanh(n_input + σ(r) n_hidden), h' = n' + σ(z) (h - n')
  *
- * Everything is computed in f32 (f64 of f64). The workspace has what the backward reads: the LSTM's gates, or σ(r), σ(z), n', h and
- * n_hidden with its bias. Source: pytorch/pytorch aten/src/ATen/native/cuda/RNN.cu. */
-#include "frame.h"
-#include "running_error.h"
+ * Everything is computed in f32 (f64 of f64). The workspace has what the backward reads: the LSTM's gates, or σ(r),
+ * σ(z), n', h and n_hidden with its bias. Source: pytorch/pytorch aten/src/ATen/native/cuda/RNN.cu. */
+#include "kernel/frame.h"
+#include "sequence/running_error.h"
 
 #include <math.h>
 
@@ -33,7 +34,7 @@ static bool cell_begin(cell *c, lb_call *call, const lb_tensor *state, bool twin
 /* Arg `i`, which may be absent, of `kinds` numbers per unit and sample; of `kinds` per unit with `samples` 1. */
 static const void *input(cell *c, uint32_t i, int64_t kinds, int64_t samples)
 {
-    const lb_tensor *t = lb_call_tensor(c->frame.call, i);
+    const lb_tensor *t = lb_frame_arg_tensor(c->frame.call, i);
     if (t && lb_tensor_numel(t) != samples * kinds * c->size)
         lb_frame_fail(&c->frame, LB_ERR_INVALID, "gates, states and biases do not match");
     return lb_frame_tensor(&c->frame, t);
@@ -42,7 +43,8 @@ static const void *input(cell *c, uint32_t i, int64_t kinds, int64_t samples)
 /* The gates that the forward kept, arg `i`. */
 static const void *workspace(cell *c, uint32_t i, int64_t kinds)
 {
-    if (!lb_call_tensor(c->frame.call, i)) lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "its workspace is missing");
+    if (!lb_frame_arg_tensor(c->frame.call, i))
+        lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "its workspace is missing");
     return input(c, i, kinds, c->samples);
 }
 
@@ -78,7 +80,7 @@ static lb_number tanh_slope(const cell *c, lb_number a)
     return lb_number_one_minus(c->type, times(c, a, a));
 }
 
-/* ---- LSTM --------------------------------------------------------------------------------------------------------------- */
+/* ---- LSTM -------------------------------------------------------------------------------------------------------- */
 
 /* Args of a forward: gates of the input, of the hidden state, the state, their biases. */
 typedef struct gates {
@@ -112,7 +114,7 @@ static lb_number gate(const cell *c, const gates *g, int64_t at, int64_t unit)
 static lb_status lstm_run(lb_call *call, bool twin)
 {
     cell c;
-    if (!cell_begin(&c, call, lb_call_tensor(call, 2), twin)) return lb_frame_end(&c.frame);
+    if (!cell_begin(&c, call, lb_frame_arg_tensor(call, 2), twin)) return lb_frame_end(&c.frame);
     const int64_t n = c.size, all = c.samples * n;
     const gates g = gates_of(&c, 4);
     void *hy = lb_frame_output(&c.frame, 0, all), *cy = lb_frame_output(&c.frame, 1, all),
@@ -145,7 +147,7 @@ static void *bias_of(cell *c, uint32_t r, int64_t kinds)
 static void add_up(const cell *c, void *bias, const lb_number *of_gates, int64_t kinds, uint32_t arg)
 {
     const int64_t row = kinds * c->size;
-    const double coarse = lb_twin_rounding(c->frame.call, arg);
+    const double coarse = lb_frame_twin_rounding(c->frame.call, arg);
     for (int64_t unit = 0; bias && unit < row; unit++) {
         lb_number sum = {0, 0};
         for (int64_t s = 0; s < c->samples; s++) {
@@ -156,11 +158,12 @@ static void add_up(const cell *c, void *bias, const lb_number *of_gates, int64_t
     }
 }
 
-/* Args: grad_hy, grad_cy, cx, cy, workspace, has_bias. Results: gradients of the gates and of c, or of both gates, c, and both biases. */
+/* Args: grad_hy, grad_cy, cx, cy, workspace, has_bias. Results: gradients of the gates and of c, or of both gates, c,
+ * and both biases. */
 static lb_status lstm_backward_of(lb_call *call, bool biases, bool twin)
 {
     cell c;
-    if (!cell_begin(&c, call, lb_call_tensor(call, 2), twin)) return lb_frame_end(&c.frame);
+    if (!cell_begin(&c, call, lb_frame_arg_tensor(call, 2), twin)) return lb_frame_end(&c.frame);
     const int64_t n = c.size, all = c.samples * n;
     const void *dh = input(&c, 0, 1, c.samples), *dc = input(&c, 1, 1, c.samples), *before = input(&c, 2, 1, c.samples),
                *after = input(&c, 3, 1, c.samples), *kept = workspace(&c, 4, 4);
@@ -191,13 +194,13 @@ static lb_status lstm_backward_of(lb_call *call, bool biases, bool twin)
 LB_WITH_TWIN(lstm_backward, lstm_backward_of(call, true, twin))
 LB_WITH_TWIN(lstm_backward_impl, lstm_backward_of(call, false, twin))
 
-/* ---- GRU ---------------------------------------------------------------------------------------------------------------- */
+/* ---- GRU --------------------------------------------------------------------------------------------------------- */
 
 /* Results: h', workspace. */
 static lb_status gru_run(lb_call *call, bool twin)
 {
     cell c;
-    if (!cell_begin(&c, call, lb_call_tensor(call, 2), twin)) return lb_frame_end(&c.frame);
+    if (!cell_begin(&c, call, lb_frame_arg_tensor(call, 2), twin)) return lb_frame_end(&c.frame);
     const int64_t n = c.size, all = c.samples * n;
     const gates g = gates_of(&c, 3);
     void *hy = lb_frame_output(&c.frame, 0, all), *kept = lb_frame_output(&c.frame, 1, 5 * all);
@@ -219,11 +222,12 @@ static lb_status gru_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(gru, gru_run(call, twin))
 
-/* Args: grad_hy, workspace, has_bias. Results: gradients of the gates of the input and of the hidden state, of h, and of both biases. */
+/* Args: grad_hy, workspace, has_bias. Results: gradients of the gates of the input and of the hidden state, of h, and
+ * of both biases. */
 static lb_status gru_backward_run(lb_call *call, bool twin)
 {
     cell c;
-    if (!cell_begin(&c, call, lb_call_tensor(call, 0), twin)) return lb_frame_end(&c.frame);
+    if (!cell_begin(&c, call, lb_frame_arg_tensor(call, 0), twin)) return lb_frame_end(&c.frame);
     const int64_t n = c.size, all = c.samples * n;
     const void *dh = input(&c, 0, 1, c.samples), *kept = workspace(&c, 1, 5);
     lb_number *of_input = lb_frame_scratch(&c.frame, (size_t)(3 * all) * sizeof *of_input),

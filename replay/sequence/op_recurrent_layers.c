@@ -4,14 +4,15 @@
  *      LSTM         i, f, g, o = W x + b + V h + d        c' = σ(f) c + σ(i) tanh(g)        h' = σ(o) tanh(c')
  *      GRU          r, z as above, n = tanh(W x + b + σ(r) (V h + d))                       h' = n + σ(z) (h - n)
  *
- * The weights are those of the list, layer by layer and direction by direction, as nn.LSTM has them; the flat buffer beside it holds the
- * same ones. A second direction reads the sequence from its end; what both give stands side by side. Sequences of other lengths come packed
- * (batch_sizes). Dropout between layers and projections are not computed: cuDNN keeps its masks in the reserve, whose layout is its own.
+ * The weights are those of the list, layer by layer and direction by direction, as nn.LSTM has them; the flat buffer
+ * beside it holds the same ones. A second direction reads the sequence from its end; what both give stands side by
+ * side. Sequences of other lengths come packed (batch_sizes). Dropout between layers and projections are not computed:
+ * cuDNN keeps its masks in the reserve, whose layout is its own.
  *
- * cuDNN does not say how it computes: f32 may be multiplied as TF32, 16-bit layers may hold any sum, gate or state in 16 bits, and its
- * exponentials are its own. The running errors allow for all of that. Source of arguments, modes and order of weights: pytorch/pytorch
- * aten/src/ATen/native/cudnn/RNN.cpp and aten/src/ATen/native/RNN.cpp. */
-#include "recurrent_stack.h"
+ * cuDNN does not say how it computes: f32 may be multiplied as TF32, 16-bit layers may hold any sum, gate or state in
+ * 16 bits, and its exponentials are its own. The running errors allow for all of that. Source of arguments, modes and
+ * order of weights: pytorch/pytorch aten/src/ATen/native/cudnn/RNN.cpp and aten/src/ATen/native/RNN.cpp. */
+#include "sequence/recurrent_stack.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@ static lb_number times(const lb_stack *s, lb_number a, lb_number b)
     return lb_number_multiply(s->type, a, b);
 }
 
-/* ---- results ------------------------------------------------------------------------------------------------------------ */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 static bool is_wanted(const lb_call *call, uint32_t r)
 {
@@ -77,9 +78,10 @@ static lb_status layers_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(layers, layers_run(call, twin))
 
-/* ---- backward ----------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* Gradients of one pass: of its gates before their functions, of what V h + d gives to them, and of h and c as they came in. */
+/* Gradients of one pass: of its gates before their functions, of what V h + d gives to them, and of h and c as they
+ * came in. */
 typedef struct gradients {
     lb_number *of_input, *of_state; /* (rows, kinds, size); they differ in a GRU's n */
     lb_number *h, *c;               /* (samples, size) */
@@ -108,8 +110,8 @@ typedef struct undone {
     const lb_number *gates;
 } undone;
 
-/* Undoes one unit: dh is the gradient of its h, *dc of its c, which becomes that of the c before. The result is what passes on to the h
- * before without V. */
+/* Undoes one unit: dh is the gradient of its h, *dc of its c, which becomes that of the c before. The result is what
+ * passes on to the h before without V. */
 static lb_number undo_unit(const lb_stack *s, const undone *u, lb_number *x, lb_number *v, lb_number dh, lb_number *dc)
 {
     const int64_t n = s->size;
@@ -179,7 +181,8 @@ static lb_number product_over_rows(const lb_stack *s, const lb_number *a, int64_
     return sum;
 }
 
-/* Result `r`: (gates, width) of gradients of gates, (rows, gates), and of what they read, (rows, width); `y` NULL: a bias. */
+/* Result `r`: (gates, width) of gradients of gates, (rows, gates), and of what they read, (rows, width); `y` NULL: a
+ * bias. */
 static void put_weight(lb_stack *s, uint32_t r, const lb_number *of_gates, const lb_number *y, int64_t width)
 {
     const int64_t gates = s->kinds * s->size;
@@ -240,7 +243,7 @@ static void undo_pass(const lb_stack_pass *p, workplace *to)
 /* Arg `i`, a gradient that may be absent, into `to`. */
 static void read_gradient(lb_stack *s, uint32_t i, lb_number *to, int64_t n)
 {
-    const lb_tensor *t = lb_call_tensor(s->frame.call, i);
+    const lb_tensor *t = lb_frame_arg_tensor(s->frame.call, i);
     if (t && lb_tensor_numel(t) != n) lb_frame_fail(&s->frame, LB_ERR_UNSUPPORTED, "a gradient of another size");
     const void *x = lb_frame_tensor(&s->frame, t);
     for (int64_t k = 0; x && lb_frame_ok(&s->frame) && k < n; k++) to[k] = lb_number_from(s->type, x, k);

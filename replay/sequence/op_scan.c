@@ -1,10 +1,11 @@
 /* Running sums, products, logarithms of sums of exponentials and extremes along a dimension, and histograms.
  *
- * A running sum is sequential, as torch's on a CPU (in f64 there for f32 sums, rounded at each step's store; see below); of what was recorded
- * on CUDA it is what the kernels there make (cuda_scan.h). `schedule` does not apply: every prefix is a result. */
-#include "cuda_scan.h"
-#include "elementary.h"
-#include "tied_choice.h"
+ * A running sum is sequential, as torch's on a CPU (in f64 there for f32 sums, rounded at each step's store; see
+ * below); of what was recorded on CUDA it is what the kernels there make (cuda_scan.h). `schedule` does not apply:
+ * every prefix is a result. */
+#include "sequence/cuda_scan.h"
+#include "functions/elementary.h"
+#include "kernel/tied_choice.h"
 
 #include <float.h>
 #include <math.h>
@@ -23,8 +24,8 @@ typedef struct scan {
 
 static bool scan_begin(scan *s, lb_call *call, bool positions)
 {
-    const lb_tensor *self = lb_call_tensor(call, 0);
-    int d = lb_wrap_dim(lb_call_int(call, 1, 0), self->layout.ndim);
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0);
+    int d = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), self->layout.ndim);
     s->frame = lb_frame_begin(call);
     if (d < 0) {
         lb_frame_fail(&s->frame, LB_ERR_INVALID, "no such dimension");
@@ -34,13 +35,13 @@ static bool scan_begin(scan *s, lb_call *call, bool positions)
     s->integer = lb_dtype_is_integer(call->results[0].data ? call->results[0].dtype : self->dtype);
     s->n = self->layout.ndim ? self->layout.shape[d] : 1;
     s->rows = s->n ? lb_tensor_numel(self) / s->n : 0;
-    lb_tensor moved = lb_tensor_dim_last(self, d);
-    s->results[0] = lb_tensor_dim_last(&call->results[0], d);
+    lb_tensor moved = lb_frame_dim_last(self, d);
+    s->results[0] = lb_frame_dim_last(&call->results[0], d);
     s->x = s->integer ? (const void *)lb_frame_integers(&s->frame, &moved) : lb_frame_tensor(&s->frame, &moved);
     s->y = s->integer ? (void *)lb_frame_output_view_integers(&s->frame, &s->results[0], s->rows * s->n)
                       : lb_frame_output_view(&s->frame, &s->results[0], s->rows * s->n);
     if (positions) {
-        s->results[1] = lb_tensor_dim_last(&call->results[1], d);
+        s->results[1] = lb_frame_dim_last(&call->results[1], d);
         s->at = lb_frame_output_view_integers(&s->frame, &s->results[1], s->rows * s->n);
     }
     return lb_frame_ok(&s->frame);
@@ -56,8 +57,8 @@ static double step(scan_kind kind, double so_far, double x)
     return low != high || isfinite(low) ? high + lb_log1p(lb_exp(low - high)) : high;
 }
 
-/* torch accumulates floats in f64, 16-bit ones in f32, and rounds what it stores (ReduceOpsKernel.cpp, cumsum_cpu_kernel:
- * at::acc_type<T, false>). */
+/* torch accumulates floats in f64, 16-bit ones in f32, and rounds what it stores (ReduceOpsKernel.cpp,
+ * cumsum_cpu_kernel: at::acc_type<T, false>). */
 static void scan_row(const scan *s, scan_kind kind, int64_t row)
 {
     int64_t base = row * s->n;
@@ -75,13 +76,13 @@ static void scan_row(const scan *s, scan_kind kind, int64_t row)
     }
 }
 
-/* ---- as on CUDA ------------------------------------------------------------------------------------------------------ */
+/* ---- as on CUDA -------------------------------------------------------------------------------------------------- */
 
 /* Of self, unless arg 2 names a dtype that it is converted to first. */
 static lb_dtype dtype_of_partials(const lb_call *call)
 {
     const bool named = call->n_args > 2 && call->args[2].tag == LB_OPERAND_DTYPE;
-    return named ? (lb_dtype)call->args[2].i : lb_call_tensor(call, 0)->dtype;
+    return named ? (lb_dtype)call->args[2].i : lb_frame_arg_tensor(call, 0)->dtype;
 }
 
 static lb_cuda_scan cuda_scan_of(const scan *s, scan_kind kind)
@@ -91,7 +92,7 @@ static lb_cuda_scan cuda_scan_of(const scan *s, scan_kind kind)
     const lb_call *call = s->frame.call;
     return (lb_cuda_scan){.kind = kinds[kind],
                           .dtype = dtype_of_partials(call),
-                          .innermost = s->dim == lb_call_tensor(call, 0)->layout.ndim - 1,
+                          .innermost = s->dim == lb_frame_arg_tensor(call, 0)->layout.ndim - 1,
                           .rows = s->rows,
                           .n = s->n};
 }
@@ -151,7 +152,7 @@ static lb_status cumulate(lb_call *call, scan_kind kind)
     return lb_frame_end(&s.frame);
 }
 
-/* ---- twins: a row of sizes ------------------------------------------------------------------------------------------- */
+/* ---- twins: a row of sizes --------------------------------------------------------------------------------------- */
 
 static void twin_of_sums(const scan *s, int64_t row)
 {
@@ -160,10 +161,11 @@ static void twin_of_sums(const scan *s, int64_t row)
         ((double *)s->y)[i] = sizes += fabs(((const double *)s->x)[i]);
 }
 
-/* |y|, and what is left of a prefix that underflowed: later factors magnify what it lost. After a prefix that overflowed nothing is said. */
+/* |y|, and what is left of a prefix that underflowed: later factors magnify what it lost. After a prefix that
+ * overflowed nothing is said. */
 static void twin_of_products(const scan *s, int64_t row)
 {
-    const bool f64 = lb_call_tensor(s->frame.call, 0)->dtype == LB_F64;
+    const bool f64 = lb_frame_arg_tensor(s->frame.call, 0)->dtype == LB_F64;
     const double tiny = f64 ? 0x1p-1074 : 0x1p-149, limit = f64 ? DBL_MAX : FLT_MAX, roundoff = f64 ? 0x1p-53 : 0x1p-24;
     double product = 1, lost = 0;
     for (int64_t i = row * s->n; i < (row + 1) * s->n; i++) {
@@ -175,7 +177,8 @@ static void twin_of_products(const scan *s, int64_t row)
     }
 }
 
-/* Each step is off by a few units of its own size, which is at most |y| and the logarithm of how many there are where it weighs most. */
+/* Each step is off by a few units of its own size, which is at most |y| and the logarithm of how many there are where
+ * it weighs most. */
 static void twin_of_log_sums(const scan *s, int64_t row)
 {
     double so_far = -INFINITY;
@@ -203,7 +206,7 @@ LB_WITH_TWIN(cumsum, twin ? twin_of(call, SUM) : cumulate(call, SUM))
 LB_WITH_TWIN(cumprod, twin ? twin_of(call, PRODUCT) : cumulate(call, PRODUCT))
 LB_WITH_TWIN(logcumsumexp, twin ? twin_of(call, LOG_SUM) : cumulate(call, LOG_SUM))
 
-/* ---- extremes -------------------------------------------------------------------------------------------------------- */
+/* ---- extremes ---------------------------------------------------------------------------------------------------- */
 
 /* Does element `at` of a row take the place of the best before it? A NaN does, and nothing but a NaN takes its. */
 static bool takes_over(const scan *s, int64_t at, int64_t best, bool largest)
@@ -216,8 +219,8 @@ static bool takes_over(const scan *s, int64_t at, int64_t best, bool largest)
     return isnan(a) || (!isnan(b) && (largest ? a >= b : a <= b));
 }
 
-/* The last of equal elements; once a NaN, always the latest NaN (cummax_helper_cpu). Or the one whose position was recorded
- * (tied_choice.h): the parallel scan of CUDA may take another. */
+/* The last of equal elements; once a NaN, always the latest NaN (cummax_helper_cpu). Or the one whose position was
+ * recorded (tied_choice.h): the parallel scan of CUDA may take another. */
 static lb_status extremes_so_far(lb_call *call, bool largest)
 {
     scan s;
@@ -256,16 +259,17 @@ static lb_status cummin(lb_call *call)
     return extremes_so_far(call, false);
 }
 
-/* ---- histogram ------------------------------------------------------------------------------------------------------ */
+/* ---- histogram --------------------------------------------------------------------------------------------------- */
 
-/* Args: self, bins, min, max. Equal bounds mean the range of the data. The bin is torch's: (x - min) / (max - min) * bins
- * truncated, then moved by one when x lies outside the edges of that bin (HistogramKernel.cpp, LINEAR_INTERPOLATION). */
+/* Args: self, bins, min, max. Equal bounds mean the range of the data. The bin is torch's: (x - min) / (max - min) *
+ * bins truncated, then moved by one when x lies outside the edges of that bin (HistogramKernel.cpp,
+ * LINEAR_INTERPOLATION). */
 static lb_status histc(lb_call *call)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *self = lb_call_tensor(call, 0);
-    int64_t n = lb_tensor_numel(self), bins = lb_call_int(call, 1, 100);
-    double low = lb_call_float(call, 2, 0), high = lb_call_float(call, 3, 0);
+    const lb_tensor *self = lb_frame_arg_tensor(call, 0);
+    int64_t n = lb_tensor_numel(self), bins = lb_frame_arg_int(call, 1, 100);
+    double low = lb_frame_arg_float(call, 2, 0), high = lb_frame_arg_float(call, 3, 0);
     const void *x = lb_frame_tensor(&f, self);
     void *y = lb_frame_output(&f, 0, bins);
     if (!lb_frame_ok(&f)) return lb_frame_end(&f);

@@ -2,21 +2,21 @@
  *
  *      h = exp(dt A) h + dt B u,  y = C h + D u,  out = y silu(z)       one state h of `states` numbers for each row
  *
- * One engine serves all of them: a row is one head's one part in one sequence, and an operand says by its steps where it has the number
- * of a row at a time for a state. Mamba's channels are heads of one part with an A for each state; Mamba-2 has heads of many parts that
- * share A and dt.
+ * One engine serves all of them: a row is one head's one part in one sequence, and an operand says by its steps where
+ * it has the number of a row at a time for a state. Mamba's channels are heads of one part with an A for each state;
+ * Mamba-2 has heads of many parts that share A and dt.
  *
- *      custom_ops::    state-spaces/mamba mamba_ssm/ops/"selective_scan_interface_ compilable.py"; defined by selective_scan_ref of
- *                      selective_scan_interface.py, with real A
- *      _C::            vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp, csrc/mamba/mamba_ssm/selective_scan_fwd.cu: y takes
- *                      the place of delta, the gated one that of z
- *      mamba_ssm::     facebookresearch/lingua apps/mamba/core_mamba.py, around mamba_chunk_scan_combined; defined by ssd_combined.py,
- *                      ssd_chunk_state.py and ssd_chunk_scan.py of mamba_ssm/ops/triton
+ *      custom_ops::    state-spaces/mamba mamba_ssm/ops/"selective_scan_interface_ compilable.py"; defined by
+ *                      selective_scan_ref of selective_scan_interface.py, with real A
+ *      _C::            vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp,
+ *                      csrc/mamba/mamba_ssm/selective_scan_fwd.cu: y takes the place of delta, the gated one that of z
+ *      mamba_ssm::     facebookresearch/lingua apps/mamba/core_mamba.py, around mamba_chunk_scan_combined; defined by
+ *                      ssd_combined.py, ssd_chunk_state.py and ssd_chunk_scan.py of mamba_ssm/ops/triton
  *
- * mamba_ssm's other kernels (mamba_chunk_scan_combined by itself, selective_state_update) are autograd functions around Triton and no
- * registered ops, so nothing of theirs is recorded but casts and copies. */
-#include "elementary.h"
-#include "frame.h"
+ * mamba_ssm's other kernels (mamba_chunk_scan_combined by itself, selective_state_update) are autograd functions around
+ * Triton and no registered ops, so nothing of theirs is recorded but casts and copies. */
+#include "functions/elementary.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 #include <string.h>
@@ -125,7 +125,7 @@ static void load_state(const scan *s, const row *r, double *h)
     for (int64_t n = 0; n < s->states; n++) h[n] = value(s, INITIAL, r, 0, n);
 }
 
-/* ---- backward ----------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 static void add_to(const scan *s, int which, const row *r, int64_t t, int64_t n, double gradient)
 {
@@ -205,7 +205,7 @@ static lb_status backward(scan *s, const int *order, int n_results)
     return lb_frame_end(&s->frame);
 }
 
-/* ---- operands ----------------------------------------------------------------------------------------------------------------- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 static scan begin(lb_call *call, bool twin)
 {
@@ -241,12 +241,13 @@ static bool has(const scan *s, int which, int64_t n)
 /* The gradient of the result stands first, y at `y`. */
 static bool read_gradient(scan *s, uint32_t y)
 {
-    const lb_tensor *dout = lb_call_tensor(s->frame.call, 0), *out = lb_call_tensor(s->frame.call, y);
+    const lb_tensor *dout = lb_frame_arg_tensor(s->frame.call, 0), *out = lb_frame_arg_tensor(s->frame.call, y);
     s->dout = lb_frame_tensor(&s->frame, dout), s->y = lb_frame_tensor(&s->frame, out);
     return dout && out && lb_tensor_numel(dout) == s->of[U].n && lb_tensor_numel(out) == s->of[U].n;
 }
 
-/* Mamba's B or C: (channels, states), or (batch, [groups,] states, length); (groups, states, length) of sequences end to end. */
+/* Mamba's B or C: (channels, states), or (batch, [groups,] states, length); (groups, states, length) of sequences end
+ * to end. */
 static bool set_varying(scan *s, int which, const lb_tensor *t, bool ragged)
 {
     const int lead = t->layout.ndim - 2; /* dimensions before (states, length) */
@@ -273,9 +274,9 @@ typedef struct positions {
 static bool open_channels(scan *s, const positions *at, bool ragged)
 {
     const lb_call *call = s->frame.call;
-    const lb_tensor *u = lb_call_tensor(call, at->u), *a = lb_call_tensor(call, at->a),
-                    *b = lb_call_tensor(call, at->b), *c = lb_call_tensor(call, at->c),
-                    *z = lb_call_tensor(call, at->z);
+    const lb_tensor *u = lb_frame_arg_tensor(call, at->u), *a = lb_frame_arg_tensor(call, at->a),
+                    *b = lb_frame_arg_tensor(call, at->b), *c = lb_frame_arg_tensor(call, at->c),
+                    *z = lb_frame_arg_tensor(call, at->z);
     if (!u || !a || !b || !c || a->layout.ndim != 2 || lb_dtype_is_complex(a->dtype) ||
         u->layout.ndim != (ragged ? 2 : 3))
         return false;
@@ -284,19 +285,19 @@ static bool open_channels(scan *s, const positions *at, bool ragged)
     if (lb_tensor_numel(u) != s->batch * s->heads * s->length) return false;
     const int64_t of_batch = s->heads * s->length;
     SET(U, u, 1, of_batch, 1, s->length, 0, 0);
-    SET(DT, lb_call_tensor(call, at->delta), 1, of_batch, 1, s->length, 0, 0);
+    SET(DT, lb_frame_arg_tensor(call, at->delta), 1, of_batch, 1, s->length, 0, 0);
     SET(A, a, 1, 0, 0, s->states, 0, 1);
-    SET(D, lb_call_tensor(call, at->d), 1, 0, 0, 1, 0, 0);
+    SET(D, lb_frame_arg_tensor(call, at->d), 1, 0, 0, 1, 0, 0);
     SET(Z, z, 1, of_batch, 1, s->length, 0, 0);
-    SET(BIAS, lb_call_tensor(call, at->bias), 1, 0, 0, 1, 0, 0);
-    s->softplus = lb_call_int(call, at->softplus, 0) != 0;
-    s->slack = 1 + 2 * lb_twin_rounding(call, at->u);
+    SET(BIAS, lb_frame_arg_tensor(call, at->bias), 1, 0, 0, 1, 0, 0);
+    s->softplus = lb_frame_arg_int(call, at->softplus, 0) != 0;
+    s->slack = 1 + 2 * lb_frame_twin_rounding(call, at->u);
     return set_varying(s, B, b, ragged) && set_varying(s, C, c, ragged) && has(s, DT, s->of[U].n) &&
            has(s, Z, s->of[U].n) && has(s, D, s->heads) && has(s, BIAS, s->heads);
 }
 #define ODD_SHAPES "(batch, channels, length) by real (channels, states), with B and C that belong to them"
 
-/* ---- mamba_ssm ---------------------------------------------------------------------------------------------------------------- */
+/* ---- mamba_ssm --------------------------------------------------------------------------------------------------- */
 
 /* Results: final_out, last_state (empty when not asked for), out, and x: states between chunks, taken as recorded. */
 static lb_status mamba_forward(lb_call *call, bool twin)
@@ -306,7 +307,7 @@ static lb_status mamba_forward(lb_call *call, bool twin)
     if (!open_channels(&s, &at, false)) return refuse(&s, ODD_SHAPES);
     const int64_t rows = s.batch * s.heads, n = rows * s.length;
     s.final = lb_frame_output(&s.frame, 0, n);
-    const bool keeps = call->n_results > 1 && lb_call_int(call, 9, 0) && call->results[1].data;
+    const bool keeps = call->n_results > 1 && lb_frame_arg_int(call, 9, 0) && call->results[1].data;
     void *last = keeps ? lb_frame_output(&s.frame, 1, rows * s.states) : NULL;
     s.out = call->n_results > 2 ? lb_frame_output(&s.frame, 2, n) : NULL;
     double *h = lb_frame_scratch(&s.frame, (size_t)s.states * sizeof *h);
@@ -331,7 +332,7 @@ static lb_status mamba_backward(lb_call *call, bool twin)
 }
 LB_WITH_TWIN(mamba_backward, mamba_backward(call, twin))
 
-/* ---- vLLM --------------------------------------------------------------------------------------------------------------------- */
+/* ---- vLLM -------------------------------------------------------------------------------------------------------- */
 
 enum {
     V_D = 5,
@@ -347,18 +348,19 @@ enum {
     V_FIRST_BLOCK
 };
 
-/* Results are what the schema says is written: u, delta, A, B, C, z where it is given, ssm_states. u, A, B and C stay as they are. */
+/* Results are what the schema says is written: u, delta, A, B, C, z where it is given, ssm_states. u, A, B and C stay
+ * as they are. */
 static lb_status vllm_scan(lb_call *call, bool twin)
 {
     static const positions at = {0, 1, 2, 3, 4, V_D, V_Z, V_BIAS, V_SOFTPLUS};
     scan s = begin(call, twin);
-    const lb_tensor *states = lb_call_tensor(call, V_STATES), *borders = lb_call_tensor(call, V_BORDERS),
-                    *slots = lb_call_tensor(call, V_SLOTS), *begun = lb_call_tensor(call, V_HAS_STATE);
+    const lb_tensor *states = lb_frame_arg_tensor(call, V_STATES), *borders = lb_frame_arg_tensor(call, V_BORDERS),
+                    *slots = lb_frame_arg_tensor(call, V_SLOTS), *begun = lb_frame_arg_tensor(call, V_HAS_STATE);
     for (uint32_t i = V_FIRST_BLOCK; i < call->n_args; i++)
-        if (lb_call_given(call, i)) return refuse(&s, "states kept block by block are not computed");
+        if (lb_frame_arg_given(call, i)) return refuse(&s, "states kept block by block are not computed");
     if (!states || call->n_results < 6 || !open_channels(&s, &at, borders != NULL)) return refuse(&s, ODD_SHAPES);
     const int64_t sequences = borders ? lb_tensor_numel(borders) - 1 : s.batch, each = s.heads * s.states,
-                  held = lb_tensor_numel(states), null_slot = lb_call_int(call, V_NULL_SLOT, -1);
+                  held = lb_tensor_numel(states), null_slot = lb_frame_arg_int(call, V_NULL_SLOT, -1);
     if ((slots && lb_tensor_numel(slots) != sequences) || (begun && lb_tensor_numel(begun) != sequences))
         return refuse(&s, "slots or states that do not belong to the sequences");
     const int64_t *from = lb_frame_integers(&s.frame, borders), *slot = lb_frame_integers(&s.frame, slots),
@@ -391,16 +393,17 @@ static lb_status vllm_scan(lb_call *call, bool twin)
 }
 LB_WITH_TWIN(vllm, vllm_scan(call, twin))
 
-/* ---- Mamba-2 ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Mamba-2 ----------------------------------------------------------------------------------------------------- */
 
-/* From x on, which stands at `x`: x (batch, length, heads, parts), dt (batch, length, heads), A (heads), B, C (batch, length, groups,
- * states); `rest`: D (heads[, parts]), z as x, dt_bias (heads), initial_states (batch, heads, parts, states), seq_idx. */
+/* From x on, which stands at `x`: x (batch, length, heads, parts), dt (batch, length, heads), A (heads), B, C (batch,
+ * length, groups, states); `rest`: D (heads[, parts]), z as x, dt_bias (heads), initial_states (batch, heads, parts,
+ * states), seq_idx. */
 static bool open_heads(scan *s, uint32_t x_at, uint32_t rest, uint32_t softplus)
 {
     const lb_call *call = s->frame.call;
-    const lb_tensor *x = lb_call_tensor(call, x_at), *dt = lb_call_tensor(call, x_at + 1),
-                    *a = lb_call_tensor(call, x_at + 2), *b = lb_call_tensor(call, x_at + 3),
-                    *c = lb_call_tensor(call, x_at + 4), *d = lb_call_tensor(call, rest);
+    const lb_tensor *x = lb_frame_arg_tensor(call, x_at), *dt = lb_frame_arg_tensor(call, x_at + 1),
+                    *a = lb_frame_arg_tensor(call, x_at + 2), *b = lb_frame_arg_tensor(call, x_at + 3),
+                    *c = lb_frame_arg_tensor(call, x_at + 4), *d = lb_frame_arg_tensor(call, rest);
     if (!x || !dt || !a || !b || !c || x->layout.ndim != 4 || b->layout.ndim != 4 ||
         lb_tensor_numel(b) != lb_tensor_numel(c))
         return false;
@@ -417,27 +420,28 @@ static bool open_heads(scan *s, uint32_t x_at, uint32_t rest, uint32_t softplus)
     SET(C, c, sharers, s->length * narrow, narrow, s->states, 0, 1);
     const bool by_part = d && lb_tensor_numel(d) == wide && d->layout.ndim == 2;
     SET(D, d, 1, 0, 0, by_part ? s->parts : 1, by_part, 0);
-    SET(Z, lb_call_tensor(call, rest + 1), 1, s->length * wide, wide, s->parts, 1, 0);
-    SET(BIAS, lb_call_tensor(call, rest + 2), 1, 0, 0, 1, 0, 0);
-    SET(INITIAL, lb_call_tensor(call, rest + 3), 1, wide * s->states, 0, s->parts * s->states, s->states, 1);
-    s->documents = lb_frame_integers(&s->frame, lb_call_tensor(call, rest + 4));
-    s->softplus = lb_call_int(call, softplus, 0) != 0;
+    SET(Z, lb_frame_arg_tensor(call, rest + 1), 1, s->length * wide, wide, s->parts, 1, 0);
+    SET(BIAS, lb_frame_arg_tensor(call, rest + 2), 1, 0, 0, 1, 0, 0);
+    SET(INITIAL, lb_frame_arg_tensor(call, rest + 3), 1, wide * s->states, 0, s->parts * s->states, s->states, 1);
+    s->documents = lb_frame_integers(&s->frame, lb_frame_arg_tensor(call, rest + 4));
+    s->softplus = lb_frame_arg_int(call, softplus, 0) != 0;
     const lb_operand *limits = softplus + 1 < call->n_args ? &call->args[softplus + 1] : NULL;
     s->least_dt = 0;
     if (limits && limits->tag == LB_OPERAND_NUMBERS && limits->count == 2)
         s->least_dt = limits->floats[0], s->most_dt = limits->floats[1];
-    s->slack = 1 + 4 * lb_twin_rounding(call, x_at); /* states, and what is multiplied with them, have 16 bits */
+    s->slack = 1 + 4 * lb_frame_twin_rounding(call, x_at); /* states, and what is multiplied with them, have 16 bits */
     return has(s, D, by_part ? wide : s->heads) && has(s, Z, s->of[U].n) && has(s, BIAS, s->heads) &&
            has(s, INITIAL, s->batch * wide * s->states) &&
-           (!s->documents || lb_tensor_numel(lb_call_tensor(call, rest + 4)) == s->batch * s->length);
+           (!s->documents || lb_tensor_numel(lb_frame_arg_tensor(call, rest + 4)) == s->batch * s->length);
 }
 #define ODD_HEADS "(batch, length, heads, parts) with B and C (batch, length, groups, states)"
 
-/* Results: out; what it was before the gate, empty without one; the states that sequences end in where cu_seqlens is given. */
+/* Results: out; what it was before the gate, empty without one; the states that sequences end in where cu_seqlens is
+ * given. */
 static lb_status heads_forward(lb_call *call, bool twin)
 {
     scan s = begin(call, twin);
-    const lb_tensor *borders = lb_call_tensor(call, 11);
+    const lb_tensor *borders = lb_frame_arg_tensor(call, 11);
     if (!open_heads(&s, 0, 6, 12)) return refuse(&s, ODD_HEADS);
     const int64_t n = s.of[U].n, each = s.heads * s.parts * s.states, ends = borders ? lb_tensor_numel(borders) - 1 : 0;
     const int64_t *border = lb_frame_integers(&s.frame, borders);

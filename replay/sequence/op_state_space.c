@@ -1,9 +1,10 @@
 /* Custom ops of state-space models: the short causal convolution in front of a selective scan (op_selective_scan.c).
  *
- * Names and schemas as registered in Dao-AILab/causal-conv1d causal_conv1d/cpp_functions.py (`DaoAILab::_causal_conv1d_…_cpp`), which
- * state-spaces/mamba and fla-org/flash-linear-attention call; the definition is csrc/causal_conv1d_fwd.cu's: oldest tap first, then SiLU. */
-#include "elementary.h"
-#include "frame.h"
+ * Names and schemas as registered in Dao-AILab/causal-conv1d causal_conv1d/cpp_functions.py
+ * (`DaoAILab::_causal_conv1d_…_cpp`), which state-spaces/mamba and fla-org/flash-linear-attention call; the definition
+ * is csrc/causal_conv1d_fwd.cu's: oldest tap first, then SiLU. */
+#include "functions/elementary.h"
+#include "kernel/frame.h"
 
 #include <math.h>
 
@@ -27,7 +28,8 @@ static void put(const conv *c, void *x, int64_t i, double value)
     lb_frame_set(&c->frame, x, i, value);
 }
 
-/* The element of row `r` (a channel of a sample) at time t; before its start the initial state (batch, channels, taps - 1), or 0. */
+/* The element of row `r` (a channel of a sample) at time t; before its start the initial state (batch, channels, taps -
+ * 1), or 0. */
 static double at(const conv *c, int64_t r, int64_t t)
 {
     if (t >= 0) return get(c, c->x, r * c->length + t);
@@ -42,7 +44,8 @@ static double seen(const conv *c, int64_t r, int64_t t, int64_t lag)
     return at(c, r, t - lag);
 }
 
-/* x (batch, channels, length), or of any dimensions from two on, by weight (channels, taps) and a bias that belongs to them. */
+/* x (batch, channels, length), or of any dimensions from two on, by weight (channels, taps) and a bias that belongs to
+ * them. */
 static bool fits(const lb_tensor *x, const lb_tensor *weight, const lb_tensor *bias)
 {
     return x && weight && x->layout.ndim >= 2 && weight->layout.ndim == 2 &&
@@ -53,7 +56,7 @@ static bool fits(const lb_tensor *x, const lb_tensor *weight, const lb_tensor *b
 /* seq_idx at arg `i`; a negative number, which is padding, is not computed. */
 static void read_documents(conv *c, uint32_t i)
 {
-    const lb_tensor *t = lb_call_tensor(c->frame.call, i);
+    const lb_tensor *t = lb_frame_arg_tensor(c->frame.call, i);
     if (!t) return;
     c->documents = lb_frame_integers(&c->frame, t);
     if (lb_tensor_numel(t) != c->batch * c->length) lb_frame_fail(&c->frame, LB_ERR_INVALID, "seq_idx of another size");
@@ -84,8 +87,8 @@ static void row(const conv *c, int64_t r, double slack)
 static lb_status causal_conv(lb_call *call, bool twin)
 {
     conv c = {.frame = lb_frame_begin(call), .twin = twin};
-    const lb_tensor *x = lb_call_tensor(call, X), *weight = lb_call_tensor(call, WEIGHT),
-                    *bias = lb_call_tensor(call, BIAS), *initial = lb_call_tensor(call, INITIAL);
+    const lb_tensor *x = lb_frame_arg_tensor(call, X), *weight = lb_frame_arg_tensor(call, WEIGHT),
+                    *bias = lb_frame_arg_tensor(call, BIAS), *initial = lb_frame_arg_tensor(call, INITIAL);
     if (!fits(x, weight, bias) || x->layout.ndim != 3)
         lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "(batch, channels, length) by (channels, taps)");
     if (!lb_frame_ok(&c.frame)) return lb_frame_end(&c.frame);
@@ -101,40 +104,40 @@ static lb_status causal_conv(lb_call *call, bool twin)
     c.y = lb_frame_output(&c.frame, 0, rows * c.length);
     const bool keeps = call->n_results > 1 && call->results[1].data;
     c.last = keeps ? lb_frame_output(&c.frame, 1, rows * (c.taps - 1)) : NULL;
-    c.silu = lb_call_int(call, SILU, 0) != 0;
-    const double slack = 1 + lb_twin_rounding(call, X);
+    c.silu = lb_frame_arg_int(call, SILU, 0) != 0;
+    const double slack = 1 + lb_frame_twin_rounding(call, X);
     for (int64_t r = 0; lb_frame_ok(&c.frame) && r < rows; r++) row(&c, r, slack);
     return lb_frame_end(&c.frame);
 }
 LB_WITH_TWIN(conv, causal_conv(call, twin))
 
-/* ---- one more token, or a few ------------------------------------------------------------------------------------------------ */
+/* ---- one more token, or a few ------------------------------------------------------------------------------------ */
 
 enum { U_X, U_STATE, U_WEIGHT, U_BIAS, U_OUT, U_SILU, U_SEQLENS, U_INDICES };
 
-/* x (batch, channels[, tokens]) behind conv_state (batch, channels, at least taps - 1). Results: conv_state, which forgets as many
- * elements as there are tokens, and out. */
+/* x (batch, channels[, tokens]) behind conv_state (batch, channels, at least taps - 1). Results: conv_state, which
+ * forgets as many elements as there are tokens, and out. */
 static lb_status conv_update(lb_call *call, bool twin)
 {
     conv c = {.frame = lb_frame_begin(call), .twin = twin};
-    const lb_tensor *x = lb_call_tensor(call, U_X), *state = lb_call_tensor(call, U_STATE),
-                    *weight = lb_call_tensor(call, U_WEIGHT);
-    if (!fits(x, weight, lb_call_tensor(call, U_BIAS)) || !state || state->layout.ndim != 3 ||
+    const lb_tensor *x = lb_frame_arg_tensor(call, U_X), *state = lb_frame_arg_tensor(call, U_STATE),
+                    *weight = lb_frame_arg_tensor(call, U_WEIGHT);
+    if (!fits(x, weight, lb_frame_arg_tensor(call, U_BIAS)) || !state || state->layout.ndim != 3 ||
         state->layout.shape[0] != x->layout.shape[0] || state->layout.shape[1] != x->layout.shape[1] ||
-        state->layout.shape[2] < weight->layout.shape[1] - 1 || lb_call_given(call, U_SEQLENS) ||
-        lb_call_given(call, U_INDICES))
+        state->layout.shape[2] < weight->layout.shape[1] - 1 || lb_frame_arg_given(call, U_SEQLENS) ||
+        lb_frame_arg_given(call, U_INDICES))
         lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "states in the order of the batch, without lengths in a ring");
     if (!lb_frame_ok(&c.frame)) return lb_frame_end(&c.frame);
     const int64_t held = state->layout.shape[2], rows = x->layout.shape[0] * x->layout.shape[1];
     c.channels = x->layout.shape[1], c.length = rows ? lb_tensor_numel(x) / rows : 0;
     c.taps = weight->layout.shape[1];
     c.x = lb_frame_tensor(&c.frame, x), c.weight = lb_frame_tensor(&c.frame, weight),
-    c.bias = lb_frame_tensor(&c.frame, lb_call_tensor(call, U_BIAS));
+    c.bias = lb_frame_tensor(&c.frame, lb_frame_arg_tensor(call, U_BIAS));
     const void *before = lb_frame_tensor(&c.frame, state);
     void *initial = lb_frame_reals(&c.frame, rows * (c.taps - 1)), *after = lb_frame_output(&c.frame, 0, rows * held);
     c.y = lb_frame_output(&c.frame, 1, rows * c.length);
-    c.silu = lb_call_int(call, U_SILU, 0) != 0;
-    const double slack = 1 + lb_twin_rounding(call, U_X);
+    c.silu = lb_frame_arg_int(call, U_SILU, 0) != 0;
+    const double slack = 1 + lb_frame_twin_rounding(call, U_X);
     for (int64_t r = 0; lb_frame_ok(&c.frame) && r < rows; r++) {
         for (int64_t k = 0; k < c.taps - 1; k++)
             put(&c, initial, r * (c.taps - 1) + k, get(&c, before, r * held + held - (c.taps - 1) + k));
@@ -150,7 +153,7 @@ static lb_status conv_update(lb_call *call, bool twin)
 }
 LB_WITH_TWIN(update, conv_update(call, twin))
 
-/* ---- backward ----------------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 enum { B_X, B_WEIGHT, B_BIAS, B_DOUT, B_SEQ_IDX, B_INITIAL, B_DFINAL, B_DX, B_DWEIGHT, B_DBIAS, B_DINITIAL, B_SILU };
 
@@ -162,7 +165,8 @@ typedef struct conv_backward {
     void *dx, *dinitial;
 } conv_backward;
 
-/* Gradient of the sum before SiLU. The twin: the derivative is below 1.1 and changes by at most half of what the sum does. */
+/* Gradient of the sum before SiLU. The twin: the derivative is below 1.1 and changes by at most half of what the sum
+ * does. */
 static double inner_gradient(const conv_backward *b, int64_t r, int64_t t)
 {
     const conv *c = &b->c;
@@ -177,7 +181,8 @@ static double inner_gradient(const conv_backward *b, int64_t r, int64_t t)
     return c->silu ? d * s * (1 + sum * (1 - s)) : d;
 }
 
-/* Gradient of the element at time t, which may be before the start: of what it was multiplied into, and of the final state. */
+/* Gradient of the element at time t, which may be before the start: of what it was multiplied into, and of the final
+ * state. */
 static double outer_gradient(const conv_backward *b, int64_t r, int64_t t)
 {
     const conv *c = &b->c;
@@ -218,15 +223,15 @@ static uint32_t result_of(const lb_call *call, uint32_t arg)
 {
     static const uint32_t written[] = {B_DFINAL, B_DX, B_DWEIGHT, B_DBIAS, B_DINITIAL};
     uint32_t place = 0, given = 0;
-    for (uint32_t i = 0; i < 5; i++) given += lb_call_given(call, written[i]);
+    for (uint32_t i = 0; i < 5; i++) given += lb_frame_arg_given(call, written[i]);
     for (uint32_t i = 0; i < 5 && written[i] != arg; i++)
-        place += call->n_results > given || lb_call_given(call, written[i]);
+        place += call->n_results > given || lb_frame_arg_given(call, written[i]);
     return place;
 }
 
 static bool has(const lb_call *call, uint32_t i, int64_t n)
 {
-    const lb_tensor *t = lb_call_tensor(call, i);
+    const lb_tensor *t = lb_frame_arg_tensor(call, i);
     return t && lb_tensor_numel(t) == n;
 }
 
@@ -235,9 +240,9 @@ static lb_status conv_backward_run(lb_call *call, bool twin)
 {
     conv_backward b = {.c = {.frame = lb_frame_begin(call), .twin = twin}};
     conv *c = &b.c;
-    const lb_tensor *x = lb_call_tensor(call, B_X), *weight = lb_call_tensor(call, B_WEIGHT),
-                    *bias = lb_call_tensor(call, B_BIAS);
-    const lb_tensor *initial = lb_call_tensor(call, B_INITIAL), *dfinal = lb_call_tensor(call, B_DFINAL);
+    const lb_tensor *x = lb_frame_arg_tensor(call, B_X), *weight = lb_frame_arg_tensor(call, B_WEIGHT),
+                    *bias = lb_frame_arg_tensor(call, B_BIAS);
+    const lb_tensor *initial = lb_frame_arg_tensor(call, B_INITIAL), *dfinal = lb_frame_arg_tensor(call, B_DFINAL);
     if (!fits(x, weight, bias) || x->layout.ndim != 3)
         lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "(batch, channels, length) by (channels, taps)");
     if (!lb_frame_ok(&c->frame)) return lb_frame_end(&c->frame);
@@ -247,19 +252,20 @@ static lb_status conv_backward_run(lb_call *call, bool twin)
     if ((initial && lb_tensor_numel(initial) != states) || (dfinal && lb_tensor_numel(dfinal) != states))
         lb_frame_fail(&c->frame, LB_ERR_INVALID, "states of another shape");
     if (!has(call, B_DOUT, lb_tensor_numel(x)) || !has(call, B_DWEIGHT, lb_tensor_numel(weight)) ||
-        (lb_call_given(call, B_DBIAS) && !has(call, B_DBIAS, c->channels)))
+        (lb_frame_arg_given(call, B_DBIAS) && !has(call, B_DBIAS, c->channels)))
         lb_frame_fail(&c->frame, LB_ERR_INVALID, "gradients of another shape");
     c->initial = lb_frame_tensor(&c->frame, initial), b.dfinal = lb_frame_tensor(&c->frame, dfinal);
     read_documents(c, B_SEQ_IDX);
     c->x = lb_frame_tensor(&c->frame, x), c->weight = lb_frame_tensor(&c->frame, weight),
     c->bias = lb_frame_tensor(&c->frame, bias), b.dout = lb_frame_input(&c->frame, B_DOUT);
-    c->silu = lb_call_int(call, B_SILU, 0) != 0;
+    c->silu = lb_frame_arg_int(call, B_SILU, 0) != 0;
     const void *dweight = lb_frame_input(&c->frame, B_DWEIGHT), *dbias = lb_frame_input(&c->frame, B_DBIAS);
     b.dx = lb_frame_output(&c->frame, result_of(call, B_DX), rows * c->length);
     void *dw = lb_frame_output(&c->frame, result_of(call, B_DWEIGHT), c->channels * c->taps),
          *db = dbias ? lb_frame_output(&c->frame, result_of(call, B_DBIAS), c->channels) : NULL,
          *same = dfinal ? lb_frame_output(&c->frame, result_of(call, B_DFINAL), states) : NULL;
-    if (lb_call_given(call, B_DINITIAL)) b.dinitial = lb_frame_output(&c->frame, result_of(call, B_DINITIAL), states);
+    if (lb_frame_arg_given(call, B_DINITIAL))
+        b.dinitial = lb_frame_output(&c->frame, result_of(call, B_DINITIAL), states);
     b.g = lb_frame_scratch(&c->frame, (size_t)c->length * sizeof *b.g);
     b.dweight = lb_frame_scratch(&c->frame, (size_t)(c->channels * c->taps) * sizeof *b.dweight);
     b.dbias = dbias ? lb_frame_scratch(&c->frame, (size_t)c->channels * sizeof *b.dbias) : NULL;
@@ -267,7 +273,7 @@ static lb_status conv_backward_run(lb_call *call, bool twin)
     for (int64_t i = 0; i < c->channels * c->taps; i++)
         b.dweight[i] = twin ? fabs(get(c, dweight, i)) : get(c, dweight, i);
     for (int64_t i = 0; dbias && i < c->channels; i++) b.dbias[i] = twin ? fabs(get(c, dbias, i)) : get(c, dbias, i);
-    for (int64_t r = 0; r < rows; r++) backward_row(&b, r, 1 + lb_twin_rounding(call, B_X));
+    for (int64_t r = 0; r < rows; r++) backward_row(&b, r, 1 + lb_frame_twin_rounding(call, B_X));
     for (int64_t i = 0; same && i < states; i++) put(c, same, i, get(c, b.dfinal, i));
     for (int64_t i = 0; i < c->channels * c->taps; i++) put(c, dw, i, b.dweight[i]);
     for (int64_t i = 0; dbias && i < c->channels; i++) put(c, db, i, b.dbias[i]);

@@ -1,5 +1,5 @@
 /* Reading and running stacks of recurrent layers: see recurrent_stack.h. */
-#include "recurrent_stack.h"
+#include "sequence/recurrent_stack.h"
 
 #include <math.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static lb_number **pieces(lb_stack *s, int64_t count, int64_t each)
     return p;
 }
 
-/* ---- arguments ---------------------------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 
 /* Elements of weight `k` of a layer: W, V, b, d. */
 static int64_t weight_size(const lb_stack *s, int64_t layer, uint32_t k)
@@ -97,10 +97,10 @@ static bool is_state(const lb_stack *s, const lb_tensor *t)
 /* Bounds of what cuDNN may do otherwise, in units of what the row's bound multiplies with. */
 static void read_precision(lb_stack *s, const lb_call *call)
 {
-    const lb_dtype held = lb_call_tensor(call, 0)->dtype;
+    const lb_dtype held = lb_frame_arg_tensor(call, 0)->dtype;
     const double factor = lb_number_factor(call);
     s->type = (lb_number_type){s->frame.wide, 4 / factor, factor * (held == LB_F64 ? 0x1p-52 : 0x1p-24)};
-    s->coarse = lb_twin_rounding(call, 0);
+    s->coarse = lb_frame_twin_rounding(call, 0);
     s->product = held == LB_F32 ? LB_TF32_LOSS / s->type.unit : 0;
 }
 
@@ -109,18 +109,18 @@ bool lb_stack_begin(lb_stack *s, lb_call *call, lb_stack_places at, bool twin)
     static const int64_t kinds[] = {1, 1, 4, 3};
     *s = (lb_stack){.frame = lb_frame_begin(call), .twin = twin};
     const uint32_t m = at.mode;
-    const int64_t mode = lb_call_int(call, m, 2);
-    s->size = lb_call_int(call, m + 1, 0), s->layers = lb_call_int(call, m + 3, 1);
-    s->directions = lb_call_int(call, m + 7, 0) ? 2 : 1, s->per_layer = (uint32_t)lb_call_int(call, 2, 0);
-    s->batch_first = lb_call_int(call, m + 4, 0);
+    const int64_t mode = lb_frame_arg_int(call, m, 2);
+    s->size = lb_frame_arg_int(call, m + 1, 0), s->layers = lb_frame_arg_int(call, m + 3, 1);
+    s->directions = lb_frame_arg_int(call, m + 7, 0) ? 2 : 1, s->per_layer = (uint32_t)lb_frame_arg_int(call, 2, 0);
+    s->batch_first = lb_frame_arg_int(call, m + 4, 0);
     if (mode < LB_STACK_RELU || mode > LB_STACK_GRU || s->size < 1 || s->layers < 1 || s->layers > 4096)
         return refuse(s, "a kind of layer that is not known");
     s->mode = (lb_stack_mode)mode, s->kinds = kinds[mode];
-    if (lb_call_int(call, m + 2, 0)) return refuse(s, "layers with projections");
-    if (lb_call_float(call, m + 5, 0) != 0 && lb_call_int(call, m + 6, 0) && s->layers > 1)
+    if (lb_frame_arg_int(call, m + 2, 0)) return refuse(s, "layers with projections");
+    if (lb_frame_arg_float(call, m + 5, 0) != 0 && lb_frame_arg_int(call, m + 6, 0) && s->layers > 1)
         return refuse(s, "dropout between layers, whose masks cuDNN keeps in a layout of its own");
-    const lb_tensor *x = lb_call_tensor(call, 0), *hx = lb_call_tensor(call, at.hx),
-                    *cx = lb_call_tensor(call, at.hx + 1);
+    const lb_tensor *x = lb_frame_arg_tensor(call, 0), *hx = lb_frame_arg_tensor(call, at.hx),
+                    *cx = lb_frame_arg_tensor(call, at.hx + 1);
     if (!read_steps(s, x, m + 8 < call->n_args ? &call->args[m + 8] : NULL)) return false;
     if (!is_state(s, hx) || (s->mode == LB_STACK_LSTM && !is_state(s, cx)))
         return refuse(s, "states of another size than the layers have");
@@ -137,7 +137,7 @@ bool lb_stack_begin(lb_stack *s, lb_call *call, lb_stack_places at, bool twin)
     return lb_frame_ok(&s->frame);
 }
 
-/* ---- forward ------------------------------------------------------------------------------------------------------------ */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 lb_stack_pass lb_stack_pass_of(lb_stack *s, int64_t layer, int64_t direction)
 {

@@ -4,8 +4,8 @@
 #ifndef LB_REPLAY_RECURRENT_STACK_H
 #define LB_REPLAY_RECURRENT_STACK_H
 
-#include "frame.h"
-#include "running_error.h"
+#include "kernel/frame.h"
+#include "sequence/running_error.h"
 
 typedef enum lb_stack_mode { LB_STACK_RELU, LB_STACK_TANH, LB_STACK_LSTM, LB_STACK_GRU } lb_stack_mode;
 
@@ -43,7 +43,8 @@ static inline int64_t lb_stack_width(const lb_stack *s, int64_t layer)
     return layer ? s->size * s->directions : s->inputs;
 }
 
-/* What a unit keeps for the backward: its gates after their functions, of a GRU also V h + d of n, of relu its argument. */
+/* What a unit keeps for the backward: its gates after their functions, of a GRU also V h + d of n, of relu its
+ * argument. */
 static inline int64_t lb_stack_kept_kinds(const lb_stack *s)
 {
     return s->mode == LB_STACK_RELU ? 2 : s->mode == LB_STACK_GRU ? 4 : s->kinds;
@@ -82,7 +83,7 @@ int64_t lb_stack_row_before(const lb_stack_pass *p, int64_t sample, int64_t k, i
 void lb_stack_state_before(const lb_stack_pass *p, int64_t sample, int64_t before, lb_number *h);
 lb_number lb_stack_cell_before(const lb_stack_pass *p, int64_t sample, int64_t before, int64_t j);
 
-/* ---- arithmetic ---------------------------------------------------------------------------------------------------------- */
+/* ---- arithmetic -------------------------------------------------------------------------------------------------- */
 
 static inline lb_number lb_stack_stored(const lb_stack *s, lb_number a)
 {

@@ -1,12 +1,13 @@
-/* Numbers that carry a bound of their own error through a computation: running error analysis of what rounds in many places, as recurrences do.
+/* Numbers that carry a bound of their own error through a computation: running error analysis of what rounds in many
+ * places, as recurrences do.
  *
- * The error is in units of the roundoff of f32 (or, of a computation in f64, of f64) times what a row's bound multiplies its twin with, so
- * v is the kernel's result and |v| + e its twin. */
+ * The error is in units of the roundoff of f32 (or, of a computation in f64, of f64) times what a row's bound
+ * multiplies its twin with, so v is the kernel's result and |v| + e its twin. */
 #ifndef LB_REPLAY_RUNNING_ERROR_H
 #define LB_REPLAY_RUNNING_ERROR_H
 
-#include "elementary.h"
-#include "ops.h"
+#include "functions/elementary.h"
+#include "kernel/ops.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* See allowed_tf32.h. Names of settings are those of capture/lastbit/receipt.py. */
-#include "allowed_tf32.h"
+#include "session/allowed_tf32.h"
 
 #include <lastbit/json_text.h>
 #include <string.h>

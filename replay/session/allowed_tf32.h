@@ -1,5 +1,5 @@
-/* Whether a recorded run let products of f32 read their factors as TF32 (10 bits of fraction): by its receipt. It concerns what ran on
- * CUDA, where torch's settings are for cuBLAS and cuDNN; cuDNN's is on by default. */
+/* Whether a recorded run let products of f32 read their factors as TF32 (10 bits of fraction): by its receipt. It
+ * concerns what ran on CUDA, where torch's settings are for cuBLAS and cuDNN; cuDNN's is on by default. */
 #ifndef LB_REPLAY_ALLOWED_TF32_H
 #define LB_REPLAY_ALLOWED_TF32_H
 

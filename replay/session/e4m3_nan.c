@@ -1,5 +1,5 @@
 /* See e4m3_nan.h. Names are those of capture/lastbit/receipt.py. */
-#include "e4m3_nan.h"
+#include "session/e4m3_nan.h"
 
 #include <lastbit/json_text.h>
 #include <stdio.h>

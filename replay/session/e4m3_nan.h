@@ -1,5 +1,5 @@
-/* Whether a recorded run cast numbers beyond the range of e4m3fn to NaN: by the version of PyTorch in its receipt. Before 2.13 a cast rounded
- * what is beyond 464 to NaN, on every device; since then it saturates at 448. */
+/* Whether a recorded run cast numbers beyond the range of e4m3fn to NaN: by the version of PyTorch in its receipt.
+ * Before 2.13 a cast rounded what is beyond 464 to NaN, on every device; since then it saturates at 448. */
 #ifndef LB_REPLAY_E4M3_NAN_H
 #define LB_REPLAY_E4M3_NAN_H
 

@@ -1,12 +1,13 @@
-/* Measuring what swaps move: see lastbit/effect.h. A replayed value is measured when the last op that can change it has run, against a
- * reference that is in the capture or was taken from the run without swaps: only that copy takes memory. */
-#include <lastbit/array.h>
+/* Measuring what swaps move: see lastbit/effect.h. A replayed value is measured when the last op that can change it
+ * has run, against a reference that is in the capture or was taken from the run without swaps: only that copy takes
+ * memory. */
+#include "base/array.h"
 #include <lastbit/effect.h>
 
-#include "step_end.h"
-#include "expert_flip.h"
-#include "output_distance.h"
-#include "snapshot.h"
+#include "session/step_end.h"
+#include "composites/expert_flip.h"
+#include "session/output_distance.h"
+#include "session/snapshot.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -50,7 +51,7 @@ static lb_status no_memory(lb_err *err)
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for the effect of swaps");
 }
 
-/* ---- what leaves a step ------------------------------------------------------------------------------------------- */
+/* ---- what leaves a step ------------------------------------------------------------------------------------------ */
 
 static bool is_recorded(lb_effects *e, const lb_program *p, uint32_t value, lb_tensor *tensor)
 {
@@ -146,7 +147,7 @@ static lb_status add_program(void *context, const lb_program *p, lb_err *err)
     return status;
 }
 
-/* ---- measuring ----------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 static bool reference_of(lb_effects *e, const leaver *l, lb_tensor *tensor)
 {
@@ -229,7 +230,8 @@ void lb_effects_op(lb_effects *e, const lb_event *event)
     if (writes_parameters(event)) measure_parameters(e, event);
 }
 
-/* The swaps took away what writes it (a module that is left out is not trained): it is what it was when the window began. */
+/* The swaps took away what writes it (a module that is left out is not trained): it is what it was when the window
+ * began. */
 static void measure_frozen(lb_effects *e, const leaver *l)
 {
     const lb_value *wanted = &l->program->values[l->value];
@@ -269,7 +271,7 @@ uint32_t lb_effects_rows(lb_effects *e, const lb_effect **rows)
     return e->n_rows;
 }
 
-/* ---- life-cycle ----------------------------------------------------------------------------------------------------- */
+/* ---- life-cycle -------------------------------------------------------------------------------------------------- */
 
 /* The reference for what was not kept. */
 static lb_status run_plain(lb_effects *e, lb_replay *replay, const lb_plan *plan, lb_err *err)
@@ -291,7 +293,7 @@ lb_status lb_effects_new(lb_capture *capture, lb_replay *replay, const lb_plan *
     lb_effects *e = *out = calloc(1, sizeof *e);
     if (!e) return no_memory(err);
     e->capture = capture;
-    lb_status status = lb_window_each(capture, plan, add_program, e, err);
+    lb_status status = lb_output_distance_each_window(capture, plan, add_program, e, err);
     if (status == LB_OK) {
         e->tallies = calloc(e->n_rows + 1, sizeof *e->tallies);
         status = e->tallies ? run_plain(e, replay, plan, err) : no_memory(err);

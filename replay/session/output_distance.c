@@ -1,19 +1,19 @@
 /* Measuring the ends of steps: see output_distance.h. */
-#include "output_distance.h"
+#include "session/output_distance.h"
 
-#include "expert_flip.h"
+#include "composites/expert_flip.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <math.h>
 #include <stdlib.h>
 
-uint32_t lb_gaps_want(lb_gaps *gaps, const lb_program *program, uint32_t value, uint32_t before)
+uint32_t lb_output_distance_want(lb_output_distance *gaps, const lb_program *program, uint32_t value, uint32_t before)
 {
     lb_snapshots_want(&gaps->reference, program, value, before);
     return lb_snapshots_want(&gaps->current, program, value, before);
 }
 
-lb_status lb_gaps_add_end(lb_gaps *gaps, const lb_program *p, lb_err *err)
+lb_status lb_output_distance_add_end(lb_output_distance *gaps, const lb_program *p, lb_err *err)
 {
     lb_output_distance_end *ends = lb_array_grow(gaps->ends, gaps->n_ends, sizeof *ends);
     if (!ends) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the ends of %u steps", gaps->n_ends + 1);
@@ -21,13 +21,14 @@ lb_status lb_gaps_add_end(lb_gaps *gaps, const lb_program *p, lb_err *err)
     uint32_t scope = 0;
     lb_output_distance_end end = {.program = p, .output = lb_step_end_output(p, &scope), .loss = lb_step_end_loss(p)};
     end.layer = end.output.value == LB_NONE ? "" : lb_program_text(p, p->scopes[scope].path);
-    end.output_row = lb_gaps_want(gaps, p, end.output.value, end.output.before);
-    end.loss_row = lb_gaps_want(gaps, p, end.loss.value, end.loss.before);
+    end.output_row = lb_output_distance_want(gaps, p, end.output.value, end.output.before);
+    end.loss_row = lb_output_distance_want(gaps, p, end.loss.value, end.loss.before);
     ends[gaps->n_ends++] = end;
     return LB_OK;
 }
 
-bool lb_gaps_recorded(const lb_gaps *gaps, const lb_program *p, uint32_t value, uint32_t row, lb_tensor *tensor)
+bool lb_output_distance_recorded(const lb_output_distance *gaps, const lb_program *p, uint32_t value, uint32_t row,
+                                 lb_tensor *tensor)
 {
     lb_err quiet = LB_ERR_INIT;
     if (gaps->capture && value != LB_NONE && lb_capture_value(gaps->capture, p, value, tensor, &quiet) == LB_OK)
@@ -37,7 +38,7 @@ bool lb_gaps_recorded(const lb_gaps *gaps, const lb_program *p, uint32_t value, 
     return seen != NULL;
 }
 
-double lb_output_distance_distance(const lb_tensor *x, const lb_tensor *y)
+double lb_output_distance_of(const lb_tensor *x, const lb_tensor *y)
 {
     const int64_t n = lb_layout_numel(&x->layout);
     if (n != lb_layout_numel(&y->layout)) return NAN;
@@ -51,25 +52,25 @@ double lb_output_distance_distance(const lb_tensor *x, const lb_tensor *y)
     return !known ? NAN : gap > 0 || isnan(gap) ? sqrt(gap / norm) : 0;
 }
 
-static double measure(const lb_gaps *gaps, const lb_program *p, lb_step_end end, uint32_t row)
+static double measure(const lb_output_distance *gaps, const lb_program *p, lb_step_end end, uint32_t row)
 {
     lb_tensor then;
     const lb_tensor *now = lb_snapshots_of(&gaps->current, row);
     const lb_routing_other *other = gaps->other;
     if (!now || end.value == LB_NONE) return NAN;
-    const bool known =
-        other ? other->value(other->context, p, end.value, &then) : lb_gaps_recorded(gaps, p, end.value, row, &then);
-    return known ? lb_output_distance_distance(now, &then) : NAN;
+    const bool known = other ? other->value(other->context, p, end.value, &then)
+                             : lb_output_distance_recorded(gaps, p, end.value, row, &then);
+    return known ? lb_output_distance_of(now, &then) : NAN;
 }
 
-void lb_gaps_measure(const lb_gaps *gaps, uint32_t at, double *output, double *loss)
+void lb_output_distance_measure(const lb_output_distance *gaps, uint32_t at, double *output, double *loss)
 {
     const lb_output_distance_end *end = &gaps->ends[at];
     *output = measure(gaps, end->program, end->output, end->output_row);
     *loss = measure(gaps, end->program, end->loss, end->loss_row);
 }
 
-void lb_gaps_release(lb_gaps *gaps)
+void lb_output_distance_release(lb_output_distance *gaps)
 {
     lb_snapshots_release(&gaps->reference);
     lb_snapshots_release(&gaps->current);
@@ -83,9 +84,9 @@ static bool has_rank(const lb_plan *plan, int32_t rank)
     return !plan->ranks;
 }
 
-lb_status lb_window_each(lb_capture *capture, const lb_plan *plan,
-                         lb_status (*visit)(void *context, const lb_program *program, lb_err *err), void *context,
-                         lb_err *err)
+lb_status lb_output_distance_each_window(lb_capture *capture, const lb_plan *plan,
+                                         lb_status (*visit)(void *context, const lb_program *program, lb_err *err),
+                                         void *context, lb_err *err)
 {
     const int32_t *ranks;
     const int64_t *steps;

@@ -1,26 +1,26 @@
 /* The table of what a precision swap does, and its effect on the loss: see lastbit/precision.h. */
-#include <lastbit/array.h>
-#include <lastbit/hash.h>
+#include "base/array.h"
+#include "base/hash.h"
 #include <lastbit/precision.h>
 
-#include "step_end.h"
+#include "session/step_end.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-const char *lb_role_name(lb_role role)
+const char *lb_precision_role_name(lb_precision_role role)
 {
     static const char *const names[LB_ROLES] = {"input", "weight", "gradient"};
     return role < LB_ROLES ? names[role] : "none";
 }
 
-double lb_rounding_loss_mse(const lb_rounding_loss *loss)
+double lb_precision_loss_mse(const lb_precision_loss *loss)
 {
     return loss->elements ? loss->error / (double)loss->elements : 0;
 }
 
-double lb_rounding_loss_sqnr(const lb_rounding_loss *loss)
+double lb_precision_loss_sqnr(const lb_precision_loss *loss)
 {
     if (loss->error == 0) return INFINITY;
     return 10 * log10(loss->signal / loss->error);
@@ -64,7 +64,7 @@ void lb_precision_table_free(lb_precision_table *table)
     free(table);
 }
 
-static uint64_t hash(const char *layer, lb_role role, const char *format)
+static uint64_t hash(const char *layer, lb_precision_role role, const char *format)
 {
     uint64_t h = 1469598103934665603u + role;
     for (const char *p = layer; *p; p++) h = (h ^ (uint8_t)*p) * 1099511628211u;
@@ -73,7 +73,8 @@ static uint64_t hash(const char *layer, lb_role role, const char *format)
 }
 
 /* The row, made when new; NULL when out of memory. */
-static lb_precision_row *row_of(lb_precision_table *table, const char *layer, lb_role role, const char *format)
+static lb_precision_row *row_of(lb_precision_table *table, const char *layer, lb_precision_role role,
+                                const char *format)
 {
     const uint64_t h = hash(layer, role, format);
     LB_HASH_EACH(at, &table->memo->rows, h)
@@ -98,7 +99,7 @@ void lb_precision_table_add(lb_precision_table *table, const lb_quantisation *q)
     lb_precision_row *row = row_of(table, q->layer, q->role, q->format);
     if (!row) return;
     row->tensors++;
-    lb_rounding_loss_add(&row->loss, q->loss);
+    lb_precision_loss_add(&row->loss, q->loss);
 }
 
 /* ---- the loss --------------------------------------------------------------------------------------------------- */

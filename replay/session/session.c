@@ -1,26 +1,26 @@
 /* Replaying a capture: ranks, steps, swaps, and the meeting of ranks at collectives. See lastbit/replay.h.
  *
- * Every rank is a machine. They run in turn, each until its step ends or it stands at a collective; a collective runs when
- * all its members stand at it. Where a member is not part of the run, or the members never meet, recorded outputs stand in.
- * Nothing depends on which rank runs first, so neither do the bits.
+ * Every rank is a machine. They run in turn, each until its step ends or it stands at a collective; a collective runs
+ * when all its members stand at it. Where a member is not part of the run, or the members never meet, recorded outputs
+ * stand in. Nothing depends on which rank runs first, so neither do the bits.
  */
-#include "allowed_tf32.h"
-#include "e4m3_nan.h"
-#include "block.h"
-#include "checkpoint.h"
-#include "choices.h"
-#include "fuse.h"
-#include "machine.h"
-#include "muon.h"
-#include "operand_rounding.h"
-#include "passes.h"
-#include "prepared.h"
-#include "regenerate.h"
-#include "rendezvous.h"
-#include "selector.h"
+#include "session/allowed_tf32.h"
+#include "session/e4m3_nan.h"
+#include "program/block.h"
+#include "machine/checkpoint.h"
+#include "ranks/choices.h"
+#include "fused/fuse.h"
+#include "machine/machine.h"
+#include "program/muon.h"
+#include "machine/operand_rounding.h"
+#include "program/passes.h"
+#include "program/prepared.h"
+#include "machine/regenerate.h"
+#include "ranks/rendezvous.h"
+#include "program/selector.h"
 
 #include <lastbit/clock.h>
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/replay.h>
 #include <omp.h>
 #include <stdio.h>
@@ -93,7 +93,7 @@ static lb_status recorded_program(lb_replay *replay, int32_t rank, int64_t step,
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     replay->entries = grown;
     lb_prepared *made;
-    LB_TRY(lb_prepare(program, NULL, NULL, &made, err));
+    LB_TRY(lb_prepared_make(program, NULL, NULL, &made, err));
     replay->entries[replay->n_entries++] = (entry){rank, step, made};
     *prepared = made;
     return LB_OK;
@@ -114,8 +114,9 @@ bool lb_replay_kernels(const char *op_name, char *kernels, size_t kernels_room, 
     lb_op_form form;
     const lb_op_row *row = strncmp(op_name, "lb::", 4) ? lb_op_find(op_name, &form) : NULL;
     const bool product = row && row->flags & LB_ROW_MATMUL, sums = row && row->flags & LB_ROW_REDUCTION;
-    const char *of_products = "sequential blocked:K splitk:N streamk:C dpbf16:K torchdot halved:K folded:L eights "
-                              "lanes:1 torch:N tensorcore:ARCH pairwise exact tree:TREE",
+    const char *of_products =
+                   "sequential blocked:K splitk:N streamk:C dpbf16:K tdpbf16:N torchdot halved:K folded:L eights "
+                   "lanes:1 torch:N tensorcore:ARCH pairwise exact tree:TREE",
                *of_sums =
                    "sequential pairwise cascade blocked:K splitk:N lanes:L butterfly:TxV numpy torch:N exact tree:TREE";
     snprintf(kernels, kernels_room, "%s", row && row->kernels ? row->kernels : "");
@@ -194,17 +195,17 @@ static lb_status transform(session *s, const lb_prepared *recorded, rank_step *o
         out->origin = next.origin;
     }
     if (!out->program) return LB_OK;
-    LB_TRY(lb_prepare(out->program, recorded->program, out->origin, &out->own, err));
+    LB_TRY(lb_prepared_make(out->program, recorded->program, out->origin, &out->own, err));
     out->prepared = out->own;
     return LB_OK;
 }
 
 static lb_status find_blocks(const lb_program *program, lb_blocks *blocks, lb_err *err)
 {
-    lb_flow *flow;
-    LB_TRY(lb_flow_new(program, &flow, err));
+    lb_slice_flow *flow;
+    LB_TRY(lb_slice_flow_new(program, &flow, err));
     lb_status status = lb_blocks_find(program, flow, blocks, err);
-    lb_flow_free(flow);
+    lb_slice_flow_free(flow);
     return status;
 }
 
@@ -376,7 +377,7 @@ static void resume(session *s)
     const lb_checkpoints *from = s->run.plan->from;
     if (!from || s->rounds_operands || !lb_checkpoints_serve(from, s->run.plan)) return;
     for (uint32_t c = from->n; c-- > 0;) {
-        const lb_checkpoint *row = &from->rows[c];
+        const lb_machine_checkpoint *row = &from->rows[c];
         bool fits = row->n_machines == s->n_runners;
         for (uint32_t i = 0; i < s->n_runners && fits; i++) {
             const runner *p = &s->runners[i];
@@ -408,7 +409,7 @@ static lb_status go_on(session *s, lb_err *err)
     return LB_OK;
 }
 
-/* Somebody has paused, and whoever has not is done. */
+/* A rank has paused, and those that have not are done. */
 static bool all_paused(const session *s)
 {
     bool any = false;
@@ -443,8 +444,8 @@ static void take_seats(const session *s, lb_rank_seat *seats)
     }
 }
 
-/* Lets every collective happen that can. When none can, one that waits for a message goes on without it, or else the first that waits takes its
- * recorded outputs. */
+/* Lets every collective happen that can. When none can, one that waits for a message goes on without it, or else the
+ * first that waits takes its recorded outputs. */
 static lb_status hold_meetings(session *s, lb_rank_seat *seats, uint32_t *members, lb_err *err)
 {
     runner *stuck = NULL;

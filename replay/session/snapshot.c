@@ -1,7 +1,7 @@
 /* Keeping wanted windows of a run: see snapshot.h. */
-#include "snapshot.h"
+#include "session/snapshot.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <stdlib.h>
 
 uint32_t lb_snapshots_want(lb_snapshots *s, const lb_program *program, uint32_t value, uint32_t before)

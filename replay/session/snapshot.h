@@ -1,7 +1,7 @@
 /* Snapshots: values that are read out of a run, as they were when some op began.
  *
- * What gives a value may be an op of another layout, or of an earlier step: contents are followed through the storage. Handed every
- * event of a run, the set keeps the last contents of each wanted window. */
+ * What gives a value may be an op of another layout, or of an earlier step: contents are followed through the storage.
+ * Handed every event of a run, the set keeps the last contents of each wanted window. */
 #ifndef LB_REPLAY_SNAPSHOT_H
 #define LB_REPLAY_SNAPSHOT_H
 

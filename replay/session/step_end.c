@@ -1,5 +1,5 @@
 /* Finding the loss and the outermost output: see step_end.h. */
-#include "step_end.h"
+#include "session/step_end.h"
 
 #include <string.h>
 

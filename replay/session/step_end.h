@@ -11,8 +11,8 @@ typedef struct lb_step_end {
 
 /* The loss: what backward starts from. */
 lb_step_end lb_step_end_loss(const lb_program *program);
-/* The outermost output: of the last module of the forward pass that gave floats, more than one, the largest tensor. `*scope`: that
- * module's row. */
+/* The outermost output: of the last module of the forward pass that gave floats, more than one, the largest tensor.
+ * `*scope`: that module's row. */
 lb_step_end lb_step_end_output(const lb_program *program, uint32_t *scope);
 
 #endif

@@ -1,9 +1,9 @@
 /* Running a window with one swap after the other: see lastbit/switches.h. */
 #define _GNU_SOURCE /* strdup */
-#include <lastbit/array.h>
+#include "base/array.h"
 #include <lastbit/switches.h>
 
-#include "output_distance.h"
+#include "session/output_distance.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ typedef struct maker {
     lb_replay *replay;
     const lb_plan *plan;
     lb_switch_table *table;
-    lb_gaps gaps; /* capture NULL: what is compared with is the run without swaps */
+    lb_output_distance gaps; /* capture NULL: what is compared with is the run without swaps */
     lb_err *err;
 } maker;
 
@@ -37,7 +37,7 @@ static lb_status add_program(void *context, const lb_program *p, lb_err *err)
     lb_switch_step_end *endings = lb_array_grow(t->endings, t->n_endings, sizeof *endings);
     if (!endings) return no_memory(err);
     t->endings = endings;
-    LB_TRY(lb_gaps_add_end(&m->gaps, p, err));
+    LB_TRY(lb_output_distance_add_end(&m->gaps, p, err));
     lb_switch_step_end *e = &endings[n - 1];
     *e = (lb_switch_step_end){.step = p->step,
                               .rank = p->rank,
@@ -82,7 +82,7 @@ static lb_status run_and_measure(maker *m, side which, uint32_t swap)
                                         : no_memory(m->err);
     for (uint32_t i = 0; status == LB_OK && i < m->table->n_endings; i++) {
         lb_switch_move *move = place(&m->table->endings[i], which, swap);
-        lb_gaps_measure(&m->gaps, i, &move->output, &move->loss);
+        lb_output_distance_measure(&m->gaps, i, &move->output, &move->loss);
     }
     if (status == LB_OK && which == ALONE && m->plan->touched) m->plan->touched[swap] = touched[0];
     lb_snapshots_clear(&m->gaps.current);
@@ -97,14 +97,15 @@ lb_status lb_switch_table_make(lb_capture *capture, lb_replay *replay, const lb_
     maker m = {.replay = replay, .plan = plan, .table = table, .err = err};
     *table =
         (lb_switch_table){.n_swaps = plan->n_swaps, .undecided = calloc(plan->n_swaps + 1, sizeof *table->undecided)};
-    lb_status status = table->undecided ? lb_window_each(capture, plan, add_program, &m, err) : no_memory(err);
+    lb_status status =
+        table->undecided ? lb_output_distance_each_window(capture, plan, add_program, &m, err) : no_memory(err);
     if (status == LB_OK) status = run(&m, NULL, 0, NULL, &m.gaps.reference, NULL);
     if (status == LB_OK) status = run_and_measure(&m, ALL, 0);
     for (uint32_t i = 0; i < plan->n_swaps && status == LB_OK; i++) {
         status = run_and_measure(&m, ALONE, i);
         if (status == LB_OK && plan->n_swaps > 1) status = run_and_measure(&m, WITHOUT, i);
     }
-    lb_gaps_release(&m.gaps);
+    lb_output_distance_release(&m.gaps);
     return status;
 }
 

@@ -1,11 +1,12 @@
-/* Whatever lies in a file, `audit`, `parity`, `watch` and `report` answer it or refuse it with a sentence: never a crash, and never
- * memory by a number that the file claims. Each sample is read as it is, cut off, with bits flipped and with hostile texts and
- * numbers put in, the same ones every time. Sanitizers (preset dev) see what a plain build lets pass. */
+/* Whatever lies in a file, `audit`, `parity`, `watch` and `report` answer it or refuse it with a sentence: never a
+ * crash, and never memory by a number that the file claims. Each sample is read as it is, cut off, with bits flipped
+ * and with hostile texts and numbers put in, the same ones every time. Sanitizers (preset dev) see what a plain build
+ * lets pass. */
 #define _GNU_SOURCE 1
 #include "cmocka_first.h"
 #include "scratch_folder.h"
 
-#include "event_file.h"
+#include "watch/tensorboard.h"
 #include "lying_numbers.h"
 
 #include <lastbit/audit.h>
@@ -63,7 +64,7 @@ static const char *put(const char *name, const void *bytes, size_t size)
     return path;
 }
 
-/* ---- readers --------------------------------------------------------------------------------------------------------- */
+/* ---- readers ----------------------------------------------------------------------------------------------------- */
 
 typedef void reader(const char *file, const char *bytes, size_t size);
 
@@ -158,7 +159,7 @@ static void read_checkpoint(const char *file, const char *bytes, size_t size)
     audit(path, path);
 }
 
-/* ---- samples --------------------------------------------------------------------------------------------------------- */
+/* ---- samples ----------------------------------------------------------------------------------------------------- */
 
 typedef struct sample {
     reader *read;
@@ -235,7 +236,7 @@ static const sample SAMPLES[] = {
     {read_checkpoint, "model.safetensors.index.json", INDEX, 0},
 };
 
-/* ---- changes ---------------------------------------------------------------------------------------------------------- */
+/* ---- changes ----------------------------------------------------------------------------------------------------- */
 
 /* What a field of text may hold instead of what was meant. */
 static const char *const TEXTS[] = {"1e999",
@@ -330,7 +331,7 @@ static void texts_are_answered_or_refused(void **state)
     assert_true(answered > 0 && refused > 0);
 }
 
-/* ---- checkpoints: what the fuzzers of their readers start from ------------------------------------------------------ */
+/* ---- checkpoints: what the fuzzers of their readers start from --------------------------------------------------- */
 
 static void read_folder(const char *corpus, const char *file)
 {
@@ -391,7 +392,7 @@ static void metadata_is_answered_or_refused(void **state)
     assert_true(answered > 0 && refused > 0);
 }
 
-/* ---- adapters, and ranks' files: a safetensors file and what stands beside it ------------------------------------------- */
+/* ---- adapters, and ranks' files: a safetensors file and what stands beside it ------------------------------------ */
 
 /* A file of f32 tensors [rows, columns] with numbers of their own; malloc'ed. */
 static char *safetensors(const char *const *names, const int (*shapes)[2], size_t n, float first, size_t *size)
@@ -491,11 +492,11 @@ static void files_of_ranks_are_answered_or_refused(void **state)
     assert_true(answered > 0);
 }
 
-/* ---- event files ------------------------------------------------------------------------------------------------------- */
+/* ---- event files ------------------------------------------------------------------------------------------------- */
 
 static uint32_t masked(const void *bytes, size_t n)
 {
-    const uint32_t crc = lb_crc32c(bytes, n);
+    const uint32_t crc = lb_tensorboard_crc32c(bytes, n);
     return (crc >> 15 | crc << 17) + 0xa282ead8;
 }
 
@@ -536,7 +537,7 @@ static void events_are_answered_or_refused(void **state)
     assert_true(answered > 0 && refused > 0);
 }
 
-/* ---- tokens in tensors --------------------------------------------------------------------------------------------------- */
+/* ---- tokens in tensors ------------------------------------------------------------------------------------------- */
 
 static void tensors_of_tokens_are_answered_or_refused(void **state)
 {

@@ -1,4 +1,5 @@
-/* make_steps FOLDER [NAME=NUMBER ...]: records steps as a training loop would, for tests that kill it, cut the power or let it run on.
+/* make_steps FOLDER [NAME=NUMBER ...]: records steps as a training loop would, for tests that kill it, cut the power or
+ * let it run on.
  *
  *   steps=8        how many steps; 0: until it is killed
  *   rank=0 world=1
@@ -29,17 +30,17 @@ static long number_of(int argc, char **argv, const char *name, long otherwise)
     return otherwise;
 }
 
-static lb_operand tensor(const lb_seen *seen)
+static lb_recorded_operand tensor(const lb_host_tensor *seen)
 {
-    return (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = seen};
+    return (lb_recorded_operand){.tag = LB_ARG_VALUE, .u.tensor = seen};
 }
 
-static lb_status record(lb_recorder *recorder, const char *name, lb_operand *args, uint32_t n_args,
-                        const lb_seen *result, float *to, int n, float by, lb_err *err)
+static lb_status record(lb_recorder *recorder, const char *name, lb_recorded_operand *args, uint32_t n_args,
+                        const lb_host_tensor *result, float *to, int n, float by, lb_err *err)
 {
-    lb_call call = LB_CALL_INIT;
+    lb_recorded_call call = LB_CALL_INIT;
     lb_pending *pending = NULL;
-    lb_operand out = tensor(result);
+    lb_recorded_operand out = tensor(result);
     call.name = name;
     call.args = args;
     call.n_args = n_args;
@@ -56,13 +57,16 @@ static lb_status run_step(lb_recorder *recorder, float *weight, int n, long step
     if (!batch || !y) abort();
     for (int i = 0; i < BATCH; i++) batch[i] = (float)(step * 1000 + i);
     for (int i = 0; i < n; i++) y[i] = (float)step;
-    lb_seen x = lb_seen_of(batch, LB_F32, 1, (int64_t[]){BATCH}), w = lb_seen_of(weight, LB_F32, 1, (int64_t[]){n}),
-            out = lb_seen_of(y, LB_F32, 1, (int64_t[]){n});
+    lb_host_tensor x = lb_host_tensor_of(batch, LB_F32, 1, (int64_t[]){BATCH}),
+                   w = lb_host_tensor_of(weight, LB_F32, 1, (int64_t[]){n}),
+                   out = lb_host_tensor_of(y, LB_F32, 1, (int64_t[]){n});
     lb_status status = lb_recorder_step_begin(recorder, step, NULL, err);
     if (status == LB_OK)
-        status = record(recorder, "test::forward", (lb_operand[]){tensor(&x), tensor(&w)}, 2, &out, y, n, 3, err);
+        status =
+            record(recorder, "test::forward", (lb_recorded_operand[]){tensor(&x), tensor(&w)}, 2, &out, y, n, 3, err);
     if (status == LB_OK)
-        status = record(recorder, "aten::add_", (lb_operand[]){tensor(&w), tensor(&out)}, 2, &w, weight, n, 0.5f, err);
+        status = record(recorder, "aten::add_", (lb_recorded_operand[]){tensor(&w), tensor(&out)}, 2, &w, weight, n,
+                        0.5f, err);
     if (status == LB_OK) lb_recorder_scalar(recorder, "loss", 1.0 / (double)(step + 1), NULL);
     lb_recorder_forget(recorder, x.storage);
     lb_recorder_forget(recorder, out.storage);
@@ -109,7 +113,7 @@ int main(int argc, char **argv)
     lb_err err = LB_ERR_INIT;
     float *weight = calloc((size_t)n, sizeof *weight);
     lb_status status = weight ? lb_recorder_open(argv[1], &options, &recorder, &err) : LB_ERR_NOMEM;
-    if (status == LB_OK) lb_recorder_beside(recorder, number_of(argc, argv, "beside", 1));
+    if (status == LB_OK) lb_recorder_async(recorder, number_of(argc, argv, "beside", 1));
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (long step = 0; status == LB_OK && (step < steps || !steps); step++) {
         status = run_step(recorder, weight, (int)n, step, &err);

@@ -117,7 +117,7 @@ def test_program_of_another_framework_is_told_what_works(place, framework):
     done = python(f"import {framework}; raise SystemExit(5)")
     assert done.returncode == 5
     assert f"none imported torch but {framework}: the launcher records PyTorch alone" in done.stderr
-    assert "lb_seen_of_dlpack" in done.stderr and "torch.from_dlpack" in done.stderr
+    assert "lb_host_tensor_of_dlpack" in done.stderr and "torch.from_dlpack" in done.stderr
     assert not (place / "run.lb").exists()
 
 

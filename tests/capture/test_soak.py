@@ -1,7 +1,8 @@
 """A run that goes on and on: the recorder's memory, descriptors and threads stay what they were.
 
 20,000 steps of a program in C in every suite, 100,000 under --full, where PyTorch's part is asked, too. What grows with every step is
-seen between the second quarter and the last: the first fills buffers, and what the recorder remembers of late comes and goes all along."""
+seen between the third quarter and the last: until then buffers fill, and what the recorder remembers of late comes and goes all along. (350 bytes a step, the
+leak that this was written for, are 1.7 MB from one to the other.)"""
 
 import os
 import subprocess
@@ -27,7 +28,7 @@ def soak(folder, **options):
 
 
 def assert_flat(rows):
-    resident, descriptors, threads = zip(*rows[len(rows) // 4 :], strict=True)
+    resident, descriptors, threads = zip(*rows[len(rows) // 2 :], strict=True)
     assert len(set(descriptors)) == len(set(threads)) == 1, rows
     quarter = len(rows) // 4
     assert max(resident[-quarter:]) - max(resident[:quarter]) < SLACK, rows

@@ -518,6 +518,33 @@ def test_each_iteration_of_a_real_loop_is_a_step(loop, record):
     assert coverage["unseen_writes"] == 0 and "skipped" not in coverage["notes"]
 
 
+WRITES = {
+    "in place": "p -= 0.1 * p.grad",
+    "through data": "p.data.add_(p.grad, alpha=-0.1)",
+    "as new data": "p.data = p.data - 0.1 * p.grad",
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("zeroed", ["before forward", "before backward", "after"])
+def test_a_loop_without_an_optimizer_has_a_step_for_each_update(write, zeroed, record):
+    """Wherever it zeroes gradients: by a module's zero_grad, which before the first backward finds none."""
+    code = f"""
+    for _ in range(4):
+        if {zeroed == "before forward"}: model.zero_grad()
+        loss = loss_of(data())
+        if {zeroed == "before backward"}: model.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for p in model.parameters(): {WRITES[write]}
+        if {zeroed == "after"}: model.zero_grad()
+    """
+    capture = record(code, HEAD.replace("opt = torch.optim.SGD(model.parameters(), lr=0.05)", ""), level="stats")
+    assert capture.steps == list(range(4))
+    for program in capture.programs[0].values():
+        assert [program.text(s.name) for s in program.scalars].count("loss") == 1
+
+
 def test_a_weight_that_modules_compute_is_read_without_a_step(record):
     """Initialisation, logging and weight decay by hand read the weight of a parametrized layer: modules run, but no step."""
     capture = record(

@@ -1,18 +1,19 @@
 /* A host that fails: preloaded under a program, it lets the n-th allocation, or the n-th call of one kind, fail.
  *
- * It is a server of runs, too. When the program has been loaded it stops before main and reads lines from the first of the two
- * descriptors that FAILING_PIPES names:
+ * It is a server of runs, too. When the program has been loaded it stops before main and reads lines from the first of
+ * the two descriptors that FAILING_PIPES names:
  *
  *     KIND N LAST SECONDS        call N of KIND fails, and those after it up to call LAST; N 0: none does
  *
- * For each line it forks. The child runs main, with stdout and stderr in the files that FAILING_OUT and FAILING_ERR name. The
- * server then answers on the second one with
+ * For each line it forks. The child runs main, with stdout and stderr in the files that FAILING_OUT and FAILING_ERR
+ * name. The server then answers on the second one with
  *
  *     STATUS CALLS FAILED        as waitpid gives it; how many calls of KIND there were, and how many of them failed
  *
- * So loading and linking are paid once, and a run of a small command takes a millisecond or two. A run that takes longer than
- * SECONDS ends by SIGALRM. FAILING_ONLY names libraries by parts of their paths, separated by commas: only calls that come from
- * their code count (for what is loaded later: as it is loaded). What the program starts runs without us. */
+ * So loading and linking are paid once, and a run of a small command takes a millisecond or two. A run that takes
+ * longer than SECONDS ends by SIGALRM. A program that forks by itself, once it is warm, calls failing_host_choose.
+ * FAILING_ONLY names libraries by parts of their paths, separated by commas: only calls that come from their code count
+ * (for what is loaded later: as it is loaded). What the program starts runs without us. */
 #define _GNU_SOURCE
 #undef _FORTIFY_SOURCE
 #include <dirent.h>
@@ -81,7 +82,7 @@ static int chosen = -1;
 static long first, last;
 static const char *only; /* NULL: calls from everywhere */
 
-/* ---- whether this call fails ---------------------------------------------------------------------------------------- */
+/* ---- whether this call fails ------------------------------------------------------------------------------------- */
 
 /* The code that counts, found when it is loaded. */
 static struct range {
@@ -166,7 +167,7 @@ static void *real(const char *name, void **cached)
         return FAILS(of) ? bad : REAL(name) arguments;                                                                 \
     }
 
-/* ---- allocations ---------------------------------------------------------------------------------------------------- */
+/* ---- allocations ------------------------------------------------------------------------------------------------- */
 
 /* Not by dlsym, which may allocate. */
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
@@ -211,7 +212,7 @@ WRAP(mmap, MAP_FAILED, void *, mmap, (void *at, size_t n, int how, int flags, in
 WRAP(mmap, MAP_FAILED, void *, mmap64, (void *at, size_t n, int how, int flags, int fd, off64_t offset),
      (at, n, how, flags, fd, offset))
 
-/* ---- files ---------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static mode_t mode_of(int flags, va_list *list)
 {
@@ -336,7 +337,7 @@ WRAP(path, -1, int, access, (const char *path, int how), (path, how))
 WRAP(path, NULL, char *, realpath, (const char *path, char *to), (path, to))
 WRAP(path, -1, ssize_t, readlink, (const char *path, char *to, size_t n), (path, to, n))
 
-/* ---- threads and processes ------------------------------------------------------------------------------------------ */
+/* ---- threads and processes --------------------------------------------------------------------------------------- */
 
 CACHE(pthread_create);
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
@@ -347,7 +348,7 @@ WRAP(process, -1, int, pipe, (int ends[2]), (ends))
 WRAP(process, -1, int, pipe2, (int ends[2], int flags), (ends, flags))
 WRAP(process, -1, pid_t, fork, (void), ())
 
-/* ---- the server ----------------------------------------------------------------------------------------------------- */
+/* ---- the server -------------------------------------------------------------------------------------------------- */
 
 typedef int program(int, char **, char **);
 static program *served;
@@ -361,6 +362,41 @@ static void redirect(int fd, const char *variable)
     REAL(close)(to);
 }
 
+static void choose(const char *name, long from, long to)
+{
+    first = from, last = to;
+    for (int k = 0; k < N_KINDS; k++)
+        if (!strcmp(names[k], name)) chosen = k;
+}
+
+static void clear_tally(void)
+{
+    if (!tally) tally = REAL(mmap)(NULL, sizeof *tally, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    tally->calls = tally->failed = 0;
+}
+
+/* For a program that is no server's: before it forks with a `name` of no kind, which clears the counts; in the child
+ * with what is to fail. The counts are those of both. */
+void failing_host_choose(const char *name, long from, long to);
+void failing_host_choose(const char *name, long from, long to)
+{
+    only = getenv("FAILING_ONLY");
+    if (!tally || !*name) clear_tally();
+    choose(name, from, to);
+}
+void failing_host_counts(long counts[2]);
+void failing_host_counts(long counts[2])
+{
+    counts[0] = tally->calls, counts[1] = tally->failed;
+}
+
+/* What runs behind the last handler of the program is not the program's: a build that counts branches writes its counts
+ * there. */
+static void spare(void)
+{
+    chosen = -1;
+}
+
 static int run(int argc, char **argv, char **environment, const char *name, long from, long to, unsigned seconds)
 {
     REAL(close)(asked), REAL(close)(answered);
@@ -368,9 +404,8 @@ static int run(int argc, char **argv, char **environment, const char *name, long
     redirect(2, "FAILING_ERR");
     unsetenv("LD_PRELOAD");
     alarm(seconds);
-    first = from, last = to;
-    for (int k = 0; k < N_KINDS; k++)
-        if (!strcmp(names[k], name)) chosen = k;
+    if (atexit(spare) != 0) return 2;
+    choose(name, from, to);
     return served(argc, argv, environment);
 }
 
@@ -389,13 +424,12 @@ static int serve(int argc, char **argv, char **environment)
     const char *pipes = getenv("FAILING_PIPES");
     if (!pipes || sscanf(pipes, "%d %d", &asked, &answered) != 2) return served(argc, argv, environment);
     unsetenv("FAILING_PIPES");
-    tally = REAL(mmap)(NULL, sizeof *tally, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     while (next_line(line, sizeof line)) {
         long from, to;
         unsigned seconds;
         int status = -1;
         if (sscanf(line, "%31s %ld %ld %u", name, &from, &to, &seconds) != 4) return 2;
-        tally->calls = tally->failed = 0;
+        clear_tally();
         const pid_t child = REAL(fork)();
         if (child == 0) return run(argc, argv, environment, name, from, to, seconds);
         while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;

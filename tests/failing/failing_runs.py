@@ -34,7 +34,9 @@ class Outcome:
 
 
 class Server:
-    def __init__(self, command, folder, library, only=None, environment=None):
+    """`pipes` is the variable that names the pipes: one that failing_host.c does not know where the program is a server of its own."""
+
+    def __init__(self, command, folder, library, only=None, environment=None, pipes="FAILING_PIPES"):
         self.out, self.err = pathlib.Path(folder) / "failing.out", pathlib.Path(folder) / "failing.err"
         asked, answered = os.pipe(), os.pipe()
         variables = {
@@ -42,7 +44,7 @@ class Server:
             "LD_PRELOAD": str(library),
             "FAILING_OUT": str(self.out),
             "FAILING_ERR": str(self.err),
-            "FAILING_PIPES": f"{asked[0]} {answered[1]}",
+            pipes: f"{asked[0]} {answered[1]}",
         }
         variables |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **({"FAILING_ONLY": only} if only else {}), **(environment or {})}
 

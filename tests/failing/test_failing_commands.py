@@ -6,15 +6,17 @@ otherwise a few of each kind, the first ones among them.
 """
 
 import json
+import os
 import random
 import re
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
-from conftest import BUILD, FULL
+from conftest import BUILD, FULL, ROOT
 from failing_runs import KINDS, Server
 from safetensors.numpy import save_file
 
@@ -54,6 +56,13 @@ def inputs(tmp_path_factory):
         )
     names = {name: f"model-0000{int(name[7]) + 1}-of-00002.safetensors" for name in weights if name[7] < "2"}
     (shards / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "LASTBIT_LIB": str(BUILD / "liblastbit_capture.so")}
+    for words in (["passes.lb"], ["fails.lb", "fails"]):
+        program = [sys.executable, ROOT / "tests/failing/failing_model.py", *words]
+        subprocess.run(program, cwd=folder, env=variables, check=True, capture_output=True)
+    shutil.copytree(folder / "run.lb", folder / "cut.lb")
+    (archive,) = (folder / "cut.lb").glob("*.tar")
+    os.truncate(archive, archive.stat().st_size * 3 // 4)
     answer = subprocess.run([BUILD / "lastbit", "audit", "--json", folder / "bad.safetensors"], capture_output=True)
     (folder / "audit.json").write_bytes(answer.stdout)
     return folder
@@ -61,15 +70,19 @@ def inputs(tmp_path_factory):
 
 # What stands in capitals is a file of `inputs`, or OUT, which is written.
 COMMANDS = """
-ls RUN | ls --json RUN | ls PACK | ls NPZ | ls SHARDED | show RUN first.weight | show PT | verify RUN | verify PACK
+ls RUN | ls --json RUN | ls --tables RUN | ls PACK | ls NPZ | ls SHARDED | show RUN first.weight | show PT | verify RUN | verify PACK
 watch LOG | watch --json RUN | parity FIRST SECOND | audit BAD | audit GOOD --against BAD | audit SHARDED
 diff GOOD BAD | diff RUN PACK | diff PACK SHARDED | diff RUN PACK --html OUT | replay RUN | replay --json PACK | replay RUN --write OUT
 bisect -q RUN | explain RUN PACK | ranks RUN | recover RUN -o OUT | pack RUN -o OUT | report AUDIT -o OUT | help diff
+bisect -q FAILS -o OUT | bisect -q FAILS --against PASSES | bisect -q --json FAILS --journal OUT | explain PASSES FAILS
+diff PASSES FAILS --map-out OUT | verify CUT | recover CUT -o OUT | recover PACK -o OUT
+check PASSES | check --json FAILS
+pack CUT -o OUT | pack PACK -o OUT --strip data,params | pack RUN -o OUT --steps 1-2
 """
 WORDS = dict(
     RUN="run.lb", PACK="run.lbz", NPZ="good.npz", PT="good.pt", SHARDED="sharded", LOG="log.jsonl", FIRST="first.jsonl", SECOND="second.jsonl"
 )
-WORDS |= dict(GOOD="good.safetensors", BAD="bad.safetensors", AUDIT="audit.json", OUT="out")
+WORDS |= dict(GOOD="good.safetensors", BAD="bad.safetensors", AUDIT="audit.json", OUT="out", PASSES="passes.lb", FAILS="fails.lb", CUT="cut.lb")
 
 
 OURS = ("scratch", "out", "failing.out", "failing.err")
@@ -81,6 +94,13 @@ def without_times(text):
 
 def remove(path):
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def test_every_command_is_tried():
+    listed = subprocess.run([BUILD / "lastbit", "help"], capture_output=True, text=True, check=True).stdout
+    names = set(re.findall(r"^  ([a-z]+)  +\S", listed.split("Topics")[0], re.M))
+    elsewhere = {"record", "doctor", "order"}  # they run programs: test_failing_recorder.py
+    assert "diff" in names and names - elsewhere == {command.split()[0] for command in re.split(r"[|\n]", COMMANDS) if command.strip()} - {"help"}
 
 
 @pytest.mark.parametrize("command", [line.strip() for line in re.split(r"[|\n]", COMMANDS) if line.strip()])
@@ -114,3 +134,25 @@ def test_a_failure_is_no_other_answer(command, inputs, tmp_path):
                         wrong.append(f"{outcome}{left() or ''}")
     assert not wrong, "\n".join(wrong[:10])
     assert runs > 10 and sorted(inputs.rglob("*")) == before
+
+
+@pytest.mark.parametrize("kind", ["open", "stat", "folder", "alloc", "read"])
+def test_an_output_that_is_an_input_is_never_taken_for_another(kind, inputs, tmp_path):
+    """The archive in a folder that is packed, and a shard beside the index that names it: --force replaces neither, whatever call fails."""
+    run, shards = tmp_path / "run.lb", tmp_path / "shards"
+    shutil.copytree(inputs / "run.lb", run), shutil.copytree(inputs / "sharded", shards)
+    (archive,) = run.glob("*.tar")
+    shard = shards / "model-00001-of-00002.safetensors"
+    for command, output in (
+        (["pack", run, "-o", archive, "--force"], archive),
+        (["bisect", "-q", run, "-o", run, "--force"], archive),
+        (["diff", shards / "model.safetensors.index.json", inputs / "good.safetensors", "--map-out", shard], shard),
+    ):
+        before, runs = output.read_bytes(), 0
+        with Server([BUILD / "lastbit", *command], tmp_path, LIBRARY) as server:
+            assert server.run().code == FAILED
+            for for_good in (False, True):
+                for outcome in server.sweep(kind, for_good, None if FULL else 40, lambda: None):
+                    runs += 1
+                    assert outcome.code == FAILED and output.read_bytes() == before, outcome
+        assert runs or kind in ("read", "folder"), command

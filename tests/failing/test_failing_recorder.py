@@ -6,9 +6,10 @@ and the program hears of it when it closes the recorder.
 
 import re
 import subprocess
+import sys
 
 import pytest
-from conftest import BUILD, FULL
+from conftest import BUILD, FULL, ROOT
 from failing_runs import KINDS, Server
 from test_failing_commands import FAILED, LIBRARY, pytestmark, remove  # noqa: F401
 
@@ -69,6 +70,88 @@ def test_the_recorded_program_goes_on(way, tmp_path):
                     wrong += [trouble] if trouble else []
     assert not wrong, "\n".join(wrong[:10])
     assert runs > 20
+
+
+@pytest.mark.parametrize("way", ["ops", "ring"])
+def test_the_recorded_model_goes_on(way, tmp_path):
+    """What is learnt is the same to the bit, and either all steps are there or the recorder said why not."""
+    capture, wrong, runs = tmp_path / "run.lb", [], 0
+    words = [sys.executable, ROOT / "tests/failing/recorded_model.py", capture, way]
+    environment = {"PYTHONPATH": str(ROOT / "capture"), "LASTBIT_LIB": str(BUILD / "liblastbit_capture.so"), "LASTBIT_THREADS": "1"}
+
+    def clean():
+        if capture.exists():
+            remove(capture)
+
+    with Server(words, tmp_path, LIBRARY, only=RECORDER, environment=environment, pipes="MODEL_PIPES") as server:
+        whole = server.run()
+        assert whole.code == OWN_CODE and (way == "ring" or not whole.err), whole
+        steps = steps_in(capture)
+        assert steps >= 2
+        for kind in KINDS:
+            for for_good in (False, True) if FULL or kind == "alloc" else (True,):
+                for outcome in server.sweep(kind, for_good, None if FULL else 8 if kind == "alloc" else 1, clean):
+                    runs += 1
+                    trouble = check_model(outcome, whole, capture, steps)
+                    wrong += [trouble] if trouble else []
+    assert not wrong, "\n".join(wrong[:10])
+    assert runs > 15
+
+
+def check_model(outcome, whole, capture, steps):
+    """What is wrong with this run; None: nothing is."""
+    if (outcome.code, outcome.out) != (OWN_CODE, whole.out):
+        return f"the program did not go on: {outcome}"
+    said = [line for line in outcome.err.splitlines() if line not in whole.err.splitlines()]
+    if any(not line.startswith(b"lastbit: ") for line in said):
+        return f"something else was said: {outcome}"
+    there = steps_in(capture) if capture.exists() and any(capture.iterdir()) else 0
+    if not said and there != steps:
+        return f"{there} steps are there, and nothing was said: {outcome}"
+    return f"it is said more than once: {outcome}" if len(said) > 1 else None
+
+
+def calls_in(capture):
+    """Ops of all ranks; what is there must be whole. What the archive itself says is lacking is not said again on stderr."""
+    if not any(capture.glob("*.tar")):
+        return {"ops": 0, "told": False}
+    steps_in(capture)
+    listed = ask("ls", "--json", capture).stdout
+    return {"ops": sum(map(int, re.findall(r'"ops": (\d+)', listed))), "told": "skipped" in listed or "degraded" in listed}
+
+
+@pytest.mark.parametrize("how", ["threads", "processes"])
+def test_the_program_above_nccl_goes_on(how, tmp_path):
+    """Beneath it stands the shim, which loads the recorder; what each rank received is the same."""
+    capture, wrong, runs = tmp_path / "run.lb", [], 0
+    words = [BUILD / "tests" / "nccl_program", "everything", how, 2]
+    environment = {
+        "LD_PRELOAD": f"{LIBRARY}:{BUILD / 'liblastbit_nccl.so'}",
+        "LASTBIT_OUT": str(capture),
+        "LASTBIT_LIB": str(BUILD / "liblastbit_capture.so"),
+    }
+
+    def clean():
+        if capture.exists():
+            remove(capture)
+        capture.mkdir()
+
+    clean()
+    with Server(words, tmp_path, LIBRARY, only=f"liblastbit_nccl,{RECORDER}", environment=environment) as server:
+        whole = server.run()
+        assert whole.code == 0 and not whole.err, whole
+        calls = calls_in(capture)
+        assert calls["ops"] > 100 and not calls["told"], calls
+        for kind in KINDS:
+            for for_good in (False, True):
+                for outcome in server.sweep(kind, for_good, None if FULL else 8 if kind == "alloc" else 1, clean):
+                    runs += 1
+                    if (outcome.code, sorted(outcome.out.splitlines())) != (0, sorted(whole.out.splitlines())):
+                        wrong.append(f"the program did not go on: {outcome}")
+                    elif not outcome.err and (there := calls_in(capture)) != calls and not there["told"]:
+                        wrong.append(f"{there} of {calls} calls are there, and nothing was said: {outcome}")
+    assert not wrong, "\n".join(wrong[:10])
+    assert runs > 15
 
 
 @pytest.mark.parametrize("kind", ["alloc", "open", "read", "write", "folder", "stat", "path", "process", "unlink", "close"])

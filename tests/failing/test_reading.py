@@ -18,15 +18,15 @@ EXCEPTIONS = {
     "formats/archive/archive_reader.c": "the map of an archive, whose descriptor comes from lastbit/input.h",
     "formats/captures/ring_files.c": "each error stops the assembly, and the files stay",
     "formats/foreign/checkpoint.c": "access, whose failure is the command's error",
-    "bisect/watch/log_tail.c": "follows a file while others write and replace it; every other error is a refusal",
-    "bisect/watch/metric_folder.c": "fts, whose errors are refusals",
-    "bisect/workers/worker_products.c": "its own scratch file",
-    "bisect/trials/rerun.c": "/proc/meminfo, for a default",
+    "bisect/inspection/watch/log_tail.c": "follows a file while others write and replace it; every other error is a refusal",
+    "bisect/inspection/watch/metric_folder.c": "fts, whose errors are refusals",
+    "bisect/inspection/workers/worker_products.c": "its own scratch file",
+    "bisect/failures/trials/rerun.c": "/proc/meminfo, for a default",
     "bisect/cli/watch_action.c": "/proc, and the mark of its own hold file: to be sure that it may be replaced",
-    "bisect/cli/command_line.c": "where this program was installed",
-    "bisect/report/report.c": "whether what stands at its output is a page of its own: if it cannot be read it is not replaced",
-    "bisect/reproduce/reproducer.c": "what stands at its output",
-    "bisect/live/live_job.c": "the pipe of the job that it runs",
+    "formats/command/command_line.c": "where this program was installed",
+    "bisect/inspection/report/report.c": "whether what stands at its output is a page of its own: if it cannot be read it is not replaced",
+    "bisect/failures/reproduce/reproducer.c": "what stands at its output",
+    "bisect/failures/live/live_job.c": "the pipe of the job that it runs",
 }
 # `capture` runs in other processes, or launches them: there a failure is told by the recorder's own means.
 READS = r"\b(?:f?reopen|fopen|fdopen|opendir|fdopendir|scandir|readdir|fts_open|mmap|access|l?stat|fstatat|openat|open)\s*\("

@@ -16,7 +16,8 @@ static inline unsigned char sample_byte(unsigned seed, size_t i)
     return (unsigned char)(seed * 37 + i * 13 + (i >> 9));
 }
 
-/* One value as a source of `p`, its bytes stored. Values of step-independent seeds are equal across steps: stored once. */
+/* One value as a source of `p`, its bytes stored. Values of step-independent seeds are equal across steps: stored
+ * once. */
 static inline lb_status sample_source(lb_writer *w, lb_program *p, lb_dtype dtype, unsigned seed, int64_t n,
                                       const char *name, lb_err *err)
 {

@@ -1,7 +1,8 @@
-/* Archives that lie: records with whatever descriptor and payload a test wants, digests right unless it wants them wrong. */
+/* Archives that lie: records with whatever descriptor and payload a test wants, digests right unless it wants them
+ * wrong. */
 #ifndef LB_TESTS_CRAFTED_ARCHIVE_H
 #define LB_TESTS_CRAFTED_ARCHIVE_H
-#include "archive_index.h"
+#include "archive/archive_index.h"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -37,7 +38,7 @@ static uint64_t craft_record(crafting *c, const crafted *r)
     lb_descriptor d = r->descriptor;
     if (lb_digest_is_none(d.digest)) d.digest = lb_digest_bytes(r->bytes, r->size);
     if (r->wrong_digest) d.digest.lo ^= 1;
-    size_t n = lb_descriptor_encode(&d, attribute);
+    size_t n = lb_record_descriptor_encode(&d, attribute);
     archive_write_finish_entry(c->tar);
     uint64_t header = c->file.size;
     struct archive_entry *entry = archive_entry_new();
@@ -72,7 +73,7 @@ static void craft_begin(crafting *c, uint32_t major)
 static void craft_commit(crafting *c)
 {
     byte_buffer b = {0};
-    lb_commit_encode(0, -1, c->entries, c->n, &b);
+    lb_index_commit_encode(0, -1, c->entries, c->n, &b);
     craft_record(c, &(crafted){{.kind = LB_RECORD_COMMIT}, b.bytes, b.size, NULL, 0, false});
     buffer_release(&b);
 }
@@ -85,7 +86,7 @@ static void craft_close(crafting *c, const void *index, size_t size, void (*chan
     archive_write_finish_entry(c->tar);
     lb_locator l = {1, 0, 0, data, size, lb_digest_bytes(index, size), c->file.size + 1536 + LB_LOCATOR_FROM_END};
     if (change) change(&l);
-    lb_locator_encode(&l, bytes);
+    lb_record_locator_encode(&l, bytes);
     craft_record(c, &(crafted){{.kind = LB_RECORD_LOCATOR}, bytes, sizeof bytes, NULL, 0, false});
     archive_write_close(c->tar);
 }

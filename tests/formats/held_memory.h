@@ -1,7 +1,7 @@
 /* How much memory reading something takes, and the limit that hostile input must stay under.
  *
- * Under AddressSanitizer every allocation is counted; otherwise the address space may grow by the limit and no further, so
- * that what would pass it fails as LB_ERR_NOMEM, which the tests take for a failure. */
+ * Under AddressSanitizer every allocation is counted; otherwise the address space may grow by the limit and no further,
+ * so that what would pass it fails as LB_ERR_NOMEM, which the tests take for a failure. */
 #ifndef LB_TESTS_HELD_MEMORY_H
 #define LB_TESTS_HELD_MEMORY_H
 #include <stdio.h>

@@ -58,7 +58,8 @@ static inline void sample_layer_op(lb_program *p, const char *name, const char *
     lb_program_add_op(p, &op);
 }
 
-/* y = mm(x, w) in "model.layers.0", a list arg, a collective, a routing, a scalar, a group and a notice. `data` has 6 floats. */
+/* y = mm(x, w) in "model.layers.0", a list arg, a collective, a routing, a scalar, a group and a notice. `data` has 6
+ * floats. */
 static inline lb_program *sample_program(int64_t step, int32_t rank, const float *data)
 {
     lb_program *p = lb_program_new();
@@ -117,7 +118,8 @@ static inline lb_program *sample_program(int64_t step, int32_t rank, const float
     return p;
 }
 
-/* Values of a rank 3 of 2 x 2: rows 2, 3, 6 and 7 of [8, 6]; a flat parameter with elements of two others and padding. */
+/* Values of a rank 3 of 2 x 2: rows 2, 3, 6 and 7 of [8, 6]; a flat parameter with elements of two others and
+ * padding. */
 static inline lb_program *sharded_program(void)
 {
     static const lb_extent rows[] = {{0, 8, 2, 2}, {0, 8, 6, 2}, {1, 6, 0, 6}};

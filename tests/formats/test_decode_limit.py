@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as checkpoint
+from conftest import BUILD
 
 MB = 2**20
 CHILD = """
@@ -195,6 +196,34 @@ def test_log_of_one_endless_line_and_an_event_that_claims_much(measured, tmp_pat
     (tmp_path / "train.log").write_bytes(b"step 1 loss 2.0\n" + b"x" * (64 * MB) + b"\nstep 2 loss 1.9\n")
     code, memory, said = measured("watch", tmp_path / "train.log")
     assert code == 0 and memory < 100 and "longer than a megabyte" in said, (code, memory, said)
+
+
+ENDLESS = """
+diff --map IT GOOD GOOD | bisect RUN --journal IT --resume | replay RUN --order op=sum=tree:IT | report IT -o OUT | parity IT IT
+parity --matrix IT --work OUT | audit IT | ls IT | explain RUN RUN --tree IT
+"""
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    """A GB without a newline, which takes no room on the disk: zeros behind what begins a JSON text."""
+    folder = tmp_path_factory.mktemp("endless")
+    with open(folder / "line.json", "wb") as file:
+        file.write(b'{"logprobs":[')
+        file.truncate(1 << 30)
+    return folder / "line.json"
+
+
+@pytest.mark.parametrize("command", [line.strip() for line in ENDLESS.replace("\n", "|").split("|") if line.strip()])
+@pytest.mark.parametrize("what", ["a file", "a device"])
+def test_text_without_an_end_is_read_in_bounded_memory(measured, endless, tmp_path, command, what):
+    good = tmp_path / "good.npz"
+    np.savez(good, w=np.ones(4, "<f4"))
+    subprocess.run([BUILD / "train_in_c", tmp_path / "run.lb"], check=True, capture_output=True)
+    places = {"IT": endless if what == "a file" else "/dev/zero", "GOOD": good, "RUN": tmp_path / "run.lb", "OUT": tmp_path / "out"}
+    words = [str(places.get(word, word)).replace("tree:IT", f"tree:{places['IT']}") for word in command.split()]
+    code, memory, said = measured(*words, "--max-decoded", "64M")
+    assert code in (1, 125, 128, 129) and memory < 200 and str(places["IT"]) in said, (code, memory, said)
 
 
 def test_words_of_the_option(lastbit, tmp_path):

@@ -1,11 +1,12 @@
 /* Puts the checksums of a broken archive right: tar headers, descriptors, locator.
  *
- * A mutation hardly ever gets past a digest, so without this nothing behind the digests would be tested. What is repaired
- * is only what says "these bytes are those that were written"; every lie about sizes, offsets and counts stays. */
+ * A mutation hardly ever gets past a digest, so without this nothing behind the digests would be tested. What is
+ * repaired is only what says "these bytes are those that were written"; every lie about sizes, offsets and counts
+ * stays. */
 #ifndef LB_TESTS_ARCHIVE_REPAIR_H
 #define LB_TESTS_ARCHIVE_REPAIR_H
-#include "byte_buffer.h"
-#include "record.h"
+#include "base/byte_buffer.h"
+#include "archive/record.h"
 
 #include <stdio.h>
 
@@ -41,8 +42,8 @@ static void repair_locator(unsigned char *file, size_t size, unsigned char *loca
     digest_to_bytes(lb_digest_bytes(locator, LB_LOCATOR_BYTES - 16), (char *)locator + LB_LOCATOR_BYTES - 16);
 }
 
-/* `attribute`: the extended header's body, which holds the descriptor of the record whose payload this is. A coded blob has
- * the digest of what it decodes to, which stays as it is. */
+/* `attribute`: the extended header's body, which holds the descriptor of the record whose payload this is. A coded blob
+ * has the digest of what it decodes to, which stays as it is. */
 static void repair_descriptor(unsigned char *attribute, size_t length, const unsigned char *payload, size_t size)
 {
     unsigned char *digest = find_key(attribute, length,

@@ -1,4 +1,5 @@
-/* libFuzzer's way into one target, READER (the rows of reader_targets.h and run_targets.h): tests/fuzz.sh builds and runs them. */
+/* libFuzzer's way into one target, READER (the rows of reader_targets.h and run_targets.h): tests/fuzz.sh builds and
+ * runs them. */
 #define _GNU_SOURCE 1
 #include "fuzz_targets.h"
 

@@ -1,10 +1,10 @@
 /* make_corpus FOLDER: the first inputs of the fuzzers of our own formats, FOLDER/READER/NAME; small, and of every kind.
  *
  * tests/fuzz/corpus holds these, what make_corpus.py makes of foreign formats, and what the fuzzers found since. */
-#include "archive_writer.h"
+#include "archive/archive_writer.h"
 #include "capture_sample.h"
-#include "archive_index.h"
-#include "coding.h"
+#include "archive/archive_index.h"
+#include "archive/coding.h"
 
 #include <lastbit/maintenance.h>
 
@@ -45,7 +45,7 @@ static void save_after(const char *reader, const char *name, const void *first, 
     free(all);
 }
 
-/* ---- archives ------------------------------------------------------------------------------------------------------------- */
+/* ---- archives ---------------------------------------------------------------------------------------------------- */
 
 /* A step of the sample program; `large`: also a blob with an entry of its own. */
 static void write_archive(const char *path, int level, bool large, bool close)
@@ -80,7 +80,7 @@ static void make_archives(void)
     write_archive(path_of("packed", "large"), 9, true, true);
 }
 
-/* ---- parts ---------------------------------------------------------------------------------------------------------------- */
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 static void make_indexes(void)
 {
@@ -104,11 +104,11 @@ static void make_indexes(void)
     buffer_clear(&b);
     lb_blob_row blobs[] = {{.digest = {9, 9}, .offset = 0, .size = 100},
                            {.digest = {8, 8}, .offset = 128, .size = 4, .dtype = LB_I8}};
-    lb_directory_encode(blobs, 2, &b);
+    lb_index_directory_encode(blobs, 2, &b);
     save_after("index", "directory", "\1", 1, b.bytes, b.size);
     buffer_clear(&b);
     lb_entry_row entries[] = {{0, 512, 40, {1, 1}, LB_RECORD_HEAD}, {1024, 2048, 400, {2, 2}, LB_RECORD_PACK}};
-    lb_commit_encode(0, -1, entries, 2, &b);
+    lb_index_commit_encode(0, -1, entries, 2, &b);
     save_after("index", "commit", "\2", 1, b.bytes, b.size);
     buffer_release(&b);
     for (int kind = 0; kind < LB_RECORD_KIND_COUNT; kind++) {
@@ -120,12 +120,12 @@ static void make_indexes(void)
                            .step = 5,
                            .rank = 1,
                            .name = "receipt"};
-        size_t n = lb_descriptor_encode(&d, bytes);
+        size_t n = lb_record_descriptor_encode(&d, bytes);
         snprintf(name, sizeof name, "descriptor-%s", lb_record_kind_name(d.kind));
         save_after("index", name, "\3", 1, bytes, n);
     }
     char locator[LB_LOCATOR_BYTES];
-    lb_locator_encode(&(lb_locator){1, 0, 512, 1024, 100, {5, 6}, 9999}, locator);
+    lb_record_locator_encode(&(lb_locator){1, 0, 512, 1024, 100, {5, 6}, 9999}, locator);
     save_after("index", "locator", "\4", 1, locator, sizeof locator);
 }
 

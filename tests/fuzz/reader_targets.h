@@ -1,15 +1,16 @@
 /* One function per reader: takes unchecked bytes and does with them whatever a command would do.
  *
- * The fuzzers and the test of their corpora are both made of these. What must hold besides "no crash, no leak": a refusal
- * names the source and the offset, memory is never what ran out, and what was accepted survives being written again. */
+ * The fuzzers and the test of their corpora are both made of these. What must hold besides "no crash, no leak": a
+ * refusal names the source and the offset, memory is never what ran out, and what was accepted survives being written
+ * again. */
 #ifndef LB_TESTS_READER_TARGETS_H
 #define LB_TESTS_READER_TARGETS_H
-#include "archive_reader.h"
+#include "archive/archive_reader.h"
 #include "archive_repair.h"
-#include "coding.h"
+#include "archive/coding.h"
 #include "memory_files.h"
-#include "msgpack_cursor.h"
-#include "pickle_tree.h"
+#include "base/msgpack_cursor.h"
+#include "foreign/pickle_tree.h"
 
 #include <lastbit/checkpoint.h>
 #include <lastbit/maintenance.h>
@@ -53,7 +54,7 @@ static bool accepted(lb_status status, const lb_err *err, const char *source)
     abort();
 }
 
-/* ---- programs and tables --------------------------------------------------------------------------------------------- */
+/* ---- programs and tables ----------------------------------------------------------------------------------------- */
 
 static void count_input(void *context, uint32_t value)
 {
@@ -105,7 +106,7 @@ static void target_table(const uint8_t *bytes, size_t size)
     free(json), free(again), free(out);
 }
 
-/* ---- MessagePack ------------------------------------------------------------------------------------------------------- */
+/* ---- MessagePack ------------------------------------------------------------------------------------------------- */
 
 /* Reads one object with the readers of its type; `deep` is what is left of the depth. */
 static lb_status walk_object(lb_cursor *c, int deep)
@@ -151,7 +152,7 @@ static void target_msgpack(const uint8_t *bytes, size_t size)
     }
 }
 
-/* ---- index, directory, commit, descriptor, locator ----------------------------------------------------------------------- */
+/* ---- index, directory, commit, descriptor, locator --------------------------------------------------------------- */
 
 static void use_index(lb_index *index)
 {
@@ -180,26 +181,29 @@ static void target_index(const uint8_t *bytes, size_t size)
         if (accepted(lb_index_decode(rest, size, "index", 0, &index, &err), &err, "index")) use_index(&index);
         break;
     case 1:
-        accepted(lb_directory_decode(rest, size, "directory", 0, &area, &rows, &err), &err, "directory");
+        accepted(lb_index_directory_decode(rest, size, "directory", 0, &area, &rows, &err), &err, "directory");
         if (lb_index_build(&rows, &index, NULL) == LB_OK) use_index(&index);
         lb_index_rows_release(&rows);
         break;
     case 2:
-        if (accepted(lb_commit_decode(rest, size, "commit", 0, &entries, &n, &err), &err, "commit")) free(entries);
+        if (accepted(lb_index_commit_decode(rest, size, "commit", 0, &entries, &n, &err), &err, "commit"))
+            free(entries);
         break;
     case 3:
-        if (!accepted(lb_descriptor_decode(rest, size, "descriptor", 0, &descriptor, &err), &err, "descriptor")) break;
+        if (!accepted(lb_record_descriptor_decode(rest, size, "descriptor", 0, &descriptor, &err), &err, "descriptor"))
+            break;
         char again[LB_DESCRIPTOR_MAX];
         lb_descriptor same;
-        n = lb_descriptor_encode(&descriptor, again);
-        if (lb_descriptor_decode(again, n, "again", 0, &same, NULL) != LB_OK || same.kind != descriptor.kind) abort();
+        n = lb_record_descriptor_encode(&descriptor, again);
+        if (lb_record_descriptor_decode(again, n, "again", 0, &same, NULL) != LB_OK || same.kind != descriptor.kind)
+            abort();
         break;
     default:
-        if (size >= LB_LOCATOR_BYTES) lb_locator_decode((const char *)rest, &locator);
+        if (size >= LB_LOCATOR_BYTES) lb_record_locator_decode((const char *)rest, &locator);
     }
 }
 
-/* ---- codings --------------------------------------------------------------------------------------------------------------- */
+/* ---- codings ----------------------------------------------------------------------------------------------------- */
 
 /* One byte says the coding, four the size that is claimed. */
 static void target_coding(const uint8_t *bytes, size_t size)
@@ -219,7 +223,7 @@ static void target_coding(const uint8_t *bytes, size_t size)
     free(out);
 }
 
-/* ---- whole files ----------------------------------------------------------------------------------------------------------- */
+/* ---- whole files ------------------------------------------------------------------------------------------------- */
 
 static void read_values(lb_capture *c, const lb_program *p)
 {
@@ -296,8 +300,8 @@ static void verify_capture(const char *path)
     accepted(lb_capture_verify(path, check_damage, (void *)(uintptr_t)path, &v, &err), &err, path);
 }
 
-/* What is done with an archive. Each opens it anew, so a mutation is read in one of the ways, which its bytes choose: four times as many are
- * read in the same time. */
+/* What is done with an archive. Each opens it anew, so a mutation is read in one of the ways, which its bytes choose:
+ * four times as many are read in the same time. */
 static void (*const ways_to_read[])(const char *path) = {read_records, read_blobs, verify_capture, read_capture};
 enum { WAYS = sizeof ways_to_read / sizeof *ways_to_read };
 static bool every_way; /* for inputs as they are kept */
@@ -310,7 +314,8 @@ static void read_archive(const char *name, const uint8_t *bytes, size_t size)
         if (every_way || way == chosen) ways_to_read[way](path);
 }
 
-/* The same bytes as `audit` reads them: faults are told and reading goes on, so that more of a damaged file is walked. */
+/* The same bytes as `audit` reads them: faults are told and reading goes on, so that more of a damaged file is
+ * walked. */
 static void read_checkpoint(const char *path)
 {
     lb_checkpoint *c;

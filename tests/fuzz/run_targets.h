@@ -1,15 +1,16 @@
-/* Targets for what bisect and replay read: logs, tokens, results, adapters, journals, and what is typed on a command line or lies in a file that it
- * names. See reader_targets.h; a refusal gives a sentence, memory is never what ran out, and what was accepted is used. */
+/* Targets for what bisect and replay read: logs, tokens, results, adapters, journals, and what is typed on a command
+ * line or lies in a file that it names. See reader_targets.h; a refusal gives a sentence, memory is never what ran out,
+ * and what was accepted is used. */
 #ifndef LB_TESTS_RUN_TARGETS_H
 #define LB_TESTS_RUN_TARGETS_H
 #include "memory_files.h"
 
-#include "choices.h"
-#include "event_file.h"
-#include "journal.h"
-#include "layer_names.h"
-#include "collective_sum.h"
-#include "selector.h"
+#include "ranks/choices.h"
+#include "watch/tensorboard.h"
+#include "search/journal.h"
+#include "pair/layer_names.h"
+#include "orders/collective_sum.h"
+#include "program/selector.h"
 
 #include <lastbit/audit.h>
 #include <lastbit/decode_limit.h>
@@ -59,7 +60,7 @@ static char *text_of_input(const uint8_t *bytes, size_t size)
     return text;
 }
 
-/* ---- logs ------------------------------------------------------------------------------------------------------------- */
+/* ---- logs -------------------------------------------------------------------------------------------------------- */
 
 typedef struct log_sink {
     lb_watch *run; /* NULL: records are counted */
@@ -100,7 +101,8 @@ static uint64_t count_records(const char *pattern, const char *bytes, size_t siz
     return to.records;
 }
 
-/* In one piece, and in two: both must come to as many records. One log in eight is watched, too, which takes ten times as long as reading it. */
+/* In one piece, and in two: both must come to as many records. One log in eight is watched, too, which takes ten times
+ * as long as reading it. */
 static void read_log(const char *pattern, const char *bytes, size_t size)
 {
     lb_watch_options watched = LB_WATCH_OPTIONS_INIT;
@@ -137,7 +139,7 @@ static void target_pattern(const uint8_t *bytes, size_t size)
 
 static uint32_t masked_crc(const uint8_t *bytes, size_t n)
 {
-    const uint32_t crc = lb_crc32c(bytes, n);
+    const uint32_t crc = lb_tensorboard_crc32c(bytes, n);
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
@@ -156,7 +158,7 @@ static void repair_events(uint8_t *bytes, size_t size)
     }
 }
 
-/* ---- tokens and results --------------------------------------------------------------------------------------------------- */
+/* ---- tokens and results ------------------------------------------------------------------------------------------ */
 
 static void target_tokens(const uint8_t *bytes, size_t size)
 {
@@ -184,7 +186,7 @@ static void target_result(const uint8_t *bytes, size_t size)
     fclose(to);
 }
 
-/* ---- adapters ---------------------------------------------------------------------------------------------------------------- */
+/* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
 /* The configuration stands behind the last NUL, which a safetensors file has plenty of and JSON none. */
 static void target_adapter(const uint8_t *bytes, size_t size)
@@ -204,12 +206,12 @@ static void target_adapter(const uint8_t *bytes, size_t size)
     lb_audit_report_free(report);
 }
 
-/* ---- journals ---------------------------------------------------------------------------------------------------------------- */
+/* ---- journals ---------------------------------------------------------------------------------------------------- */
 
 static void target_journal(const uint8_t *bytes, size_t size)
 {
     lb_journal *journal;
-    lb_outcome outcome;
+    lb_search_outcome outcome;
     const char *what;
     lb_err err = LB_ERR_INIT;
     if (size == 0) return;
@@ -219,7 +221,7 @@ static void target_journal(const uint8_t *bytes, size_t size)
     lb_journal_close(journal, NULL);
 }
 
-/* ---- what is typed ----------------------------------------------------------------------------------------------------------- */
+/* ---- what is typed ----------------------------------------------------------------------------------------------- */
 
 static void target_swap(const uint8_t *bytes, size_t size)
 {
@@ -294,14 +296,15 @@ static void target_tree(const uint8_t *bytes, size_t size)
 
 static void target_order(const uint8_t *bytes, size_t size)
 {
-    lb_order order;
-    lb_pieces pieces;
+    lb_collective_order order;
+    lb_collective_pieces pieces;
     lb_err err = LB_ERR_INIT;
     char *text = text_of_input(bytes, size);
-    if (run_accepted(lb_order_parse(text, &order, &err), &err)) {
+    if (run_accepted(lb_collective_order_parse(text, &order, &err), &err)) {
         for (uint32_t ranks = 1; ranks < 6; ranks++) {
             err = (lb_err)LB_ERR_INIT;
-            if (run_accepted(lb_order_pieces(&order, ranks, 100, 4, &pieces, &err), &err)) lb_pieces_release(&pieces);
+            if (run_accepted(lb_collective_order_pieces(&order, ranks, 100, 4, &pieces, &err), &err))
+                lb_collective_pieces_release(&pieces);
         }
     }
     free(text);
@@ -309,15 +312,15 @@ static void target_order(const uint8_t *bytes, size_t size)
 
 static void target_map(const uint8_t *bytes, size_t size)
 {
-    lb_map_rules *rules;
+    lb_layer_names_map *rules;
     lb_err err = LB_ERR_INIT;
     char *text = text_of_input(bytes, size), *newline = strchr(text, '\n');
     const char *path = newline ? newline + 1 : "transformer.h.3.attn.c_proj", *rule = text;
     if (newline) *newline = '\0';
-    if (run_accepted(lb_map_rules_new(&rule, 1, &rules, &err), &err)) {
-        char *mapped = lb_map_rules_apply(rules, path), *spelled = lb_name_spelled(path);
+    if (run_accepted(lb_layer_names_map_new(&rule, 1, &rules, &err), &err)) {
+        char *mapped = lb_layer_names_map_apply(rules, path), *spelled = lb_layer_name_spelled(path);
         free(mapped), free(spelled);
-        lb_map_rules_free(rules);
+        lb_layer_names_map_free(rules);
     }
     free(text);
 }

@@ -1,5 +1,6 @@
-/* What the fuzzers start from and what they found, run in every suite: each input as it is, then a fixed number of mutations of them, the same
- * ones every time. The readers may refuse an input, and must say why; they never hold more than 64 MiB. */
+/* What the fuzzers start from and what they found, run in every suite: each input as it is, then a fixed number of
+ * mutations of them, the same ones every time. The readers may refuse an input, and must say why; they never hold more
+ * than 64 MiB. */
 #define _GNU_SOURCE 1
 #include "cmocka_first.h"
 #include "fuzz_targets.h"

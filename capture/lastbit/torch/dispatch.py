@@ -83,7 +83,7 @@ _CUSTOM_COLLECTIVES = {
 
 
 def describe(func, writing=False):
-    """The plan of an op (lb_plan in capture/binding/python_binding.h). `writing`: as it is when it writes what its schema hides."""
+    """The plan of an op (lb_dispatch_plan in capture/binding/python_binding.h). `writing`: as it is when it writes what its schema hides."""
     schema = func._schema
     space, _, base = schema.name.partition("::")
     arguments = schema.arguments

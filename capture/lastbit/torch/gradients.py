@@ -16,6 +16,7 @@ from .objects import local
 
 _MANY = 32
 _FEW = 1 << 16  # elements of a gradient that is looked at
+_SAMPLE = 16  # of a parameter
 
 
 class Gradients:
@@ -62,6 +63,37 @@ class Gradients:
         return True
 
 
+class Weights:
+    """Whether parameters were written since a backward: a program without an optimizer updates them by itself. Writes through `p.data`
+    count no version, so that of tensors on the CPU a few elements are looked at, too."""
+
+    def __init__(self):
+        self.seen = {}  # id(parameter) -> (weak reference, storage, version, a few elements)
+
+    def remember(self, parameters):
+        found = [p for p in parameters if p.grad is not None]
+        self.seen = {}
+        for p in found[:: max(1, len(found) // _MANY)]:
+            try:
+                self.seen[id(p)] = (weakref.ref(p), *_state(p), _some_of(p))
+            except (RuntimeError, NotImplementedError, AttributeError):
+                pass  # a parameter without a storage of its own
+
+    def are_written(self):
+        """What was seen is forgotten when it was."""
+        if is_capturing():
+            return False
+        try:
+            for ref, storage, version, some in self.seen.values():
+                p = ref()
+                if p is not None and (_state(p) != (storage, version) or not _is_equal(_some_of(p), some)):
+                    self.seen = {}
+                    return True
+        except (RuntimeError, NotImplementedError, AttributeError):
+            self.seen = {}
+        return False
+
+
 def is_differentiated_later():
     """Whether what runs now, without gradients, is the forward of an autograd.Function that the program calls with gradients: the adjoint
     method of an ODE, a reversible network, reentrant checkpoints. Its backward computes the gradients."""
@@ -95,3 +127,21 @@ def _is_zero(grad):
     is not asked: that would spoil the capture."""
     with _disable_current_modes(), torch.no_grad():
         return not bool(local(grad).detach().flatten()[:_FEW].count_nonzero())
+
+
+def _some_of(p):
+    """Elements from all of its storage; None where reading them would wait for a device."""
+    p = local(p)
+    if p.device.type != "cpu":
+        return None
+    with _disable_current_modes(), torch.no_grad():
+        n = p.untyped_storage().nbytes() // p.element_size()
+        apart = max(1, n // _SAMPLE)
+        return p.detach().as_strided((min(_SAMPLE, n),), (apart,), 0).clone()
+
+
+def _is_equal(x, y):
+    if x is None or y is None:
+        return x is y
+    with _disable_current_modes(), torch.no_grad():
+        return torch.equal(x, y)

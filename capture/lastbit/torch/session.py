@@ -14,7 +14,7 @@ from .. import secret_text
 from . import devices, dispatch, library, objects
 from .escapes import Escapes
 from .functions import Functions
-from .gradients import Gradients, is_differentiated_later
+from .gradients import Gradients, Weights, is_differentiated_later
 from .graphs import Graphs
 from .kernels import Kernels
 from .lines import Lines
@@ -23,7 +23,7 @@ from .modules import Modules
 from .objects import number_of
 from .optimizers import Optimizers
 from .roles import Roles
-from .steps import BEGIN, CLOSED, CUT, SPENT, UPDATED, Steps
+from .steps import BACKED, BEGIN, CLOSED, CUT, SPENT, UPDATED, Steps
 from .threads import Threads
 from .watch import Watch
 
@@ -65,6 +65,7 @@ class Session:
         self.opened_by = None  # id of the root module whose forward opened the step
         self.steps = Steps()
         self.gradients = Gradients()
+        self.weights = Weights()
         self.missing = []  # what this torch does not offer
         self.unwrapped = set()
         self.plain = set()
@@ -503,6 +504,7 @@ class Session:
             inside.forwards += grad
             return "forward" if inside.forwards == 1 and grad else "glance"
         if grad:
+            self.look_for_updates()
             self.look_for_gradients()
         self.forward_is_open = self.forward_is_open or grad
         if self.optimizers.exist or self.steps.clears:
@@ -554,7 +556,10 @@ class Session:
         self.optimizers.backward_ended()
         self.functions.backward_ended()
         if not self.manual and not self.over:
-            self.gradients.remember([p for p in (ref() for ref in self.parameters) if p is not None])
+            parameters = [p for p in (ref() for ref in self.parameters) if p is not None]
+            self.gradients.remember(parameters)
+            if not self.optimizers.exist:
+                self.weights.remember(parameters)
             self.see("backward")
 
     def zeroed(self, parameters, by_itself):
@@ -568,6 +573,11 @@ class Session:
             self.see("kept")
         elif self.gradients.took(parameters):
             self.see("cleared")
+
+    def look_for_updates(self):
+        """Those that the program makes by itself nobody tells of."""
+        if self.steps.state == BACKED and not self.optimizers.exist and self.weights.are_written():
+            self.see("update")
 
     def look_for_gradients(self):
         """Those that were zeroed or replaced by hand nobody tells of."""

@@ -25,7 +25,8 @@ What each event does ("begin": a step begins; "cut": the open one ends and anoth
     kept       an optimizer did so in its own update     CLOSED       OPEN      OPEN      SPENT        UPDATED      BARE      SOLE
                (the first half of SAM): it goes on
     update     an optimizer's step, or a scaler's,       begin BARE   UPDATED   UPDATED   UPDATED      UPDATED      cut BARE  UPDATED
-               ended
+               ended; or, where no optimizer is,
+               parameters were written since backward
     schedule   a scheduler's step                        CLOSED       OPEN      SPENT     SPENT        UPDATED      BARE      SOLE
     sole       an op computed, where no module was made  begin SOLE   OPEN      BACKED    SPENT        UPDATED      BARE      SOLE
     long       a step of functions has 131,072 ops, and  CLOSED       cut OPEN  BACKED    SPENT        UPDATED      BARE      cut SOLE

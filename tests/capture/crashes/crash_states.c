@@ -1,15 +1,19 @@
 /* crash_states LOG SCRATCH [start=FOLDER] [states=N] [seed=N] [keep=N] [end=FOLDER] [capture=PATH]... [whole=PATH]...
  *
- * Cuts the power at every event of a log of writes (write_log.h), in as many ways as asked for, and looks at what is left (disk_model.h):
+ * Cuts the power at every event of a log of writes (write_log.h), in as many ways as asked for, and looks at what is
+ * left (disk_model.h):
  *
- *   capture  each step that the disk held before the power went, with all that is permanent by fsync alone, is there and whole; a step
- *            that is listed is the step that was recorded, bit for bit, or `verify` says what it lacks; what `recover` makes of it has
- *            no fewer steps, and none that is wrong. The window of a flight recorder counts as part of its capture.
+ *   capture  each step that the disk held before the power went, with all that is permanent by fsync alone, is there
+ *            and whole; a step that is listed is the step that was recorded, bit for bit, or `verify` says what it
+ *            lacks; what `recover` makes of it has no fewer steps, and none that is wrong. The window of a flight
+ *            recorder counts as part of its capture.
  *   whole    the file is what it was at the start, or what it was at the end, never anything between.
  *
- * With end=FOLDER the whole log must give what is there now: a write that passed by the log would make all of this worthless.
+ * With end=FOLDER the whole log must give what is there now: a write that passed by the log would make all of this
+ * worthless.
  *
- * Prints one JSON object with what was tried. Exit code 1 with the state left in SCRATCH where something was lost or wrong. */
+ * Prints one JSON object with what was tried. Exit code 1 with the state left in SCRATCH where something was lost or
+ * wrong. */
 #include "disk_model.h"
 #include "step_list.h"
 
@@ -47,7 +51,7 @@ static struct {
     uint64_t random;
 } run;
 
-/* ---- reading ------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static void violate(const disk_state *s, const char *path, const char *what, int64_t number)
 {
@@ -105,7 +109,7 @@ static bool is_same(const content *a, const content *b)
     return !a->bytes == !b->bytes && a->size == b->size && (!a->bytes || memcmp(a->bytes, b->bytes, a->size) == 0);
 }
 
-/* ---- judging ------------------------------------------------------------------------------------------------------- */
+/* ---- judging ----------------------------------------------------------------------------------------------------- */
 
 static void remove_out(void)
 {
@@ -191,7 +195,7 @@ static void check_whole(const disk_state *s, int k, bool ended)
     free(now.bytes);
 }
 
-/* ---- states -------------------------------------------------------------------------------------------------------- */
+/* ---- states ------------------------------------------------------------------------------------------------------ */
 
 static uint32_t draw(uint32_t below)
 {
@@ -284,7 +288,8 @@ static void compare_end(const char *folder)
     }
 }
 
-/* Ways number `from` and on in which the power may go before event `at`; false: there is but one disk, and it was looked at. */
+/* Ways number `from` and on in which the power may go before event `at`; false: there is but one disk, and it was
+ * looked at. */
 static bool cut_before(size_t at, uint64_t from, uint64_t states, uint64_t keep)
 {
     static step_list durable[MOST_PATHS];
@@ -305,7 +310,7 @@ static bool cut_before(size_t at, uint64_t from, uint64_t states, uint64_t keep)
     return true;
 }
 
-/* ---- the command --------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 static int count_whole(const step_list *in)
 {

@@ -78,7 +78,7 @@ static void fail(const char *what, const char *which)
     exit(2);
 }
 
-/* ---- names --------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 static int find_entry(const entry *list, int n, int folder, const char *name)
 {
@@ -138,7 +138,7 @@ static void update(disk_model *m, renaming *r, const char *path, int to)
     apply(&m->live, &m->n_live, &r->updates[r->n++]);
 }
 
-/* ---- what was there ------------------------------------------------------------------------------------------------ */
+/* ---- what was there ---------------------------------------------------------------------------------------------- */
 
 static uint8_t *read_file(const char *path, size_t *size)
 {
@@ -180,7 +180,7 @@ static void load_folder(disk_model *m, const char *path, int folder)
     closedir(dir);
 }
 
-/* ---- the log ------------------------------------------------------------------------------------------------------- */
+/* ---- the log ----------------------------------------------------------------------------------------------------- */
 
 static object *by_inode(disk_model *m, uint64_t inode)
 {
@@ -274,7 +274,7 @@ size_t disk_model_syncs(const disk_model *model)
     return model->syncs;
 }
 
-/* ---- states -------------------------------------------------------------------------------------------------------- */
+/* ---- states ------------------------------------------------------------------------------------------------------ */
 
 /* The last sync before `at`, as one more than its event; 0: none. */
 static size_t synced_before(const object *o, size_t at)

@@ -1,9 +1,9 @@
 /* What a disk may hold after a power cut, by a log of what processes did (write_log.h).
  *
- * The model is that of POSIX, harsher than any one file system. fsync of a file makes its contents permanent, fsync of a folder its
- * names; syncs of everything do both. Whatever happened since may have reached the disk or not, each thing by itself, in any order: a
- * write as a whole or some of its sectors of 512 bytes, a new size without the bytes (which then are zeros, or what the disk held
- * before), a name without the file's contents, contents without the name. */
+ * The model is that of POSIX, harsher than any one file system. fsync of a file makes its contents permanent, fsync of
+ * a folder its names; syncs of everything do both. Whatever happened since may have reached the disk or not, each thing
+ * by itself, in any order: a write as a whole or some of its sectors of 512 bytes, a new size without the bytes (which
+ * then are zeros, or what the disk held before), a name without the file's contents, contents without the name. */
 #ifndef LB_TESTS_DISK_MODEL_H
 #define LB_TESTS_DISK_MODEL_H
 
@@ -15,8 +15,8 @@ enum { SECTOR = 512 };
 
 typedef struct disk_model disk_model;
 
-/* `start`: a folder with what was there, and on the disk, before the log begins; NULL: nothing. Exits with a message where the log
- * cannot be read. */
+/* `start`: a folder with what was there, and on the disk, before the log begins; NULL: nothing. Exits with a message
+ * where the log cannot be read. */
 disk_model *disk_model_load(const char *log, const char *start);
 size_t disk_model_events(const disk_model *model);
 size_t disk_model_syncs(const disk_model *model);

@@ -1,4 +1,5 @@
-/* kill_rounds KIND COUNT SEED MAKE_STEPS LASTBIT SCRATCH: starts a program, kills it at a moment of chance, and looks at what is left.
+/* kill_rounds KIND COUNT SEED MAKE_STEPS LASTBIT SCRATCH: starts a program, kills it at a moment of chance, and looks
+ * at what is left.
  *
  *   recorder   make_steps writing as it goes; each step that it had said is there and whole
  *   beside     the same with the thread beside the run, which may be one step behind
@@ -7,7 +8,8 @@
  *   pack       `lastbit pack --force` over a good pack: what stands there is the old one or the new one
  *   recover    `lastbit recover`: its input stays as it was, and there is no output or a whole one
  *
- * Steps are compared with those of an undisturbed run. Prints one JSON object; exit code 1 where something was lost or wrong. */
+ * Steps are compared with those of an undisturbed run. Prints one JSON object; exit code 1 where something was lost or
+ * wrong. */
 #define _GNU_SOURCE
 #include "step_list.h"
 
@@ -62,7 +64,7 @@ static void clear(const char *name)
     if (system(command) != 0) abort();
 }
 
-/* ---- programs ------------------------------------------------------------------------------------------------------ */
+/* ---- programs ---------------------------------------------------------------------------------------------------- */
 
 typedef struct program {
     pid_t pid;
@@ -129,7 +131,7 @@ static long last_said(const program *p)
     return strtol(line ? line + 1 : p->text, NULL, 10);
 }
 
-/* ---- judging ------------------------------------------------------------------------------------------------------- */
+/* ---- judging ----------------------------------------------------------------------------------------------------- */
 
 static void list(uint64_t round, const char *path, bool window, step_list *found)
 {
@@ -257,7 +259,7 @@ static void recover_round(uint64_t round)
     if (round % 50 == 0 && count(round, from) != reference.n) fail(round, "the input of a repair changed", 0);
 }
 
-/* ---- the command --------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 static void make_reference(void)
 {

@@ -1,4 +1,5 @@
-/* The steps that a capture lists, each by the digest of its program, and whether all bytes are there that it says were kept. */
+/* The steps that a capture lists, each by the digest of its program, and whether all bytes are there that it says were
+ * kept. */
 #ifndef LB_TESTS_STEP_LIST_H
 #define LB_TESTS_STEP_LIST_H
 
@@ -20,8 +21,8 @@ typedef struct step_list {
 
 const step *step_list_find(const step_list *in, int32_t rank, int64_t number);
 void step_list_add(step_list *to, const step *one);
-/* Adds the steps of a capture; false where it does not open. Bytes that are there and are not those of their digest, or a program that
- * cannot be encoded, never may be: `*wrong` names it. */
+/* Adds the steps of a capture; false where it does not open. Bytes that are there and are not those of their digest, or
+ * a program that cannot be encoded, never may be: `*wrong` names it. */
 bool step_list_read(const char *path, step_list *to, const char **wrong);
 
 #endif

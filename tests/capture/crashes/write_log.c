@@ -1,8 +1,10 @@
-/* Preloaded under a program: logs every change of files below the folder LB_LOG_BELOW into the file LB_LOG_TO (write_log.h).
+/* Preloaded under a program: logs every change of files below the folder LB_LOG_BELOW into the file LB_LOG_TO
+ * (write_log.h).
  *
- * A change and its record are one under a lock, so that the order is that of the changes. The log itself is appended by raw system calls,
- * one for each record, and so is whole when the program is killed, and several processes may share it. What the C library writes within
- * itself (stdio) passes by; the test compares the replayed log with the folder and would see it. */
+ * A change and its record are one under a lock, so that the order is that of the changes. The log itself is appended by
+ * raw system calls, one for each record, and so is whole when the program is killed, and several processes may share
+ * it. What the C library writes within itself (stdio) passes by; the test compares the replayed log with the folder and
+ * would see it. */
 #define _GNU_SOURCE
 #include "write_log.h"
 
@@ -145,7 +147,7 @@ static void forget(int fd)
     if (fd >= 0 && fd < MOST_FILES) log_.standing[fd] = UNKNOWN;
 }
 
-/* ---- opening and closing ------------------------------------------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 static int opened(int fd, int flags)
 {
@@ -187,7 +189,7 @@ int dup2(int from, int to)
     return (int)syscall(SYS_dup3, from, to, 0);
 }
 
-/* ---- contents ------------------------------------------------------------------------------------------------------ */
+/* ---- contents ---------------------------------------------------------------------------------------------------- */
 
 static ssize_t write_pieces(int fd, const struct iovec *pieces, int n, off_t at)
 {
@@ -266,7 +268,7 @@ int syncfs(int fd)
     return result;
 }
 
-/* ---- names --------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 static int renamed(int at, const char *from, int to_at, const char *to, unsigned flags)
 {

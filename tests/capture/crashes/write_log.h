@@ -1,7 +1,7 @@
 /* The log of what processes did to the files below one folder, in the order in which they did it.
  *
- * write_log.c is preloaded and writes it; crash_states.c replays it. A record is this header, then `path` and `path2` (below the folder,
- * "" the folder itself; not terminated), then the bytes of a write. */
+ * write_log.c is preloaded and writes it; crash_states.c replays it. A record is this header, then `path` and `path2`
+ * (below the folder, "" the folder itself; not terminated), then the bytes of a write. */
 #ifndef LB_TESTS_WRITE_LOG_H
 #define LB_TESTS_WRITE_LOG_H
 

@@ -2,7 +2,7 @@
 #define __CUDA_API_VERSION_INTERNAL /* every version of a function under its own name */
 #include <cuda.h>
 #define LB_CUDA_TYPES_ARE_THERE
-#include "cuda_abi.h"
+#include "cuda/cuda_abi.h"
 
 #define SAME_VALUE(NAME, value) _Static_assert((NAME) == (value), #NAME " has another value");
 LB_CUDA_CONSTANTS(SAME_VALUE)

@@ -1,7 +1,7 @@
 /* See device_kernels.h. */
 #include "device_kernels.h"
 #include "host_grid.h"
-#include "kernel_item.h"
+#include "device/kernel_item.h"
 
 #include <stdlib.h>
 #include <string.h>

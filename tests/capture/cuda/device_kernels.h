@@ -1,5 +1,5 @@
-/* The measuring kernels of capture/device/measure_kernel.cu for the stand-in driver, compiled for the host: a launch runs their
- * source over the twin of device memory. */
+/* The measuring kernels of capture/device/digest_kernel.cu for the stand-in driver, compiled for the host: a launch
+ * runs their source over the twin of device memory. */
 #ifndef LB_DEVICE_KERNELS_H
 #define LB_DEVICE_KERNELS_H
 

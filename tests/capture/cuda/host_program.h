@@ -1,10 +1,10 @@
-/* A program beside which capture/cuda works, for tests: it has a context on the stand-in driver, memory with known bytes,
- * values in it, and knows what lb_measure says of them. */
+/* A program beside which capture/cuda works, for tests: it has a context on the stand-in driver, memory with known
+ * bytes, values in it, and knows what lb_measure says of them. */
 #ifndef LB_HOST_PROGRAM_H
 #define LB_HOST_PROGRAM_H
 
 #include "cmocka_first.h"
-#include "cuda_device.h"
+#include "cuda/cuda_device.h"
 #include "standin.h"
 
 uint64_t draw(uint64_t *state); /* 31 bits */

@@ -1,5 +1,5 @@
-/* libnvrtc.so without a compiler, for tests: it gives back what it was given, and refuses a source that says so. The functions are those
- * of the public nvrtc.h that capture/cuda/cuda_compile.c calls. */
+/* libnvrtc.so without a compiler, for tests: it gives back what it was given, and refuses a source that says so. The
+ * functions are those of the public nvrtc.h that capture/cuda/cuda_compile.c calls. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ int nvrtcDestroyProgram(program **p)
 int nvrtcCompileProgram(program *p, int n_options, const char *const *options)
 {
     if (strstr(p->code, "#error")) {
-        snprintf(p->log, sizeof p->log, "measure_kernel.cu(1): #error is there");
+        snprintf(p->log, sizeof p->log, "digest_kernel.cu(1): #error is there");
         return NO_SUCCESS;
     }
     for (int i = 0; i < n_options; i++) {

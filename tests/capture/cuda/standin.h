@@ -1,18 +1,20 @@
-/* A driver without a device: libcuda.so.1 as far as capture/cuda and a program beside it call it, from the public cuda.h.
+/* A driver without a device: libcuda.so.1 as far as capture/cuda and a program beside it call it, from the public
+ * cuda.h.
  *
- *     device memory   one file in memory, mapped twice: at its device addresses nobody may touch it, at the twin's kernels do
+ *     device memory   one file in memory, mapped twice: at its device addresses nobody may touch it, at the twin's
+ *                     kernels do
  *     stream          a queue and a thread that works it off late: the order between streams is drawn from a seed
  *     kernel          a C function that a test gives under the kernel's name
  *     graph           nodes and their edges; a launch runs them in an order that the edges allow, drawn as well
  *     errors          any call can be told to fail; a kernel that fails leaves the context in error, as a device does
  *
- * It follows the driver's rules where breaking them would go unseen: calls that a capture forbids invalidate it, streams and
- * events belong to their context, copies to the host need pinned memory, a forked child has no driver. What breaks a rule
- * without an error in the driver's interface is a violation: counted, and its text kept. */
+ * It follows the driver's rules where breaking them would go unseen: calls that a capture forbids invalidate it,
+ * streams and events belong to their context, copies to the host need pinned memory, a forked child has no driver. What
+ * breaks a rule without an error in the driver's interface is a violation: counted, and its text kept. */
 #ifndef LB_STANDIN_H
 #define LB_STANDIN_H
 
-#include "cuda_abi.h"
+#include "cuda/cuda_abi.h"
 
 #include <stdbool.h>
 
@@ -21,7 +23,7 @@
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
 
-/* ---- what a program calls and capture/cuda does not ---------------------------------------------------------------- */
+/* ---- what a program calls and capture/cuda does not -------------------------------------------------------------- */
 STANDIN_API CUresult cuInit(unsigned flags);
 STANDIN_API CUresult cuCtxSetCurrent(CUcontext context);
 STANDIN_API CUresult cuCtxSynchronize(void);
@@ -35,7 +37,7 @@ STANDIN_API CUresult cuGraphDestroy(CUgraph graph);
 LB_CUDA_FUNCTIONS(STANDIN_DECLARE)
 #undef STANDIN_DECLARE
 
-/* ---- what a test says ---------------------------------------------------------------------------------------------- */
+/* ---- what a test says -------------------------------------------------------------------------------------------- */
 typedef struct standin_setup {
     int devices;       /* at most STANDIN_DEVICES */
     uint64_t seed;     /* of delays and orders */
@@ -63,8 +65,8 @@ STANDIN_API void *standin_twin(CUdeviceptr address, size_t bytes);
 /* Streams stop before their next operation, until they are let go on. */
 STANDIN_API void standin_hold(void);
 STANDIN_API void standin_let_go(void);
-/* The call `symbol` that comes after `skip` others returns `result` and does nothing; a symbol "kernel" is the kernel that
- * runs then: its context is left in that error. */
+/* The call `symbol` that comes after `skip` others returns `result` and does nothing; a symbol "kernel" is the kernel
+ * that runs then: its context is left in that error. */
 STANDIN_API void standin_fail(const char *symbol, int skip, CUresult result);
 STANDIN_API void standin_lose(int device, CUresult result); /* its context is in error from now on */
 

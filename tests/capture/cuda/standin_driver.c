@@ -74,7 +74,7 @@ static void free_objects(void)
     }
 }
 
-/* ---- what a test says ---------------------------------------------------------------------------------------------- */
+/* ---- what a test says -------------------------------------------------------------------------------------------- */
 
 void standin_begin(const standin_setup *setup)
 {
@@ -154,7 +154,7 @@ int standin_calls(const char *symbol)
     return n;
 }
 
-/* ---- every call ---------------------------------------------------------------------------------------------------- */
+/* ---- every call -------------------------------------------------------------------------------------------------- */
 
 static void count(const char *symbol)
 {
@@ -198,7 +198,7 @@ CUresult standin_enter(const char *symbol, bool needs_context)
     return result;
 }
 
-/* ---- contexts and devices ------------------------------------------------------------------------------------------ */
+/* ---- contexts and devices ---------------------------------------------------------------------------------------- */
 
 CUresult cuInit(unsigned flags)
 {
@@ -329,7 +329,7 @@ CUresult cuCtxGetDevice(CUdevice *device)
     return result;
 }
 
-/* ---- modules and launches ------------------------------------------------------------------------------------------ */
+/* ---- modules and launches ---------------------------------------------------------------------------------------- */
 
 CUresult cuModuleLoadData(CUmodule *to, const void *image)
 {

@@ -13,7 +13,7 @@ struct CUgraphExec_st {
 
 static _Thread_local CUstreamCaptureMode own_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-/* ---- what a capture forbids ---------------------------------------------------------------------------------------- */
+/* ---- what a capture forbids -------------------------------------------------------------------------------------- */
 
 CUresult standin_invalidate(standin_graph *graph, CUresult result)
 {
@@ -47,7 +47,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
     return CUDA_SUCCESS;
 }
 
-/* ---- capturing ----------------------------------------------------------------------------------------------------- */
+/* ---- capturing --------------------------------------------------------------------------------------------------- */
 
 CUresult standin_capture_add(CUstream stream, action *what)
 {
@@ -156,7 +156,7 @@ CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, 
     return result;
 }
 
-/* ---- graphs -------------------------------------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 void standin_graph_unuse(standin_graph *g)
 {

@@ -74,7 +74,8 @@ struct standin_graph {
 /* Every call begins with it: what was told to fail, a child after a fork, no driver, no context, one in error. */
 CUresult standin_enter(const char *symbol, bool needs_context);
 CUcontext standin_current(void);
-/* What a handle points to: zeros, there until the next standin_begin, so that a handle which was given back does no harm. */
+/* What a handle points to: zeros, there until the next standin_begin, so that a handle which was given back does no
+ * harm. */
 void *standin_object(size_t bytes);
 CUcontext standin_context_of(int device);
 void standin_broke(const char *rule); /* under the lock */

@@ -16,7 +16,7 @@ CUstream standin_streams(void)
     return streams;
 }
 
-/* ---- actions ------------------------------------------------------------------------------------------------------- */
+/* ---- actions ----------------------------------------------------------------------------------------------------- */
 
 void standin_action_release(action *what)
 {
@@ -39,7 +39,8 @@ static bool run_kernel(const action *a)
     return a->kernel.run(&launch);
 }
 
-/* As devices do, whole words at once where they are aligned: who reads a word that is being written gets all or nothing of it. */
+/* As devices do, whole words at once where they are aligned: who reads a word that is being written gets all or nothing
+ * of it. */
 static void copy_words(char *to, const char *from, size_t bytes)
 {
     size_t done = 0;
@@ -100,7 +101,7 @@ bool standin_perform(const action *what, CUcontext context)
     return good;
 }
 
-/* ---- the thread of a stream ---------------------------------------------------------------------------------------- */
+/* ---- the thread of a stream -------------------------------------------------------------------------------------- */
 
 extern unsigned standin_delay_us;
 
@@ -223,7 +224,7 @@ CUresult standin_stream_of(CUstream handle, CUstream *stream)
     return CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* ---- the host waits ------------------------------------------------------------------------------------------------ */
+/* ---- the host waits ---------------------------------------------------------------------------------------------- */
 
 void standin_wait_for(CUstream s, uint64_t ticket)
 {
@@ -265,7 +266,7 @@ void standin_let_go(void)
     pthread_mutex_unlock(&standin_lock);
 }
 
-/* ---- streams and events as the driver has them --------------------------------------------------------------------- */
+/* ---- streams and events as the driver has them ------------------------------------------------------------------- */
 
 CUresult cuStreamCreate(CUstream *to, unsigned flags)
 {

@@ -1,7 +1,7 @@
-/* Where the library has no machine code for a device, NVRTC makes it from the kernels' source. This program is linked with a stand-in of
- * NVRTC, which stands for one that PyTorch has loaded. */
+/* Where the library has no machine code for a device, NVRTC makes it from the kernels' source. This program is linked
+ * with a stand-in of NVRTC, which stands for one that PyTorch has loaded. */
 #include "host_program.h"
-#include "cuda_kernel.h"
+#include "cuda/cuda_kernel.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static void source_is_compiled_for_the_device(void **state)
     void *machine_code;
     lb_err err = LB_ERR_INIT;
     assert_int_equal(lb_cuda_compile(&text, 90, &machine_code, &err), LB_OK);
-    assert_string_equal(machine_code, "measure_kernel.cu: the source, a.h: first, b.h: second --gpu-architecture=sm_90 "
+    assert_string_equal(machine_code, "digest_kernel.cu: the source, a.h: first, b.h: second --gpu-architecture=sm_90 "
                                       "--std=c++17 --fmad=false");
     free(machine_code);
 }
@@ -27,10 +27,11 @@ static void source_that_does_not_compile_says_why(void **state)
     void *machine_code;
     lb_err err = LB_ERR_INIT;
     assert_int_equal(lb_cuda_compile(&bad, 90, &machine_code, &err), LB_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "measure_kernel.cu(1): #error is there"));
+    assert_non_null(strstr(err.message, "digest_kernel.cu(1): #error is there"));
 }
 
-/* Without an image, and with one that the driver refuses: it has no code for this device, or is of a toolkit that the driver does not know. */
+/* Without an image, and with one that the driver refuses: it has no code for this device, or is of a toolkit that the
+ * driver does not know. */
 static void device_is_read_by_what_was_compiled(void **state)
 {
     static const CUresult refusals[] = {CUDA_SUCCESS, CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_UNSUPPORTED_PTX_VERSION,

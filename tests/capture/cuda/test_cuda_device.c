@@ -1,8 +1,8 @@
-/* Values in device memory are measured and copied as lb_measure and memcpy would, whatever the order in which streams run, and
- * the host waits where it may and nowhere else. All on the stand-in driver. */
+/* Values in device memory are measured and copied as lb_measure and memcpy would, whatever the order in which streams
+ * run, and the host waits where it may and nowhere else. All on the stand-in driver. */
 #include "host_program.h"
 #include "device_kernels.h"
-#include "measure_kernel.h"
+#include "device/digest_kernel.h"
 
 #include <lastbit/capture.h>
 
@@ -97,7 +97,7 @@ static void bytes_alone_come(void **state)
     host_end(reader);
 }
 
-/* ---- the host goes on ---------------------------------------------------------------------------------------------- */
+/* ---- the host goes on -------------------------------------------------------------------------------------------- */
 
 /* The stand-in calls it a violation when the host waits for a device that is held. */
 static void host_does_not_wait_inside_a_step(void **state)
@@ -225,7 +225,7 @@ static void memory_of_the_device_is_bounded(void **state)
     host_end(NULL);
 }
 
-/* ---- order --------------------------------------------------------------------------------------------------------- */
+/* ---- order ------------------------------------------------------------------------------------------------------- */
 
 /* Memory is taken with the first value, and not by a test that counts on what waits. */
 static void warm(lb_device *reader)
@@ -262,7 +262,8 @@ static void side_streams_are_ordered_by_events(void **state)
     }
 }
 
-/* Reads are under way when the same memory is written: behind them on their own stream, on another one after order_before. */
+/* Reads are under way when the same memory is written: behind them on their own stream, on another one after
+ * order_before. */
 static void memory_used_again_is_written_after_the_read(void **state)
 {
     (void)state;
@@ -288,7 +289,7 @@ static void memory_used_again_is_written_after_the_read(void **state)
     }
 }
 
-/* ---- devices, contexts, processes ---------------------------------------------------------------------------------- */
+/* ---- devices, contexts, processes -------------------------------------------------------------------------------- */
 
 static void two_devices_have_a_reader_each(void **state)
 {

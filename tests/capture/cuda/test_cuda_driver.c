@@ -1,6 +1,6 @@
 /* The driver is found where the process has loaded it, and not before. This program is not linked with the stand-in. */
 #include "cmocka_first.h"
-#include "cuda_driver.h"
+#include "cuda/cuda_driver.h"
 
 #include <dlfcn.h>
 #include <string.h>

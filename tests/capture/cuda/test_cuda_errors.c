@@ -105,7 +105,8 @@ static void each_call_may_fail(void **state)
     }
 }
 
-/* A program that has filled its device leaves less than was asked for: it is measured with half of that, or half of the half. */
+/* A program that has filled its device leaves less than was asked for: it is measured with half of that, or half of the
+ * half. */
 static void with_less_memory_than_wished_values_are_measured(void **state)
 {
     (void)state;

@@ -176,7 +176,8 @@ static void runs_under_way_are_given_when_they_have_ended(void **state)
     program_free(p);
 }
 
-/* The reader is used for the first time in the capture, asks and collects while another thread's rules would forbid it. */
+/* The reader is used for the first time in the capture, asks and collects while another thread's rules would forbid
+ * it. */
 static void capture_of_the_program_is_not_disturbed(void **state)
 {
     (void)state;

@@ -1,12 +1,13 @@
-/* The CUDA back end on a real device: values against lb_measure, a graph, and how fast it measures. Skipped (77) where there is none.
+/* The CUDA back end on a real device: values against lb_measure, a graph, and how fast it measures. Skipped (77) where
+ * there is none.
  *
- * Rates are printed, not judged. Large: sixteen values of 256 MiB, from their submission until all results are there; numbers as weights
- * are, and words of random bits, among which are infinities and NaN, so that each number is looked at. Small: values of 4 KiB, sixteen to
- * a call, what the host spends on one and until all are there. */
+ * Rates are printed, not judged. Large: sixteen values of 256 MiB, from their submission until all results are there;
+ * numbers as weights are, and words of random bits, among which are infinities and NaN, so that each number is looked
+ * at. Small: values of 4 KiB, sixteen to a call, what the host spends on one and until all are there. */
 #include "cmocka_first.h"
-#include "cuda_device.h"
-#include "cuda_driver.h"
-#include "kernel_image.h"
+#include "cuda/cuda_device.h"
+#include "cuda/cuda_driver.h"
+#include "device/kernel_image.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -219,7 +220,8 @@ static double rate_of(lb_dtype dtype, size_t at_once)
     return (double)at_once * (double)MEMORY / best * 1e-9;
 }
 
-/* Microseconds from the submission of a value until its results are there, by its size and layout: what a program's stream waits. */
+/* Microseconds from the submission of a value until its results are there, by its size and layout: what a program's
+ * stream waits. */
 static void print_waits(void)
 {
     static const struct {

@@ -1,7 +1,7 @@
-/* Tensors of a CUDA device are recorded as the host's are, and no op waits for the device: the same steps over memory of the host,
- * and on the stand-in driver, whose streams run late. */
+/* Tensors of a CUDA device are recorded as the host's are, and no op waits for the device: the same steps over memory
+ * of the host, and on the stand-in driver, whose streams run late. */
 #include "host_program.h"
-#include "recorder.h"
+#include "recorder/recorder.h"
 #include "scratch_folder.h"
 
 #include <lastbit/archive.h>
@@ -36,9 +36,9 @@ static void program_free(program *p)
     for (int t = 0; t < TENSORS; t++) free(p->here[t]);
 }
 
-static lb_seen seen_of(const program *p, int t)
+static lb_host_tensor seen_of(const program *p, int t)
 {
-    lb_seen seen = lb_seen_of(p->here[t], LB_F32, 1, (int64_t[]){N});
+    lb_host_tensor seen = lb_host_tensor_of(p->here[t], LB_F32, 1, (int64_t[]){N});
     seen.storage = t + 1;
     if (!p->on_device) return seen;
     seen.data = (const void *)(uintptr_t)p->there[t];
@@ -61,9 +61,10 @@ static void compute(program *p, int t, int seed)
 static void run_op(lb_recorder *recorder, program *p, int from, int to, int seed)
 {
     const bool in_place = from == to;
-    lb_seen in = seen_of(p, from), out = seen_of(p, to);
-    lb_operand args[] = {{.tag = LB_ARG_VALUE, .u.tensor = &in}}, results[] = {{.tag = LB_ARG_VALUE, .u.tensor = &out}};
-    lb_call call = LB_CALL_INIT;
+    lb_host_tensor in = seen_of(p, from), out = seen_of(p, to);
+    lb_recorded_operand args[] = {{.tag = LB_ARG_VALUE, .u.tensor = &in}},
+                        results[] = {{.tag = LB_ARG_VALUE, .u.tensor = &out}};
+    lb_recorded_call call = LB_CALL_INIT;
     lb_pending *pending = NULL;
     call.name = in_place ? "test::write_" : "test::make";
     call.args = args;
@@ -168,17 +169,18 @@ static void a_device_of_cuda_is_recorded_as_the_host_is(void **state)
     }
 }
 
-/* An op that reads all tensors in a list, as an optimizer's does, where nothing is known of them; how often the host waited for it. */
+/* An op that reads all tensors in a list, as an optimizer's does, where nothing is known of them; how often the host
+ * waited for it. */
 static int read_all(lb_recorder *recorder, program *p)
 {
-    lb_seen seen[TENSORS], out = seen_of(p, 0);
-    lb_operand items[TENSORS], results[] = {{.tag = LB_ARG_VALUE, .u.tensor = &out}};
+    lb_host_tensor seen[TENSORS], out = seen_of(p, 0);
+    lb_recorded_operand items[TENSORS], results[] = {{.tag = LB_ARG_VALUE, .u.tensor = &out}};
     for (int t = 0; t < TENSORS; t++) {
         seen[t] = seen_of(p, t);
-        items[t] = (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = &seen[t]};
+        items[t] = (lb_recorded_operand){.tag = LB_ARG_VALUE, .u.tensor = &seen[t]};
     }
-    lb_operand list = {.tag = LB_ARG_LIST, .u.items = items, .count = TENSORS};
-    lb_call call = LB_CALL_INIT;
+    lb_recorded_operand list = {.tag = LB_ARG_LIST, .u.items = items, .count = TENSORS};
+    lb_recorded_call call = LB_CALL_INIT;
     lb_pending *pending = NULL;
     call.name = "test::read_all";
     call.args = &list;

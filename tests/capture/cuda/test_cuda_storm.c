@@ -1,5 +1,5 @@
-/* Threads that record beside each other, a driver that fails anywhere, and forks: what is given is right, the rest is skipped or lost, and
- * nothing of the program is touched. LASTBIT_FULL=1: a million calls. */
+/* Threads that record beside each other, a driver that fails anywhere, and forks: what is given is right, the rest is
+ * skipped or lost, and nothing of the program is touched. LASTBIT_FULL=1: a million calls. */
 #include "host_program.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
-/* Each launch of a captured graph is recorded as if its ops had run one by one: the same step, eagerly in memory of the host, and as a
- * graph on the stand-in driver, whose streams run late. */
+/* Each launch of a captured graph is recorded as if its ops had run one by one: the same step, eagerly in memory of the
+ * host, and as a graph on the stand-in driver, whose streams run late. */
 #include "host_program.h"
-#include "recorder.h"
+#include "recorder/recorder.h"
 #include "scratch_folder.h"
 
 #include <lastbit/archive.h>
@@ -17,8 +17,8 @@ typedef struct way {
     bool anew;             /* each step captures the graph again, and drops the one before */
     const char *lost_by;   /* a call of the driver that fails, so many calls later */
     int after;
-    bool untold,
-        failing; /* before each run another one that the recorder is not told of; one that it is told of, and that fails */
+    /* before each run another one that the recorder is not told of; one that it is told of, and that fails */
+    bool untold, failing;
 } way;
 
 typedef struct program {
@@ -45,10 +45,10 @@ static program program_new(bool on_device)
 }
 
 /* `rows` rows of N / rows elements. */
-static lb_seen seen_of(const program *p, int t, int rows)
+static lb_host_tensor seen_of(const program *p, int t, int rows)
 {
-    lb_seen seen =
-        lb_seen_of(p->here[t], LB_F32, rows > 1 ? 2 : 1, rows > 1 ? (int64_t[]){rows, N / rows} : (int64_t[]){N});
+    lb_host_tensor seen = lb_host_tensor_of(p->here[t], LB_F32, rows > 1 ? 2 : 1,
+                                            rows > 1 ? (int64_t[]){rows, N / rows} : (int64_t[]){N});
     seen.storage = t == TEMPORARY ? p->temporary : t + 1;
     if (!p->on_device) return seen;
     seen.data = (const void *)(uintptr_t)p->there[t];
@@ -81,7 +81,7 @@ static void fill(program *p, int t, int seed)
 
 typedef struct op {
     const char *name;
-    lb_seen from, to;
+    lb_host_tensor from, to;
     uint32_t flags;
     unsigned written; /* flags of `to` as an argument; 0: it is a result */
     lb_place place;
@@ -89,9 +89,9 @@ typedef struct op {
 
 static lb_pending *begin(program *p, const op *o)
 {
-    lb_operand args[] = {{.tag = LB_ARG_VALUE, .u.tensor = &o->from},
-                         {.tag = LB_ARG_VALUE, .u.tensor = &o->to, .flags = (uint8_t)o->written}};
-    lb_call call = LB_CALL_INIT;
+    lb_recorded_operand args[] = {{.tag = LB_ARG_VALUE, .u.tensor = &o->from},
+                                  {.tag = LB_ARG_VALUE, .u.tensor = &o->to, .flags = (uint8_t)o->written}};
+    lb_recorded_call call = LB_CALL_INIT;
     lb_pending *pending = NULL;
     call.name = o->name;
     call.args = args;
@@ -104,7 +104,7 @@ static lb_pending *begin(program *p, const op *o)
 
 static void end(program *p, const op *o, lb_pending *pending)
 {
-    lb_operand results[] = {{.tag = LB_ARG_VALUE, .u.tensor = &o->to}};
+    lb_recorded_operand results[] = {{.tag = LB_ARG_VALUE, .u.tensor = &o->to}};
     assert_int_equal(lb_recorder_op_end(p->recorder, pending, results, 1, NULL, NULL), LB_OK);
 }
 
@@ -149,12 +149,12 @@ static void free_temporary(program *p)
     lb_recorder_forget(p->recorder, p->temporary);
 }
 
-/* The body of a step: results, a view that is read, a draw (or so it says), a write in place, a cache of which a slice is written, and two
- * tensors one behind the other in the same memory under the same key. */
+/* The body of a step: results, a view that is read, a draw (or so it says), a write in place, a cache of which a slice
+ * is written, and two tensors one behind the other in the same memory under the same key. */
 static void run_ops(program *p)
 {
     const uint32_t scope = lb_recorder_scope(p->recorder, "block", "Block", 0);
-    const lb_seen input = seen_of(p, 0, 1), output = seen_of(p, 3, 1);
+    const lb_host_tensor input = seen_of(p, 0, 1), output = seen_of(p, 3, 1);
     lb_place place;
     assert_int_equal(lb_recorder_enter(p->recorder, scope, &input, 1, false, &place, NULL), LB_OK);
     make(p, 0, 1, 1, place);
@@ -281,7 +281,8 @@ static void assert_not_wrong(const lb_program *p, const lb_program *q)
 static void assert_same_value(lb_capture *a, const lb_program *p, lb_capture *b, const lb_program *q, uint32_t v)
 {
     const lb_value *x = &p->values[v], *y = &q->values[v];
-    /* A graph measures each value that is read, a step without bytes not all of them: then it knows less of what was left. */
+    /* A graph measures each value that is read, a step without bytes not all of them: then it knows less of what was
+     * left. */
     assert_true(x->source == y->source || (x->source == LB_SOURCE_OTHER && y->source == LB_SOURCE_CARRIED));
     assert_int_equal(x->flags, y->flags);
     assert_int_equal(x->version, y->version);
@@ -449,7 +450,8 @@ static void a_run_that_fails_disturbs_no_other(void **state)
     pair_release(&both);
 }
 
-/* Wherever that is: in the capture, behind a run, where results are fetched. The program goes on, and nothing that is recorded is wrong. */
+/* Wherever that is: in the capture, behind a run, where results are fetched. The program goes on, and nothing that is
+ * recorded is wrong. */
 static void a_device_that_is_lost_leaves_nothing_wrong(void **state)
 {
     (void)state;

@@ -1,8 +1,9 @@
 /* A .cu file as plain C++: what its kernels use of CUDA, as functions of the host. Include it before the file.
  *
- * Each thread of a block is a fiber; fibers of a warp run one after the other in random order and stop at __syncwarp. So a kernel that
- * forgets a barrier reads what is not there yet, and under ThreadSanitizer, which is told of fibers and barriers, it is a data race.
- * A copy that does not wait is done at once or only when it is waited for, by chance. */
+ * Each thread of a block is a fiber; fibers of a warp run one after the other in random order and stop at
+ * __syncwarp. So a kernel that forgets a barrier reads what is not there yet, and under ThreadSanitizer, which is
+ * told of fibers and barriers, it is a data race. A copy that does not wait is done at once or only when it is
+ * waited for, by chance. */
 #ifndef CUDA_ON_HOST_H
 #define CUDA_ON_HOST_H
 

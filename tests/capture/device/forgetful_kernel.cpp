@@ -1,4 +1,5 @@
-/* A kernel that forgets a barrier, or a copy, when it is told to: what tests/capture/device/host_grid.h is there to find. */
+/* A kernel that forgets a barrier, or a copy, when it is told to: what tests/capture/device/host_grid.h is there to
+ * find. */
 #include "cuda_on_host.h"
 #include "forgetful_kernel.h"
 

@@ -40,7 +40,8 @@ constexpr uint32_t WARP = 32, MOST_WARPS = 4;
     abort();
 }
 
-/* What one thread orders before another one does, for ThreadSanitizer: it knows nothing of fibers but what it is told. */
+/* What one thread orders before another one does, for ThreadSanitizer: it knows nothing of fibers but what it is
+ * told. */
 void ordered_before([[maybe_unused]] char *what)
 {
 #if defined(__SANITIZE_THREAD__)
@@ -175,8 +176,8 @@ void to_worker(fiber *f, state now)
 #endif
 }
 
-/* It never returns: a fiber that has ended goes on with its thread of the next block. What it keeps across a switch is nothing of the
- * host's thread, which may be another one then. */
+/* It never returns: a fiber that has ended goes on with its thread of the next block. What it keeps across a switch is
+ * nothing of the host's thread, which may be another one then. */
 [[noreturn]] void fiber_main()
 {
     fiber *f = self();

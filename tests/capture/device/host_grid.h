@@ -2,7 +2,7 @@
 #ifndef HOST_GRID_H
 #define HOST_GRID_H
 
-#include "measure_kernel.h"
+#include "device/digest_kernel.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -15,7 +15,8 @@ typedef struct host_grid {
     uint64_t seed;            /* of the order of blocks, warps and threads */
 } host_grid;
 
-/* `kernel` runs once a thread. A barrier that only some threads of a warp reach, and a copy that is not waited for, end the program. */
+/* `kernel` runs once a thread. A barrier that only some threads of a warp reach, and a copy that is not waited for, end
+ * the program. */
 void host_grid_run(const host_grid *grid, void (*kernel)(void *parameters), void *parameters);
 
 /* lb_kernel_measure and lb_kernel_turn. */

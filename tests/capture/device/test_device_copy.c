@@ -1,7 +1,7 @@
-/* The back end that copies: what it measures is what lb_measure gives for the same bytes, and what the host program answers is the
- * state of the work. */
+/* The back end that copies: what it measures is what lb_measure gives for the same bytes, and what the host program
+ * answers is the state of the work. */
 #include "cmocka_first.h"
-#include "device_copy.h"
+#include "device/device_copy.h"
 
 #include <stdlib.h>
 #include <string.h>

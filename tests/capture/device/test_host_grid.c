@@ -1,4 +1,5 @@
-/* The runner of kernels finds what would go wrong on a device by chance: a barrier that is missing, a copy that is not waited for. */
+/* The runner of kernels finds what would go wrong on a device by chance: a barrier that is missing, a copy that is not
+ * waited for. */
 #include "cmocka_first.h"
 #include "forgetful_kernel.h"
 

@@ -1,7 +1,7 @@
 /* The library holds the kernel, with every header that its source names. */
 #include "cmocka_first.h"
-#include "kernel_image.h"
-#include "measure_kernel.h"
+#include "device/kernel_image.h"
+#include "device/digest_kernel.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -72,7 +72,7 @@ static void nvrtc_compiles_the_source(void **state)
     *(void **)&destroy = dlsym(library, "nvrtcDestroyProgram");
     assert_true(create && compile && log && destroy);
     assert_int_equal(
-        create(&program, image.source, "measure_kernel.cu", LB_KERNEL_HEADERS, image.headers, image.header_names), 0);
+        create(&program, image.source, "digest_kernel.cu", LB_KERNEL_HEADERS, image.headers, image.header_names), 0);
     if (compile(program, sizeof options / sizeof *options, options) != 0) {
         static char text[1 << 20];
         log(program, text);

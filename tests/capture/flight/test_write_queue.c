@@ -1,7 +1,8 @@
-/* Records that are written while the host goes on: all of them arrive, in order, whatever the host does to its bytes. */
+/* Records that are written while the host goes on: all of them arrive, in order, whatever the host does to its
+ * bytes. */
 #include "cmocka_first.h"
 #include "scratch_folder.h"
-#include "write_queue.h"
+#include "flight/write_queue.h"
 
 #include <lastbit/maintenance.h>
 

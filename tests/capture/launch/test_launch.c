@@ -1,6 +1,6 @@
 /* Running a child: exit codes, the environment it gets, what its shims noted. */
 #include "cmocka_first.h"
-#include "launch.h"
+#include "launch/launch.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,7 +1,9 @@
-/* How fast a value is digested and summarised, against reading it: `cmake --build --preset release --target bench_measure`.
+/* How fast a value is digested and summarised, against reading it: `cmake --build --preset release --target
+ * bench_measure`.
  *
- * Each rate is the best of several rounds over a working set of that size; ratios are to a plain sum of the same words. */
-#include "measure.h"
+ * Each rate is the best of several rounds over a working set of that size; ratios are to a plain sum of the same
+ * words. */
+#include "measure/measure.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* A leaf measured in one pass gives what libxxhash and lb_statistics give of the same bytes, to the last bit. */
 #include "cmocka_first.h"
-#include "leaf.h"
-#include "measure.h"
+#include "measure/leaf.h"
+#include "measure/measure.h"
 
 #include <lastbit/processor.h>
 

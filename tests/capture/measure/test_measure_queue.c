@@ -1,5 +1,6 @@
-/* Values measured beside the run: the same numbers as at once, the caller's help included, and bytes are let go when done. */
-#include "measure_queue.h"
+/* Values measured beside the run: the same numbers as at once, the caller's help included, and bytes are let go when
+ * done. */
+#include "measure/measure_queue.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

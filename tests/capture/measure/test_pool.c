@@ -1,6 +1,6 @@
 /* Threads that read along: every part runs once, whoever runs it, and what is measured does not depend on them. */
-#include "measure.h"
-#include "pool.h"
+#include "measure/measure.h"
+#include "measure/pool.h"
 
 #include <pthread.h>
 #include <setjmp.h>

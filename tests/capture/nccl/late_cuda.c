@@ -1,6 +1,7 @@
-/* As much of libcuda.so.1 as the shim's copies need: streams that run late, events, graphs that are captured and launched, a capture that
- * forbids what CUDA forbids. Device memory is the host's. Each stream is a queue with a thread, which rests before every operation. The default
- * stream, by each of its names, is a thread's own, as if each had a device.
+/* As much of libcuda.so.1 as the shim's copies need: streams that run late, events, graphs that are captured and
+ * launched, a capture that forbids what CUDA forbids. Device memory is the host's. Each stream is a queue with a
+ * thread, which rests before every operation. The default stream, by each of its names, is a thread's own, as if each
+ * had a device.
  *
  *     LATE_CUDA_LOADS_NOTHING=1      no modules
  *     LATE_CUDA_DEVICE=N             the device that is current in all threads */
@@ -162,7 +163,7 @@ static stream *stream_of(void *of)
     return mine;
 }
 
-/* ---- graphs --------------------------------------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 API int cuStreamBeginCapture_v2(void *of, int how)
 {
@@ -333,7 +334,7 @@ API int cuMemHostUnregister(void *memory)
     return SUCCESS;
 }
 
-/* ---- contexts and memory -------------------------------------------------------------------------------------------- */
+/* ---- contexts and memory ----------------------------------------------------------------------------------------- */
 
 API int cuInit(unsigned flags)
 {

@@ -1,10 +1,11 @@
-/* A program whose streams run late (late_cuda.c): it never waits for one before the next call, and overwrites buffers as soon as its
- * stream has passed them. What is recorded must be what the stream saw. Rank 1 receives only when rank 0 has told it, past the stream,
- * that it has sent: whoever waited for the stream inside a call would wait for ever.
+/* A program whose streams run late (late_cuda.c): it never waits for one before the next call, and overwrites buffers
+ * as soon as its stream has passed them. What is recorded must be what the stream saw. Rank 1 receives only when rank 0
+ * has told it, past the stream, that it has sent: whoever waited for the stream inside a call would wait for ever.
  *
  *     nccl_late RANKS [RUNS]
  *
- * All ranks are on one device: NCCL itself takes one there. Then calls are captured into a graph, alone and in a group, and the graph is launched so often, with other calls in between. */
+ * All ranks are on one device: NCCL itself takes one there. Then calls are captured into a graph, alone and in a group,
+ * and the graph is launched so often, with other calls in between. */
 #define _GNU_SOURCE
 #include "nccl_abi.h"
 
@@ -45,7 +46,7 @@ typedef struct worker {
     lb_nccl_comm comm;
     void *stream;
     uint64_t in, out;
-    float got[ROUNDS][COUNT], message[COUNT], left[MOST_RUNS][2][COUNT];
+    float got[ROUNDS][COUNT], left[MOST_RUNS][2][COUNT];
 } worker;
 
 static _Atomic int sent;
@@ -88,7 +89,9 @@ static void send_or_receive(worker *w)
 {
     if (w->ranks == 1) return;
     if (w->rank == 0) {
-        cuMemcpyHtoDAsync_v2(w->in, w->got, sizeof *w->got, w->stream);
+        float data[COUNT]; /* what the rounds got may still be on its way to the host */
+        fill(data, w->rank, ROUNDS);
+        cuMemcpyHtoDAsync_v2(w->in, data, sizeof data, w->stream);
         TRY(ncclSend(at(w->in, 0), COUNT, F32, 1, w->comm, w->stream));
         atomic_store(&sent, 1);
     } else if (w->rank == 1) {

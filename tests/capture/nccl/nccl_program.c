@@ -2,8 +2,8 @@
  *
  *     nccl_program SCENARIO threads|processes|single RANKS
  *
- * It prints a hash of all that each rank received, so that a run with the shim can be compared with one without. `single` drives
- * all ranks from one thread, in groups. */
+ * It prints a hash of all that each rank received, so that a run with the shim can be compared with one without.
+ * `single` drives all ranks from one thread, in groups. */
 #define _GNU_SOURCE
 #include "nccl_abi.h"
 
@@ -76,7 +76,7 @@ static void done(worker *w, void *send, void *recv, size_t bytes)
     if (recv != send) free(recv);
 }
 
-/* ---- one rank's calls ----------------------------------------------------------------------------------------------- */
+/* ---- one rank's calls -------------------------------------------------------------------------------------------- */
 
 static void all_reduce(worker *w, int dtype, int op, size_t count, bool in_place)
 {
@@ -350,7 +350,7 @@ static void play(worker *w)
         exit(129);
 }
 
-/* ---- ranks ---------------------------------------------------------------------------------------------------------- */
+/* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
 static void *work(void *of)
 {

@@ -1,9 +1,11 @@
-/* Many threads, each with communicators of its own of one rank, call NCCL as fast as they can, while others fork and open and close
- * libraries; the stand-in lets some calls fail. test_nccl_storm.py runs it with the shim beneath, also under ThreadSanitizer.
+/* Many threads, each with communicators of its own of one rank, call NCCL as fast as they can, while others fork and
+ * open and close libraries; the stand-in lets some calls fail. test_nccl_storm.py runs it with the shim beneath, also
+ * under ThreadSanitizer.
  *
  *     nccl_storm THREADS CALLS FORKS
  *
- * It prints how many calls went through and a hash of what they gave. Where CALLS is not met by FORKS of 0 there is no fork. */
+ * It prints how many calls went through and a hash of what they gave. Where CALLS is not met by FORKS of 0 there is no
+ * fork. */
 #define _GNU_SOURCE
 #include "nccl_abi.h"
 

@@ -1,17 +1,19 @@
 /* A stand-in for libnccl.so.2 on host memory: threads and processes are ranks, and meet in shared memory.
  *
- * It really reduces, in the orders that NCCL documents by its source (src/device/all_reduce.h, reduce.h, reduce_scatter.h,
- * src/graph/trees.cc), each addition rounded to the payload's type; the arithmetic is its own, so that a replay that gives the
- * same bits was not compared with itself. Without CUDA streams are ignored: a call has done its work when it returns, in a group
- * when the group ends. Where a driver of CUDA is loaded (late_cuda.c),
- * it does it when its stream gets there. It speaks to a profiler plugin as NCCL does.
+ * It really reduces, in the orders that NCCL documents by its source (src/device/all_reduce.h, reduce.h,
+ * reduce_scatter.h, src/graph/trees.cc), each addition rounded to the payload's type; the arithmetic is its own, so
+ * that a replay that gives the same bits was not compared with itself. Without CUDA streams are ignored: a call has
+ * done its work when it returns, in a group when the group ends. Where a driver of CUDA is loaded (late_cuda.c), it
+ * does it when its stream gets there. It speaks to a profiler plugin as NCCL does.
  *
  *     STANDIN_NCCL_ALGO=ring|tree     STANDIN_NCCL_CHANNELS=N     STANDIN_NCCL_NODES=N
  *     STANDIN_NCCL_PROFILER=N         it speaks that version of the profiler interface, of 1 to 7
  *     STANDIN_NCCL_FAIL=N             every N-th call that moves something fails, and does nothing
- *     STANDIN_NCCL_FLIP=CALL:RANK:ELEMENT:BIT     of what RANK receives in collective CALL of its communicator, counted from 0, one bit
- *     STANDIN_NCCL_HOP=CALL:HOP:ELEMENT:BIT       the same on one message of a ring's all-reduce: hops 1 to n-1 hand sums on, n to 2n-2
- *                                                 what came out (an element of chunk 0 goes from rank 1 on, and ends its sum at rank 0)
+ *     STANDIN_NCCL_FLIP=CALL:RANK:ELEMENT:BIT     of what RANK receives in collective CALL of its communicator, counted
+ *                                                 from 0, one bit
+ *     STANDIN_NCCL_HOP=CALL:HOP:ELEMENT:BIT       the same on one message of a ring's all-reduce: hops 1 to n-1 hand
+ *                                                 sums on, n to 2n-2 what came out (an element of chunk 0 goes from
+ *                                                 rank 1 on, and ends its sum at rank 0)
  *     STANDIN_NCCL_MESSAGE=SENDER:ELEMENT:BIT     of every message that this rank sends
  */
 #define _GNU_SOURCE
@@ -37,7 +39,7 @@ enum { INVALID_ARGUMENT = 4, INVALID_USAGE = 5, SLOT = 4 << 20, MESSAGE = 1 << 2
     EXPORTED lb_nccl_result name parameters __attribute__((weak, alias("p" #name)));                                   \
     EXPORTED lb_nccl_result p##name parameters
 
-/* ---- where ranks meet ----------------------------------------------------------------------------------------------- */
+/* ---- where ranks meet -------------------------------------------------------------------------------------------- */
 
 typedef struct mailbox {
     _Atomic int full;
@@ -142,7 +144,7 @@ static hall *enter_hall(const char *name)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* ---- the profiler plugin -------------------------------------------------------------------------------------------- */
+/* ---- the profiler plugin ----------------------------------------------------------------------------------------- */
 
 /* Versions 1 to 7 begin in three ways. */
 struct plugin {
@@ -259,7 +261,7 @@ static void tell_plugin(const task *t)
     if (handle) plugin()->stop(handle);
 }
 
-/* ---- arithmetic ----------------------------------------------------------------------------------------------------- */
+/* ---- arithmetic -------------------------------------------------------------------------------------------------- */
 
 /* Types of 8 and 16 bits by their fields; e4m3fn has no infinity and one NaN a sign. */
 typedef struct narrow {
@@ -367,7 +369,8 @@ static element join_two(int dtype, int op, element a, element b)
     return rounded(dtype, a);
 }
 
-/* What a rank brings: of an average its part, of a PreMulSum the product. Each rank has put its factor before its bytes. */
+/* What a rank brings: of an average its part, of a PreMulSum the product. Each rank has put its factor before its
+ * bytes. */
 static element contribution(const task *t, int rank, size_t at)
 {
     element e = load(t->dtype, t->comm->hall->slots[rank] + 64 + at * (size_t)widths[t->dtype]);
@@ -383,7 +386,7 @@ static element contribution(const task *t, int rank, size_t at)
     return rounded(t->dtype, e);
 }
 
-/* ---- planted faults ------------------------------------------------------------------------------------------------- */
+/* ---- planted faults ---------------------------------------------------------------------------------------------- */
 
 typedef struct flip {
     int call, who, element, bit; /* `who`: a rank, or a hop */
@@ -426,7 +429,8 @@ static element around(const task *t, int first, size_t at)
     return sum;
 }
 
-/* A tree over nodes (ncclGetBtree); the ranks of a node are a chain that ends at its first. `mirror`: the second tree. */
+/* A tree over nodes (ncclGetBtree); the ranks of a node are a chain that ends at its first. `mirror`: the second
+ * tree. */
 static element of_node(const task *t, int nodes, int node, bool mirror, size_t at);
 
 static element of_tree(const task *t, int nodes, int node, bool mirror, size_t at)
@@ -488,7 +492,7 @@ static element reduced(const task *t, size_t at)
     return around(t, chunk_of(t, at) + 1, at);
 }
 
-/* ---- carrying out --------------------------------------------------------------------------------------------------- */
+/* ---- carrying out ------------------------------------------------------------------------------------------------ */
 
 static size_t sent_elements(const task *t)
 {
@@ -690,7 +694,7 @@ static int give(const task *given)
     return LB_NCCL_SUCCESS;
 }
 
-/* ---- what is exported ----------------------------------------------------------------------------------------------- */
+/* ---- what is exported -------------------------------------------------------------------------------------------- */
 
 #define GIVE(...) return give(&(task){.count = count, .dtype = dtype, .comm = comm, .stream = stream, __VA_ARGS__})
 #define BOTH .send = send, .recv = recv

@@ -1,6 +1,6 @@
-/* A stand-in for liblastbit_capture.so as far as the shim calls it: it reads all bytes that it is given, and writes a line for each op
- * into FOLDER/rank-NNNNN.txt instead of an archive. It lets the shim run under a sanitizer that the recorder was not built with, and
- * where the recorder's libraries are not.
+/* A stand-in for liblastbit_capture.so as far as the shim calls it: it reads all bytes that it is given, and writes a
+ * line for each op into FOLDER/rank-NNNNN.txt instead of an archive. It lets the shim run under a sanitizer that the
+ * recorder was not built with, and where the recorder's libraries are not.
  *
  *     NAME GROUP SEQUENCE ORDER sent HASH received HASH arguments NUMBER … */
 #include <lastbit/capture.h>
@@ -33,11 +33,11 @@ static size_t width_of(lb_dtype dtype)
     }
 }
 
-static void say_bytes(char *text, size_t room, const char *what, const lb_operand *operand)
+static void say_bytes(char *text, size_t room, const char *what, const lb_recorded_operand *operand)
 {
     const size_t used = strlen(text);
     if (operand->tag != LB_ARG_VALUE) return;
-    const lb_seen *seen = operand->u.tensor;
+    const lb_host_tensor *seen = operand->u.tensor;
     uint32_t hash = 2166136261u;
     const size_t bytes = (size_t)seen->layout.shape[0] * width_of(seen->dtype); /* the shim's tensors are vectors */
     for (size_t i = 0; seen->data && i < bytes; i++) hash = (hash ^ ((const unsigned char *)seen->data)[i]) * 16777619u;
@@ -80,7 +80,7 @@ void lb_recorder_forget(lb_recorder *recorder, int64_t storage)
     (void)recorder, (void)storage;
 }
 
-lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_call *call, lb_pending **pending, lb_err *err)
+lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_recorded_call *call, lb_pending **pending, lb_err *err)
 {
     (void)recorder, (void)err;
     char *text = (*pending = calloc(1, sizeof **pending))->text;
@@ -94,7 +94,7 @@ lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_call *call, lb_pe
     return LB_OK;
 }
 
-lb_status lb_recorder_op_end(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n,
+lb_status lb_recorder_op_end(lb_recorder *recorder, lb_pending *pending, const lb_recorded_operand *results, uint32_t n,
                              uint32_t *op, lb_err *err)
 {
     (void)err;
@@ -134,16 +134,16 @@ lb_status lb_recorder_table(lb_recorder *recorder, const char *name, const char 
     return LB_OK;
 }
 
-bool lb_level_parse(const char *text, lb_level *level)
+bool lb_keep_level_parse(const char *text, lb_level *level)
 {
     (void)text;
     *level = LB_LEVEL_OPS;
     return true;
 }
 
-lb_seen lb_seen_of(const void *data, lb_dtype dtype, int ndim, const int64_t *shape)
+lb_host_tensor lb_host_tensor_of(const void *data, lb_dtype dtype, int ndim, const int64_t *shape)
 {
-    lb_seen seen = {.data = data, .dtype = dtype};
+    lb_host_tensor seen = {.data = data, .dtype = dtype};
     seen.layout.ndim = ndim;
     for (int i = 0; i < ndim; i++) seen.layout.shape[i] = shape[i];
     return seen;

@@ -1,5 +1,5 @@
-/* What nodes around a captured call leave of each run, on the driver that the program has: late_cuda.c, or a device's own. A copy within
- * the device stands for the call. Skipped where the driver has no device. */
+/* What nodes around a captured call leave of each run, on the driver that the program has: late_cuda.c, or a device's
+ * own. A copy within the device stands for the call. Skipped where the driver has no device. */
 #include "cmocka_first.h"
 
 #include "graph_copy.h"
@@ -39,10 +39,10 @@ typedef struct call {
     char *expected; /* of the last launch */
 } call;
 
-static lb_graph_run found[MOST_RUNS];
+static lb_nccl_graph_run found[MOST_RUNS];
 static int n_found, n_gone;
 
-static void take(const lb_graph_run *run)
+static void take(const lb_nccl_graph_run *run)
 {
     assert_true(n_found < MOST_RUNS);
     found[n_found++] = *run;
@@ -113,7 +113,7 @@ static void release(call *c, size_t of)
     forget();
 }
 
-static void assert_bytes(const lb_graph_run *run, const call *c)
+static void assert_bytes(const lb_nccl_graph_run *run, const call *c)
 {
     assert_false(run->lost);
     assert_ptr_equal(run->owner, c->expected);

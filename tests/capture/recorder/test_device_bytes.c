@@ -1,10 +1,10 @@
-/* Tensors of a registered device are recorded as the host's are: the same program over memory of the host, and over memory whose
- * addresses fault when the host reads them. */
+/* Tensors of a registered device are recorded as the host's are: the same program over memory of the host, and over
+ * memory whose addresses fault when the host reads them. */
 #define _GNU_SOURCE /* memfd_create */
 #include "cmocka_first.h"
 #include "scratch_folder.h"
 
-#include "recorder.h"
+#include "recorder/recorder.h"
 
 #include <lastbit/archive.h>
 #include <lastbit/capture.h>
@@ -45,7 +45,7 @@ static int copy(void *context, int64_t storage, const void *data, uint64_t first
     return m->answer;
 }
 
-/* ---- a device that goes on meanwhile: it reads in the order of its stream, and tells later --------------------------- */
+/* ---- a device that goes on meanwhile: it reads in the order of its stream, and tells later ----------------------- */
 
 typedef struct late_device {
     lb_device device;
@@ -126,9 +126,9 @@ static const lb_device_ops late_ops = {.name = "late",
                                        .abandon = close_late};
 
 /* Storage `n` begins at n * 8192. */
-static lb_seen seen_at(const memory *m, int n)
+static lb_host_tensor seen_at(const memory *m, int n)
 {
-    lb_seen seen = lb_seen_of(m->seen + n * 8192, LB_F32, 1, (int64_t[]){N});
+    lb_host_tensor seen = lb_host_tensor_of(m->seen + n * 8192, LB_F32, 1, (int64_t[]){N});
     seen.storage = n + 1; /* the same on both sides */
     if (m->seen != m->real) seen.device = 2;
     return seen;
@@ -139,11 +139,12 @@ static float *numbers_of(const memory *m, int n)
     return (float *)(m->real + n * 8192);
 }
 
-static lb_status run_op(lb_recorder *recorder, const char *name, const lb_seen *from, lb_seen *to, bool in_place,
-                        const memory *m, int into)
+static lb_status run_op(lb_recorder *recorder, const char *name, const lb_host_tensor *from, lb_host_tensor *to,
+                        bool in_place, const memory *m, int into)
 {
-    lb_operand args[] = {{.tag = LB_ARG_VALUE, .u.tensor = from}}, results[] = {{.tag = LB_ARG_VALUE, .u.tensor = to}};
-    lb_call call = LB_CALL_INIT;
+    lb_recorded_operand args[] = {{.tag = LB_ARG_VALUE, .u.tensor = from}},
+                        results[] = {{.tag = LB_ARG_VALUE, .u.tensor = to}};
+    lb_recorded_call call = LB_CALL_INIT;
     lb_pending *pending = NULL;
     call.name = name;
     call.args = args;
@@ -154,10 +155,11 @@ static lb_status run_op(lb_recorder *recorder, const char *name, const lb_seen *
     return status == LB_OK ? lb_recorder_op_end(recorder, pending, results, 1, NULL, NULL) : status;
 }
 
-static lb_status run_view(lb_recorder *recorder, const lb_seen *from, const lb_seen *to)
+static lb_status run_view(lb_recorder *recorder, const lb_host_tensor *from, const lb_host_tensor *to)
 {
-    lb_operand args[] = {{.tag = LB_ARG_VALUE, .u.tensor = from}}, results[] = {{.tag = LB_ARG_VALUE, .u.tensor = to}};
-    lb_call call = LB_CALL_INIT;
+    lb_recorded_operand args[] = {{.tag = LB_ARG_VALUE, .u.tensor = from}},
+                        results[] = {{.tag = LB_ARG_VALUE, .u.tensor = to}};
+    lb_recorded_call call = LB_CALL_INIT;
     lb_pending *pending = NULL;
     call.name = "test::view";
     call.flags = LB_OP_VIEW;
@@ -177,7 +179,8 @@ static void record_steps(memory *m, const char *name, lb_level level, int answer
     const lb_device_access access = {.size = sizeof access, .copy = copy, .context = m};
     assert_int_equal(lb_recorder_device(recorder, 2, LB_EVERY_UNIT, &access, NULL), LB_OK);
     if (late) assert_int_equal(lb_devices_add(recorder, 2, LB_EVERY_UNIT, &late->device, NULL), LB_OK);
-    lb_seen x = seen_at(m, 0), y = seen_at(m, 1), z = seen_at(m, 2), w = seen_at(m, 3), part = w, wide = y, across = y;
+    lb_host_tensor x = seen_at(m, 0), y = seen_at(m, 1), z = seen_at(m, 2), w = seen_at(m, 3), part = w, wide = y,
+                   across = y;
     part.layout = lb_layout_contiguous(1, (int64_t[]){N / 2});
     wide.layout = lb_layout_contiguous(2, (int64_t[]){N / 10, 10});
     across.layout = lb_layout_contiguous(2, (int64_t[]){10, N / 10});
@@ -340,7 +343,7 @@ static void a_device_that_nobody_registered_is_not_read(void **state)
         lb_recorder_device(recorder, 0, 0, &(lb_device_access){.size = sizeof(lb_device_access), .copy = copy}, NULL),
         LB_ERR_INVALID);
     assert_int_equal(lb_recorder_step_begin(recorder, 0, NULL, NULL), LB_OK);
-    lb_seen x = seen_at(&device, 0), y = seen_at(&device, 1);
+    lb_host_tensor x = seen_at(&device, 0), y = seen_at(&device, 1);
     assert_int_equal(run_op(recorder, "test::make", &x, &y, false, &device, 1), LB_OK);
     assert_int_equal(lb_recorder_step_end(recorder, true, NULL), LB_OK);
     assert_int_equal(lb_recorder_close(recorder, NULL), LB_OK);

@@ -36,17 +36,18 @@ static lb_recorder *open_recorder(const lb_recorder_options *options)
     return recorder;
 }
 
-static lb_operand tensor(const lb_seen *seen)
+static lb_recorded_operand tensor(const lb_host_tensor *seen)
 {
-    return (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = seen};
+    return (lb_recorded_operand){.tag = LB_ARG_VALUE, .u.tensor = seen};
 }
 
 /* One elementwise op x -> y on dense vectors; 0 or the first status that is none. */
 static lb_status record(lb_recorder *recorder, const char *name, const float *x, float *y, uint8_t thread)
 {
-    lb_seen in = lb_seen_of(x, LB_F32, 1, (int64_t[]){N}), out = lb_seen_of(y, LB_F32, 1, (int64_t[]){N});
-    lb_operand args[] = {tensor(&in)}, results[] = {tensor(&out)};
-    lb_call call = LB_CALL_INIT;
+    lb_host_tensor in = lb_host_tensor_of(x, LB_F32, 1, (int64_t[]){N}),
+                   out = lb_host_tensor_of(y, LB_F32, 1, (int64_t[]){N});
+    lb_recorded_operand args[] = {tensor(&in)}, results[] = {tensor(&out)};
+    lb_recorded_call call = LB_CALL_INIT;
     lb_pending *pending = NULL;
     call.name = name;
     call.thread = thread;
@@ -73,7 +74,7 @@ static uint32_t ops_named(const lb_program *p, const char *name)
     return n;
 }
 
-/* ---- threads ---------------------------------------------------------------------------------------------------------- */
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
 
 typedef struct worker {
     lb_recorder *recorder;
@@ -90,7 +91,7 @@ static void *work(void *argument)
     for (int op = 0; op < OPS && w->status == LB_OK; op++) {
         for (int i = 0; i < N; i++) y[i] = x[i] + (float)op;
         w->status = record(w->recorder, "test::thread", x, y, w->number);
-        lb_recorder_forget(w->recorder, lb_seen_of(y, LB_F32, 1, (int64_t[]){N}).storage);
+        lb_recorder_forget(w->recorder, lb_host_tensor_of(y, LB_F32, 1, (int64_t[]){N}).storage);
     }
     return NULL;
 }
@@ -130,7 +131,7 @@ static void ops_of_all_threads_are_recorded_whole(void **state)
     lb_capture_close(capture);
 }
 
-/* ---- writes that no op did -------------------------------------------------------------------------------------------- */
+/* ---- writes that no op did --------------------------------------------------------------------------------------- */
 
 static void writes_by_others_to_an_escaped_storage_become_a_source(void **state)
 {
@@ -141,7 +142,7 @@ static void writes_by_others_to_an_escaped_storage_become_a_source(void **state)
     float x[N] = {0}, y[N] = {0}, z[N] = {0};
     lb_recorder_step_begin(recorder, 0, NULL, NULL);
     assert_int_equal(record(recorder, "test::first", x, y, 0), LB_OK);
-    lb_recorder_escaped(recorder, lb_seen_of(y, LB_F32, 1, (int64_t[]){N}).storage);
+    lb_recorder_escaped(recorder, lb_host_tensor_of(y, LB_F32, 1, (int64_t[]){N}).storage);
     y[3] = 5;
     assert_int_equal(record(recorder, "test::second", y, z, 0), LB_OK);
     lb_recorder_step_end(recorder, true, NULL);
@@ -161,7 +162,7 @@ static void writes_by_others_to_an_escaped_storage_become_a_source(void **state)
 }
 
 /* As FSDP2 does with gathered parameters: emptied, then filled anew, at the same address. */
-/* ---- measured beside the run ------------------------------------------------------------------------------------------ */
+/* ---- measured beside the run ------------------------------------------------------------------------------------- */
 
 enum { LARGE = 200000 };
 
@@ -172,21 +173,21 @@ static void record_large(bool beside, lb_digest digests[4], lb_statistics statis
     options.level = LB_LEVEL_STATS;
     options.overwrite = true;
     lb_recorder *recorder = open_recorder(&options);
-    lb_recorder_beside(recorder, beside);
+    lb_recorder_async(recorder, beside);
     assert_int_equal(lb_recorder_step_begin(recorder, 0, NULL, NULL), LB_OK);
     float *a = calloc(LARGE, sizeof *a), *x = calloc(LARGE, sizeof *x), *y = calloc(LARGE, sizeof *y);
     const int64_t shape[1] = {LARGE};
-    lb_seen in = lb_seen_of(a, LB_F32, 1, shape), sx = lb_seen_of(x, LB_F32, 1, shape),
-            sy = lb_seen_of(y, LB_F32, 1, shape);
+    lb_host_tensor in = lb_host_tensor_of(a, LB_F32, 1, shape), sx = lb_host_tensor_of(x, LB_F32, 1, shape),
+                   sy = lb_host_tensor_of(y, LB_F32, 1, shape);
     struct {
-        lb_seen *from, *to;
+        lb_host_tensor *from, *to;
         bool in_place;
     } ops[] = {{&in, &sx, false}, {&sx, &sy, false}, {&sx, &sx, true}, {&sy, &sy, true}};
     uint64_t promised = 0, fulfilled = 0;
     uint32_t told = 0;
     for (int i = 0; i < 4; i++) {
-        lb_operand args[] = {tensor(ops[i].from)}, results[] = {tensor(ops[i].to)};
-        lb_call call = LB_CALL_INIT;
+        lb_recorded_operand args[] = {tensor(ops[i].from)}, results[] = {tensor(ops[i].to)};
+        lb_recorded_call call = LB_CALL_INIT;
         lb_pending *pending = NULL;
         call.name = ops[i].in_place ? "test::write_" : "test::make";
         call.args = args;
@@ -240,7 +241,7 @@ static void a_storage_that_was_emptied_holds_nothing_yet(void **state)
     options.level = LB_LEVEL_SOURCES;
     lb_recorder *recorder = open_recorder(&options);
     float x[N] = {0}, y[N] = {0}, z[N] = {0};
-    const int64_t key = lb_seen_of(y, LB_F32, 1, (int64_t[]){N}).storage;
+    const int64_t key = lb_host_tensor_of(y, LB_F32, 1, (int64_t[]){N}).storage;
     lb_recorder_step_begin(recorder, 0, NULL, NULL);
     assert_int_equal(record(recorder, "test::first", x, y, 0), LB_OK);
     lb_recorder_step_end(recorder, true, NULL);
@@ -263,7 +264,7 @@ static void a_storage_that_was_emptied_holds_nothing_yet(void **state)
     lb_capture_close(capture);
 }
 
-/* ---- failures ------------------------------------------------------------------------------------------------------------ */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 static void a_full_disk_kills_the_recorder_and_keeps_what_was_committed(void **state)
 {
@@ -293,7 +294,7 @@ static void a_full_disk_kills_the_recorder_and_keeps_what_was_committed(void **s
     lb_err err = LB_ERR_INIT;
     assert_int_equal(lb_recorder_close(recorder, &err),
                      LB_ERR_IO); /* whoever asked for no status before hears it now */
-    assert_true(lb_is_full_disk(err.message));
+    assert_true(lb_error_is_full_disk(err.message));
 
     lb_capture *capture;
     const lb_program *p = read_step(&capture, 0);
@@ -303,7 +304,7 @@ static void a_full_disk_kills_the_recorder_and_keeps_what_was_committed(void **s
         lb_capture_table(capture, 0, "coverage"); /* there was room for it where the lost step was cut off */
     assert_non_null(coverage);
     assert_non_null(strstr(coverage, "\"stopped\""));
-    assert_true(lb_is_full_disk(coverage));
+    assert_true(lb_error_is_full_disk(coverage));
     lb_capture_close(capture);
 }
 
@@ -364,7 +365,7 @@ static void calls_out_of_order_are_refused_and_harmless(void **state)
     lb_capture_close(capture);
 }
 
-/* ---- budget and ring ------------------------------------------------------------------------------------------------------- */
+/* ---- budget and ring --------------------------------------------------------------------------------------------- */
 
 /* First bytes are left out; when not even a step's program fits, recording ends and says so. */
 static void a_budget_is_kept_and_what_was_written_reads(void **state)
@@ -431,7 +432,7 @@ static void the_ring_holds_the_last_steps_until_something_happens(void **state)
     lb_capture_close(capture);
 }
 
-/* ---- DLPack, fork ---------------------------------------------------------------------------------------------------------- */
+/* ---- DLPack, fork ------------------------------------------------------------------------------------------------ */
 
 /* The layout of dlpack.h's DLTensor (https://github.com/dmlc/dlpack), written out. */
 typedef struct dl_tensor {
@@ -458,22 +459,22 @@ static void dlpack_tensors_are_seen_as_they_lie(void **state)
                     .shape = shape,
                     .strides = strides,
                     .byte_offset = 8};
-    lb_seen seen;
+    lb_host_tensor seen;
     lb_err err = LB_ERR_INIT;
-    assert_int_equal(lb_seen_of_dlpack(&dl, &seen, &err), LB_OK);
+    assert_int_equal(lb_host_tensor_of_dlpack(&dl, &seen, &err), LB_OK);
     assert_int_equal(seen.dtype, LB_F32);
     assert_int_equal(seen.layout.ndim, 2);
     assert_int_equal(seen.layout.stride[1], 2);
     assert_ptr_equal(seen.data, data + 2);
     dl.strides = NULL; /* row-major */
-    assert_int_equal(lb_seen_of_dlpack(&dl, &seen, &err), LB_OK);
+    assert_int_equal(lb_host_tensor_of_dlpack(&dl, &seen, &err), LB_OK);
     assert_int_equal(seen.layout.stride[0], 3);
     dl.lanes = 4;
-    assert_int_equal(lb_seen_of_dlpack(&dl, &seen, &err), LB_ERR_UNSUPPORTED);
+    assert_int_equal(lb_host_tensor_of_dlpack(&dl, &seen, &err), LB_ERR_UNSUPPORTED);
     dl.lanes = 1, dl.bits = 24;
-    assert_int_equal(lb_seen_of_dlpack(&dl, &seen, &err), LB_ERR_UNSUPPORTED);
+    assert_int_equal(lb_host_tensor_of_dlpack(&dl, &seen, &err), LB_ERR_UNSUPPORTED);
     dl.bits = 32, dl.ndim = 1000;
-    assert_int_not_equal(lb_seen_of_dlpack(&dl, &seen, &err), LB_OK);
+    assert_int_not_equal(lb_host_tensor_of_dlpack(&dl, &seen, &err), LB_OK);
 }
 
 static void a_forked_child_lets_go_without_a_trace(void **state)

@@ -1,5 +1,6 @@
-/* A recorder that many threads use at once, while another asks it everything that can be asked: what is recorded is whole. Built by the
- * preset tsan it is a test of the locks, which the binding of Python relies on (tests/capture/recorder/test_races.py). */
+/* A recorder that many threads use at once, while another asks it everything that can be asked: what is recorded is
+ * whole. Built by the preset tsan it is a test of the locks, which the binding of Python relies on
+ * (tests/capture/recorder/test_races.py). */
 #include "cmocka_first.h"
 #include "scratch_folder.h"
 
@@ -25,10 +26,11 @@ typedef struct worker {
 } worker;
 
 /* x -> y, and then y in place, as ops of this thread. */
-static lb_status record(lb_recorder *recorder, const lb_seen *x, const lb_seen *y, uint8_t thread)
+static lb_status record(lb_recorder *recorder, const lb_host_tensor *x, const lb_host_tensor *y, uint8_t thread)
 {
-    lb_operand args[] = {{.tag = LB_ARG_VALUE, .u.tensor = x}}, results[] = {{.tag = LB_ARG_VALUE, .u.tensor = y}};
-    lb_call call = LB_CALL_INIT;
+    lb_recorded_operand args[] = {{.tag = LB_ARG_VALUE, .u.tensor = x}},
+                        results[] = {{.tag = LB_ARG_VALUE, .u.tensor = y}};
+    lb_recorded_call call = LB_CALL_INIT;
     lb_pending *pending = NULL;
     call.name = "test::storm";
     call.thread = thread;
@@ -46,7 +48,8 @@ static void *work(void *of)
     lb_recorder *recorder = w->storm->recorder;
     float x[N], y[N];
     for (int i = 0; i < N; i++) x[i] = (float)(w->number * 1000 + i);
-    const lb_seen a = lb_seen_of(x, LB_F32, 1, (int64_t[]){N}), b = lb_seen_of(y, LB_F32, 1, (int64_t[]){N});
+    const lb_host_tensor a = lb_host_tensor_of(x, LB_F32, 1, (int64_t[]){N}),
+                         b = lb_host_tensor_of(y, LB_F32, 1, (int64_t[]){N});
     for (int op = 0; op < OPS && w->status == LB_OK; op++) {
         w->status = record(recorder, &a, &b, w->number);
         if (op % 7 == 1) lb_recorder_escaped(recorder, b.storage);
@@ -114,7 +117,7 @@ static void record_storm(bool beside)
     options.level = LB_LEVEL_OPS;
     options.overwrite = true;
     assert_int_equal(lb_recorder_open(in_scratch("run.lb"), &options, &s.recorder, NULL), LB_OK);
-    if (beside) lb_recorder_beside(s.recorder, true);
+    if (beside) lb_recorder_async(s.recorder, true);
     assert_int_equal(pthread_create(&asking, NULL, ask, &s), 0);
     for (int step = 0; step < STEPS; step++) run_step(&s, step);
     atomic_store(&s.over, true);

@@ -18,16 +18,16 @@ static lb_recorder *open_recorder(void)
     return recorder;
 }
 
-static lb_operand tensor(const lb_seen *seen)
+static lb_recorded_operand tensor(const lb_host_tensor *seen)
 {
-    return (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = seen};
+    return (lb_recorded_operand){.tag = LB_ARG_VALUE, .u.tensor = seen};
 }
 
 /* in -> out; both are values of the step from then on. */
-static void record(lb_recorder *recorder, const lb_seen *in, const lb_seen *out)
+static void record(lb_recorder *recorder, const lb_host_tensor *in, const lb_host_tensor *out)
 {
-    lb_operand args[] = {tensor(in)}, results[] = {tensor(out)};
-    lb_call call = LB_CALL_INIT;
+    lb_recorded_operand args[] = {tensor(in)}, results[] = {tensor(out)};
+    lb_recorded_call call = LB_CALL_INIT;
     lb_pending *pending = NULL;
     call.name = "aten::relu", call.args = args, call.n_args = 1;
     assert_int_equal(lb_recorder_op_begin(recorder, &call, &pending, NULL), LB_OK);
@@ -71,8 +71,9 @@ static void a_tensor_and_what_is_written_to_it_say_their_part_and_a_transposed_v
     (void)state;
     float in[6] = {1, 2, 3, 4, 5, 6}, out[6] = {0};
     lb_recorder *recorder = open_recorder();
-    lb_seen x = lb_seen_of(in, LB_F32, 2, (int64_t[]){2, 3}), y = lb_seen_of(out, LB_F32, 2, (int64_t[]){2, 3});
-    lb_seen flat = lb_seen_of(in, LB_F32, 1, (int64_t[]){6}), turned = x;
+    lb_host_tensor x = lb_host_tensor_of(in, LB_F32, 2, (int64_t[]){2, 3}),
+                   y = lb_host_tensor_of(out, LB_F32, 2, (int64_t[]){2, 3});
+    lb_host_tensor flat = lb_host_tensor_of(in, LB_F32, 1, (int64_t[]){6}), turned = x;
     turned.layout.shape[0] = 3, turned.layout.shape[1] = 2, turned.layout.stride[0] = 1, turned.layout.stride[1] = 3;
     lb_sharding s = half();
     assert_int_equal(lb_recorder_shard(recorder, &x, &s, NULL), LB_OK); /* before the step: it holds for all to come */
@@ -99,7 +100,8 @@ static void a_flat_parameter_holds_parts_of_several_and_the_last_word_counts(voi
                            wrong[] = {{0, 5, 0, 5}, {LB_EXTENT_FLAT, 5, 1, 3}};
     float in[8] = {0}, out[8] = {0};
     lb_recorder *recorder = open_recorder();
-    lb_seen x = lb_seen_of(in, LB_F32, 1, (int64_t[]){8}), y = lb_seen_of(out, LB_F32, 1, (int64_t[]){8});
+    lb_host_tensor x = lb_host_tensor_of(in, LB_F32, 1, (int64_t[]){8}),
+                   y = lb_host_tensor_of(out, LB_F32, 1, (int64_t[]){8});
     assert_int_equal(lb_recorder_step_begin(recorder, 0, NULL, NULL), LB_OK);
     record(recorder, &x, &y);
     lb_sharding s = LB_SHARDING_INIT;
@@ -126,11 +128,12 @@ static void a_buffer_of_several_tensors_is_none_of_them(void **state)
     (void)state;
     float in[12] = {0}, out[12] = {0};
     lb_recorder *recorder = open_recorder();
-    lb_seen all = lb_seen_of(in, LB_F32, 1, (int64_t[]){12}), y = lb_seen_of(out, LB_F32, 1, (int64_t[]){12});
-    lb_seen parts[2];
+    lb_host_tensor all = lb_host_tensor_of(in, LB_F32, 1, (int64_t[]){12}),
+                   y = lb_host_tensor_of(out, LB_F32, 1, (int64_t[]){12});
+    lb_host_tensor parts[2];
     lb_sharding s = half();
     for (int i = 0; i < 2; i++) {
-        parts[i] = lb_seen_of(in, LB_F32, 2, (int64_t[]){2, 3});
+        parts[i] = lb_host_tensor_of(in, LB_F32, 2, (int64_t[]){2, 3});
         parts[i].storage_bytes = sizeof in, parts[i].layout.offset = 6 * i, parts[i].data = in + 6 * i;
         assert_int_equal(lb_recorder_shard(recorder, &parts[i], &s, NULL), LB_OK);
     }
@@ -155,7 +158,8 @@ static void what_cannot_be_is_refused_and_recording_goes_on(void **state)
                                   unknown[] = {{NULL, 2, 7, 0, NULL}};
     float in[6] = {0}, out[6] = {0};
     lb_recorder *recorder = open_recorder();
-    lb_seen x = lb_seen_of(in, LB_F32, 2, (int64_t[]){2, 3}), y = lb_seen_of(out, LB_F32, 2, (int64_t[]){2, 3});
+    lb_host_tensor x = lb_host_tensor_of(in, LB_F32, 2, (int64_t[]){2, 3}),
+                   y = lb_host_tensor_of(out, LB_F32, 2, (int64_t[]){2, 3});
     lb_sharding bad[] = {half(), half(), half(), half(), half(), half()};
     const char *const says[] = {
         "reaches beyond the whole", "a part of 12 elements", "from element -1", "a mesh of", "placement 7", "lists 1"};

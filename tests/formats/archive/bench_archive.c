@@ -38,7 +38,7 @@ static const char *path_in(const char *folder, const char *name)
     return path;
 }
 
-/* ---- write ---------------------------------------------------------------------------------------------------------- */
+/* ---- write ------------------------------------------------------------------------------------------------------- */
 
 static double write_raw(const char *path, char **blobs, unsigned n, size_t size)
 {
@@ -92,7 +92,7 @@ static void bench_write(const char *folder, size_t size, unsigned n)
     unlink(path_in(folder, "archive.tar"));
 }
 
-/* ---- open and reach --------------------------------------------------------------------------------------------------- */
+/* ---- open and reach ---------------------------------------------------------------------------------------------- */
 
 static void make_values(const char *folder)
 {
@@ -176,7 +176,7 @@ static void bench_open(const char *folder)
            VALUES, open_s * 1e3, decode_s * 1e3, reach_s / 20000 * 1e6, scan_s * 1e3);
 }
 
-/* ---- one pass ----------------------------------------------------------------------------------------------------------- */
+/* ---- one pass ---------------------------------------------------------------------------------------------------- */
 
 static void bench_pass(void)
 {

@@ -6,6 +6,7 @@
 #include "scratch_folder.h"
 
 #include <errno.h>
+#include <lastbit/decode_limit.h>
 #include <lastbit/maintenance.h>
 #include <sched.h>
 #include <signal.h>
@@ -16,7 +17,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-/* ---- a writev(2) that fails ------------------------------------------------------------------------------------------- */
+/* ---- a writev(2) that fails -------------------------------------------------------------------------------------- */
 
 static struct {
     bool on, short_writes;
@@ -38,7 +39,7 @@ ssize_t writev(int fd, const struct iovec *pieces, int n)
     return syscall(SYS_write, fd, pieces[0].iov_base, size);
 }
 
-/* ---- blobs that can be told from their number -------------------------------------------------------------------------- */
+/* ---- blobs that can be told from their number -------------------------------------------------------------------- */
 
 static size_t blob_size(unsigned k)
 {
@@ -81,7 +82,7 @@ static void check_blobs(const char *path, unsigned committed, unsigned attempted
     lb_archive_close(a);
 }
 
-/* ---- SIGKILL ----------------------------------------------------------------------------------------------------------- */
+/* ---- SIGKILL ----------------------------------------------------------------------------------------------------- */
 
 typedef struct progress {
     volatile unsigned opened, attempted, committed, commits;
@@ -168,9 +169,10 @@ static void what_a_kill_left_is_recovered_with_more_than_the_commits(void **stat
     assert_int_equal(lb_capture_recover(in_scratch("left2.tar"), in_scratch("found.tar"), &r, NULL), LB_ERR_EXISTS);
 }
 
-/* ---- disks --------------------------------------------------------------------------------------------------------------- */
+/* ---- disks ------------------------------------------------------------------------------------------------------- */
 
-/* Writes `blobs`, committing every third, until something fails. The archive must be whole up to the last good commit. */
+/* Writes `blobs`, committing every third, until something fails. The archive must be whole up to the last good
+ * commit. */
 static bool write_until_full(const char *path, unsigned blobs, unsigned *committed)
 {
     lb_writer *w;
@@ -253,7 +255,7 @@ static void a_file_size_limit_is_an_error_and_no_signal(void **state)
     check_blobs(in_scratch("limited.tar"), 3, 100);
 }
 
-/* ---- fork ------------------------------------------------------------------------------------------------------------------ */
+/* ---- fork -------------------------------------------------------------------------------------------------------- */
 
 static void a_forked_child_that_abandons_its_copy_writes_nothing(void **state)
 {
@@ -277,7 +279,7 @@ static void a_forked_child_that_abandons_its_copy_writes_nothing(void **state)
     assert_int_equal(v.damages, 0);
 }
 
-/* ---- damage ------------------------------------------------------------------------------------------------------------------ */
+/* ---- damage ------------------------------------------------------------------------------------------------------ */
 
 /* Reads whatever is there; false results are failures, errors are fine but must say where. */
 static void survive(const char *path)
@@ -401,6 +403,35 @@ static void a_flipped_bit_is_never_believed(void **state)
     free(bytes);
 }
 
+/* A table that could not be read for want of memory or by a limit is not one that is not there. */
+static void a_table_that_is_refused_ends_the_opening(void **state)
+{
+    (void)state;
+    enum { SIZE = 1 << 20 };
+    char *text = malloc(SIZE + 3);
+    lb_writer *w;
+    lb_archive *a;
+    lb_packing packed;
+    lb_err why = LB_ERR_INIT;
+    assert_non_null(text);
+    text[0] = '"', memset(text + 1, 'x', SIZE), memcpy(text + 1 + SIZE, "\"", 2);
+    unlink(in_scratch("table.tar")), unlink(in_scratch("table.lbz"));
+    OK(lb_writer_open(in_scratch("table.tar"), NULL, &w, &err));
+    OK(sample_step(w, 0, 0, &err));
+    OK(lb_writer_table(w, "receipt", text, &err));
+    OK(lb_writer_close(w, &err));
+    OK(lb_capture_pack(in_scratch("table.tar"), in_scratch("table.lbz"), NULL, &packed, &err));
+    OK(lb_archive_open(in_scratch("table.lbz"), &a, &err));
+    assert_non_null(lb_archive_table(a, "pack"));
+    assert_null(lb_archive_table(a, "no such"));
+    lb_archive_close(a);
+    lb_decode_limit_set(1000, 1);
+    assert_int_equal(lb_archive_open(in_scratch("table.lbz"), &a, &why), LB_ERR_LIMIT);
+    assert_non_null(strstr(why.message, "table 'receipt'"));
+    lb_decode_limit_set(LB_DECODE_LIMIT_ROOM, LB_DECODE_LIMIT_RATIO);
+    free(text);
+}
+
 static void a_destroyed_region_costs_only_itself(void **state)
 {
     (void)state;
@@ -434,6 +465,7 @@ int main(void)
         cmocka_unit_test(a_file_cut_anywhere_reads_what_is_left),
         cmocka_unit_test(what_was_in_flight_when_the_writer_died_is_no_damage),
         cmocka_unit_test(a_flipped_bit_is_never_believed),
+        cmocka_unit_test(a_table_that_is_refused_ends_the_opening),
         cmocka_unit_test(a_destroyed_region_costs_only_itself),
     };
     return cmocka_run_group_tests(tests, make_scratch, drop_scratch);

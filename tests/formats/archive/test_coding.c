@@ -1,7 +1,8 @@
-/* Coded bytes decoded piece by piece: the same bytes and the same digest as at once, for every coding and any size, and no less refused. */
+/* Coded bytes decoded piece by piece: the same bytes and the same digest as at once, for every coding and any size, and
+ * no less refused. */
 #include "cmocka_first.h"
 
-#include "coding.h"
+#include "archive/coding.h"
 
 #include <stdlib.h>
 #include <string.h>

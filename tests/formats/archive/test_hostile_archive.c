@@ -1,7 +1,7 @@
-/* Files that lie on purpose, their digests right: sizes, offsets, counts, versions. Each is refused where it lies, by file,
- * offset and field, and no lie makes the reader ask for memory: at most 64 MiB are ever held. */
+/* Files that lie on purpose, their digests right: sizes, offsets, counts, versions. Each is refused where it lies, by
+ * file, offset and field, and no lie makes the reader ask for memory: at most 64 MiB are ever held. */
 #include "cmocka_first.h"
-#include "coding.h"
+#include "archive/coding.h"
 #include "crafted_archive.h"
 #include "held_memory.h"
 #include "program_sample.h"
@@ -11,7 +11,7 @@
 
 static const float data[6] = {1, 2, 3, 4, 5, 6};
 
-/* ---- reading all of a file ------------------------------------------------------------------------------------------ */
+/* ---- reading all of a file --------------------------------------------------------------------------------------- */
 
 typedef struct refusal {
     lb_status status;
@@ -77,7 +77,7 @@ static void check_one(const crafted *record, lb_status status, const char *says)
     assert_refused(&r, path, status, says);
 }
 
-/* ---- programs -------------------------------------------------------------------------------------------------------- */
+/* ---- programs ---------------------------------------------------------------------------------------------------- */
 
 static void programs_that_claim_more_than_they_hold_are_refused(void **state)
 {
@@ -149,7 +149,7 @@ static void coded_payloads_that_claim_gigabytes_are_refused(void **state)
               LB_ERR_VERSION, "coding 77");
 }
 
-/* ---- blobs and packs -------------------------------------------------------------------------------------------------- */
+/* ---- blobs and packs --------------------------------------------------------------------------------------------- */
 
 static void blobs_that_are_not_their_digest_are_refused(void **state)
 {
@@ -180,7 +180,7 @@ static void craft_pack(uint64_t offset, uint64_t size, lb_coding coding, uint64_
     char bytes[64] = {0};
     lb_blob_row row = {.digest = {1, 1}, .offset = offset, .size = size};
     buffer_add(&b, bytes, sizeof bytes);
-    lb_directory_encode(&row, 1, &b);
+    lb_index_directory_encode(&row, 1, &b);
     crafting c;
     craft_begin(&c, 1);
     craft_record(&c, &(crafted){{.kind = LB_RECORD_PACK,
@@ -223,7 +223,7 @@ static void packs_whose_blobs_leave_them_are_left_out(void **state)
     assert_refused(&r, in_scratch("pack.tar"), LB_ERR_CORRUPT, "after its pack");
 }
 
-/* ---- index and locator --------------------------------------------------------------------------------------------------- */
+/* ---- index and locator ------------------------------------------------------------------------------------------- */
 
 static lb_blob_row row_to_lie_in = {.digest = {1, 1}, .offset = 512, .stored = 8, .size = 8, .pack = LB_NO_PACK};
 
@@ -359,7 +359,7 @@ static void a_locator_that_lies_is_not_used(void **state)
     assert_refused(&r, in_scratch("head.tar"), LB_ERR_VERSION, "format 2.0");
 }
 
-/* ---- tables, descriptors, the tar itself -------------------------------------------------------------------------------------- */
+/* ---- tables, descriptors, the tar itself ------------------------------------------------------------------------- */
 
 /* An archive with this table alone. */
 static lb_archive *open_table(const char *bytes, size_t size)

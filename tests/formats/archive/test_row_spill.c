@@ -4,7 +4,7 @@
 #include "scratch_folder.h"
 
 #include <lastbit/archive.h>
-#include <lastbit/digest_set.h>
+#include "base/digest_set.h"
 #include <lastbit/maintenance.h>
 #include <fcntl.h>
 #include <sys/resource.h>

@@ -1,7 +1,8 @@
-/* The text of a table becomes the MessagePack that its JSON library's tree would, over generated texts; what is no JSON is refused by both. */
+/* The text of a table becomes the MessagePack that its JSON library's tree would, over generated texts; what is no JSON
+ * is refused by both. */
 #include "cmocka_first.h"
 
-#include "table_text.h"
+#include "archive/table_text.h"
 
 #include <jansson.h>
 #include <locale.h>
@@ -16,7 +17,7 @@ static uint64_t draw(uint64_t below)
     return state % below;
 }
 
-/* ---- the same by way of jansson --------------------------------------------------------------------------------------- */
+/* ---- the same by way of jansson ---------------------------------------------------------------------------------- */
 
 static void pack_tree(msgpack_packer *p, json_t *json)
 {
@@ -64,7 +65,7 @@ static bool check(const char *text)
     return status == LB_OK;
 }
 
-/* ---- texts ------------------------------------------------------------------------------------------------------------ */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 static void put(char *text, const char *piece)
 {

@@ -1,7 +1,7 @@
 /* The header that we write is the one that libarchive writes, and what libarchive reads back. */
 #include "cmocka_first.h"
 
-#include "tar_entry.h"
+#include "archive/tar_entry.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>

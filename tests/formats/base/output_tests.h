@@ -1,4 +1,5 @@
-/* What tests of the writer of files begin with: a folder of their own, calls that can be made to fail, and one report for all of a test. */
+/* What tests of the writer of files begin with: a folder of their own, calls that can be made to fail, and one report
+ * for all of a test. */
 #ifndef LB_TESTS_OUTPUT_TESTS_H
 #define LB_TESTS_OUTPUT_TESTS_H
 

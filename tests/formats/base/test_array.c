@@ -1,6 +1,6 @@
 #include "cmocka_first.h"
 
-#include <lastbit/array.h>
+#include "base/array.h"
 
 static void appended_rows_stay_as_they_were(void **state)
 {

@@ -1,6 +1,6 @@
 #include "cmocka_first.h"
 
-#include <lastbit/digest_set.h>
+#include "base/digest_set.h"
 
 enum { N = 20000 };
 

@@ -52,7 +52,7 @@ static lb_output *whole(const char *name, bool replace)
     return opened(name, LB_OUTPUT_WHOLE, LB_OUTPUT_SYNC_CLOSE, replace);
 }
 
-/* ---- whole files -------------------------------------------------------------------------------------------------- */
+/* ---- whole files ------------------------------------------------------------------------------------------------- */
 
 static void a_whole_file_is_there_when_it_is_closed_and_not_before(void **state)
 {
@@ -136,7 +136,7 @@ static void a_full_disk_is_told_as_one_and_leaves_nothing(void **state)
 {
     (void)state;
     assert_int_equal(write_while_failing(CALL_WRITEV, 1, ENOSPC, false), LB_ERR_IO);
-    assert_true(lb_is_full_disk(err.message));
+    assert_true(lb_error_is_full_disk(err.message));
     assert_int_equal(names(), 0);
 }
 
@@ -162,7 +162,7 @@ static void a_limit_on_the_size_of_files_is_a_failure_and_no_signal(void **state
         lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
         how.replace = true;
         const lb_status status = lb_output_save(in_scratch("a"), &how, bytes, sizeof bytes, &err);
-        _exit(status == LB_ERR_IO && lb_is_full_disk(err.message) ? 0 : 1);
+        _exit(status == LB_ERR_IO && lb_error_is_full_disk(err.message) ? 0 : 1);
     }
     int result;
     waitpid(child, &result, 0);
@@ -249,7 +249,7 @@ static void a_kill_at_any_time_leaves_the_old_file_or_the_new_one(void **state)
     assert_true(kept < 40); /* some were replaced: the loop is no idle one */
 }
 
-/* ---- links -------------------------------------------------------------------------------------------------------- */
+/* ---- links ------------------------------------------------------------------------------------------------------- */
 
 static void a_link_at_the_drafts_name_is_not_followed(void **state)
 {
@@ -345,7 +345,7 @@ static void an_output_that_is_an_input_is_refused_by_whatever_name(void **state)
     OK(lb_output_inputs_refuse("/dev/null", (const char *[]){"/dev/null", NULL}, &err));
 }
 
-/* ---- growing files ------------------------------------------------------------------------------------------------ */
+/* ---- growing files ----------------------------------------------------------------------------------------------- */
 
 static void a_growing_file_has_its_name_from_its_first_commit_on(void **state)
 {
@@ -437,7 +437,7 @@ static void a_sync_that_fails_is_told(void **state)
     assert_holds("b", "one,");
 }
 
-/* ---- appended lines ----------------------------------------------------------------------------------------------- */
+/* ---- appended lines ---------------------------------------------------------------------------------------------- */
 
 static void lines_are_appended_whole(void **state)
 {
@@ -488,7 +488,7 @@ static void a_list_that_could_not_be_begun_is_not_there(void **state)
     assert_int_equal(names(), 0);
 }
 
-/* ---- what is no file ---------------------------------------------------------------------------------------------- */
+/* ---- what is no file --------------------------------------------------------------------------------------------- */
 
 static void devices_pipes_and_descriptors_are_written_as_they_are(void **state)
 {
@@ -516,7 +516,7 @@ static void devices_pipes_and_descriptors_are_written_as_they_are(void **state)
     assert_holds("file", "one,two,three");
     assert_int_equal(lb_output_save("/dev/fd/987", NULL, "x", 1, NULL), LB_ERR_IO);
     assert_int_equal(lb_output_save("/dev/full", NULL, "x", 1, &err), LB_ERR_IO);
-    assert_true(lb_is_full_disk(err.message));
+    assert_true(lb_error_is_full_disk(err.message));
 }
 
 static void names_that_cannot_be_files_are_refused(void **state)

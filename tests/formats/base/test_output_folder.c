@@ -137,7 +137,8 @@ static void whatever_fails_one_folder_is_whole_and_no_draft_is_left(void **state
     assert_true(told >= 8);
 }
 
-/* A process that runs out of memory ends at once: what it was writing is not left behind, and what stood there stays. */
+/* A process that runs out of memory ends at once: what it was writing is not left behind, and what stood there
+ * stays. */
 static void drafts_go_with_a_process_that_ends_at_once(void **state)
 {
     (void)state;

@@ -171,7 +171,8 @@ static void the_tail_of_a_killed_writer_is_no_reason_to_keep_a_file(void **state
     free(path);
 }
 
-/* A rescue was cut off between its move and the end of its files, and the power cut took some of these: what the archive holds stays. */
+/* A rescue was cut off between its move and the end of its files, and the power cut took some of these: what the
+ * archive holds stays. */
 static void what_the_archive_holds_already_stays(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* What is wrong with a file of another program: it was cut, or it holds something else. */
 #include "cmocka_first.h"
 
-#include "foreign_tensors.h"
+#include "foreign/foreign_tensors.h"
 
 #include <string.h>
 

@@ -1,13 +1,13 @@
 /* Pickles that end too early, and pickles that are wrong otherwise. */
 #include "cmocka_first.h"
 
-#include "pickle_tree.h"
+#include "foreign/pickle_tree.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* {"layers.0.w": [1, 2.5, None, True], "b.": ("x.", {"y.": 7}), "module": …} as Python's pickle writes it: full stops, which are also
- * the opcode that ends a pickle, stand all over it. */
+/* {"layers.0.w": [1, 2.5, None, True], "b.": ("x.", {"y.": 7}), "module": …} as Python's pickle writes it: full stops,
+ * which are also the opcode that ends a pickle, stand all over it. */
 static const char framed[] = /* protocol 4 */
     "\200\004\225\110\000\000\000\000\000\000\000\175\224\050\214\012\154\141\171\145\162\163\056\060"
     "\056\167\224\135\224\050\113\001\107\100\004\000\000\000\000\000\000\116\210\145\214\002\142\056"

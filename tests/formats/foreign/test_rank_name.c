@@ -1,7 +1,7 @@
 /* Which rank a name tells. */
 #include "cmocka_first.h"
 
-#include "rank_name.h"
+#include "foreign/rank_name.h"
 
 #include <string.h>
 

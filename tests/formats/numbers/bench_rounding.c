@@ -3,9 +3,9 @@
  *   grid   lb_round_to_grid_f32, in place: 8 bytes of traffic per element, as CPFloat's and torch's round trips have
  *   store  lb_store_f32, to codes
  *   load   lb_load_f32, from codes
- * on 32 KiB, where only instructions count; on MIB (default 256), where memory does; and on as much memory in huge pages, which
- * spares the walks of the page table. The line "copy" is what memory gives: memcpy of the f32 array, 8 bytes of traffic per
- * element. bench_rounding.py sets torch and ml_dtypes beside it. */
+ * on 32 KiB, where only instructions count; on MIB (default 256), where memory does; and on as much memory in huge
+ * pages, which spares the walks of the page table. The line "copy" is what memory gives: memcpy of the f32 array, 8
+ * bytes of traffic per element. bench_rounding.py sets torch and ml_dtypes beside it. */
 #include <lastbit/dtype.h>
 #include <lastbit/processor.h>
 
@@ -105,7 +105,7 @@ int main(int argc, char **argv)
         lb_philox(5, i, 0, words);
         pattern[i] = ((float)words[0] / 4294967296.0f - 0.5f) * 16;
     }
-    printf("Gelt/s of one thread, instructions: %s\n", lb_isa_name(lb_processor_isa()));
+    printf("Gelt/s of one thread, instructions: %s\n", lb_processor_isa_name(lb_processor_isa()));
     measure("32 KiB", PATTERN, false, pattern, PATTERN);
     measure("memory, pages of 4 KiB", large, false, pattern, PATTERN);
     measure("memory, huge pages", large, true, pattern, PATTERN);

@@ -1,5 +1,5 @@
-/* Element types and conversions. Also, called with a directory, writes tables for test_dtype_reference.py, which compares
- * them with torch and ml_dtypes. */
+/* Element types and conversions. Also, called with a directory, writes tables for test_dtype_reference.py, which
+ * compares them with torch and ml_dtypes. */
 #include "cmocka_first.h"
 
 #include <lastbit/dtype.h>
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "float_format.h"
+#include "numbers/float_format.h"
 
 static const lb_dtype narrow[] = {LB_BF16, LB_F16, LB_E4M3FN, LB_E5M2, LB_E4M3FNUZ, LB_E5M2FNUZ, LB_E8M0, LB_E2M1};
 #define N_NARROW (sizeof narrow / sizeof *narrow)
@@ -275,10 +275,10 @@ static void tf32_keeps_ten_fraction_bits(void **state)
 {
     (void)state;
     float x[5] = {1.0f + 0x1p-11f, 1.0f + 0x1p-11f, 1.0f + 0x1p-11f, f32_of_bits(0x7f800001), 1.0f + 0x3p-11f};
-    lb_round_to_tf32(x, 1, LB_RNE);
-    lb_round_to_tf32(x + 1, 1, LB_RNA);
-    lb_round_to_tf32(x + 2, 1, LB_RZ);
-    lb_round_to_tf32(x + 3, 2, LB_RNE);
+    lb_round_to_grid_tf32(x, 1, LB_RNE);
+    lb_round_to_grid_tf32(x + 1, 1, LB_RNA);
+    lb_round_to_grid_tf32(x + 2, 1, LB_RZ);
+    lb_round_to_grid_tf32(x + 3, 2, LB_RNE);
     assert_true(x[0] == 1.0f && x[1] == 1.0f + 0x1p-10f && x[2] == 1.0f && isnan(x[3]) && x[4] == 1.0f + 0x1p-9f);
 }
 
@@ -286,11 +286,11 @@ static void cast_options_parse(void **state)
 {
     (void)state;
     lb_cast cast = LB_CAST_INIT;
-    assert_true(lb_cast_parse("stochastic:42", &cast) && cast.rounding == LB_STOCHASTIC && cast.seed == 42);
-    assert_true(lb_cast_parse("rz", &cast) && cast.rounding == LB_RZ);
-    assert_false(lb_cast_parse("stochastic:", &cast));
-    assert_false(lb_cast_parse("stochastic:4x", &cast));
-    assert_false(lb_cast_parse("up", &cast));
+    assert_true(lb_dtype_cast_parse("stochastic:42", &cast) && cast.rounding == LB_STOCHASTIC && cast.seed == 42);
+    assert_true(lb_dtype_cast_parse("rz", &cast) && cast.rounding == LB_RZ);
+    assert_false(lb_dtype_cast_parse("stochastic:", &cast));
+    assert_false(lb_dtype_cast_parse("stochastic:4x", &cast));
+    assert_false(lb_dtype_cast_parse("up", &cast));
 }
 
 /* --- tables for the reference test ----------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
-/* The fast roundings against their definition, float_encode_f32, which has no float operation in it: same bits for every
- * type, rounding, overflow and instruction set, on every bf16 pattern, plain or with a few low bits beside it, and on random bits. */
+/* The fast roundings against their definition, float_encode_f32, which has no float operation in it: same bits for
+ * every type, rounding, overflow and instruction set, on every bf16 pattern, plain or with a few low bits beside it,
+ * and on random bits. */
 #include "cmocka_first.h"
 
 #include <lastbit/dtype.h>
@@ -9,13 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "float_format.h"
+#include "numbers/float_format.h"
 
 static const lb_dtype grids[] = {LB_BF16, LB_TF32, LB_F16, LB_E4M3FN, LB_E5M2, LB_E4M3FNUZ, LB_E5M2FNUZ, LB_E2M1};
 #define N_GRIDS (sizeof grids / sizeof *grids)
 
-/* Two of the low halves (around 0, half of a last bit, the ends) for each upper one; then random bits, half of them where fp8
- * lives. */
+/* Two of the low halves (around 0, half of a last bit, the ends) for each upper one; then random bits, half of them
+ * where fp8 lives. */
 static float *samples(size_t *n)
 {
     static const uint16_t low[] = {0, 1, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xefff, 0xf001, 0xffff};
@@ -107,12 +108,12 @@ static void tf32_rounds_an_f64_once_or_through_f32(void **state)
 static void grids_parse(void **state)
 {
     (void)state;
-    assert_int_equal(lb_grid_parse("tf32"), LB_TF32);
-    assert_int_equal(lb_grid_parse("bfloat16"), LB_BF16);
-    assert_int_equal(lb_grid_parse("e8m0"), LB_E8M0);
-    assert_int_equal(lb_grid_parse("e2m1"), LB_E2M1);
-    assert_int_equal(lb_grid_parse("i32"), LB_NO_DTYPE);
-    assert_int_equal(lb_grid_parse("c64"), LB_NO_DTYPE);
+    assert_int_equal(lb_dtype_grid_parse("tf32"), LB_TF32);
+    assert_int_equal(lb_dtype_grid_parse("bfloat16"), LB_BF16);
+    assert_int_equal(lb_dtype_grid_parse("e8m0"), LB_E8M0);
+    assert_int_equal(lb_dtype_grid_parse("e2m1"), LB_E2M1);
+    assert_int_equal(lb_dtype_grid_parse("i32"), LB_NO_DTYPE);
+    assert_int_equal(lb_dtype_grid_parse("c64"), LB_NO_DTYPE);
     assert_int_equal(lb_dtype_parse("tf32"), LB_NO_DTYPE);
     assert_false(lb_dtype_valid(LB_TF32));
     assert_string_equal(lb_dtype_name(LB_TF32), "tf32");

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "philox.h"
+#include "numbers/philox.h"
 
 /* Random123 1.14, tests/kat_vectors: "philox4x32 10", counter words then key words then result words. */
 static void known_answers_of_random123(void **state)
@@ -30,7 +30,7 @@ static void every_element_draws_its_own_word_under_every_instruction_set(void **
 {
     (void)state;
     static const uint64_t counters[] = {0, 1, 3, 509, (1ull << 34) - 6, UINT64_MAX - 40};
-    static const size_t counts[] = {1, 4, 61, 200, PHILOX_DRAWN};
+    static const size_t counts[] = {1, 4, 61, 200, LB_PHILOX_DRAWN};
     for (size_t c = 0; c < sizeof counters / sizeof *counters; c++)
         for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
             for (int isa = LB_ISA_SCALAR; isa <= LB_ISA_AVX512; isa++) {

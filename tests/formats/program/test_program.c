@@ -217,11 +217,11 @@ static void lists_that_multiply_are_refused(void **state)
 static void a_name_goes_on_behind_a_dot_only(void **state)
 {
     (void)state;
-    assert_true(lb_name_extends("layers.1", "layers.1"));
-    assert_true(lb_name_extends("layers.1.mlp", "layers.1"));
-    assert_false(lb_name_extends("layers.10", "layers.1"));
-    assert_false(lb_name_extends("layers", "layers.1"));
-    assert_true(lb_name_extends("aten::sum.dim_IntList", "aten::sum"));
+    assert_true(lb_program_name_extends("layers.1", "layers.1"));
+    assert_true(lb_program_name_extends("layers.1.mlp", "layers.1"));
+    assert_false(lb_program_name_extends("layers.10", "layers.1"));
+    assert_false(lb_program_name_extends("layers", "layers.1"));
+    assert_true(lb_program_name_extends("aten::sum.dim_IntList", "aten::sum"));
 }
 
 static void a_group_knows_its_parameters_and_its_options(void **state)

@@ -211,7 +211,8 @@ static void unknown_keys_of_a_later_minor_version_are_skipped(void **state)
     lb_program_free(p), lb_program_free(q);
 }
 
-/* Strings as a writer without the gate leaves them: of the length that they have, so that the row is written over in place. */
+/* Strings as a writer without the gate leaves them: of the length that they have, so that the row is written over in
+ * place. */
 static lb_program *with_strings(const char *const *strings, const size_t *sizes, uint32_t n)
 {
     lb_program *p = lb_program_new(), *q = NULL;

@@ -44,10 +44,10 @@ static void coordinates_run_fastest_along_the_last_axis(void **state)
     (void)state;
     lb_program *p = sharded_program();
     for (int32_t rank = 0; rank < 4; rank++) {
-        assert_int_equal(lb_mesh_coordinate(p, &p->meshes[0], 0, rank), rank / 2);
-        assert_int_equal(lb_mesh_coordinate(p, &p->meshes[0], 1, rank), rank % 2);
+        assert_int_equal(lb_program_mesh_coordinate(p, &p->meshes[0], 0, rank), rank / 2);
+        assert_int_equal(lb_program_mesh_coordinate(p, &p->meshes[0], 1, rank), rank % 2);
     }
-    assert_int_equal(lb_mesh_coordinate(p, &p->meshes[0], 0, 4), -1);
+    assert_int_equal(lb_program_mesh_coordinate(p, &p->meshes[0], 0, 4), -1);
     lb_program_free(p);
 }
 

@@ -1,6 +1,6 @@
-/* Composites for Python (tests/replay/composites/composites.py): found in a recorded step, run on given memory, by kind alone where no program is
- * needed, and twins. */
-#include "fused.h"
+/* Composites for Python (tests/replay/composites/composites.py): found in a recorded step, run on given memory, by kind
+ * alone where no program is needed, and twins. */
+#include "fused/fused.h"
 
 #include <lastbit/archive.h>
 

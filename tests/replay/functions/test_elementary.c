@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "elementary.h"
+#include "functions/elementary.h"
 
 static long double softplus_l(long double x)
 {

@@ -1,5 +1,5 @@
 /* The underflow term of running error bounds: what a processor may flush to zero, and what it may not. */
-#include "bound.h"
+#include "judgement/bound.h"
 
 #include <lastbit/dtype.h>
 
@@ -40,6 +40,26 @@ static double ratio_of(lb_dtype dtype, double left, double right, double value)
     return ratio;
 }
 
+/* The step of a dtype at a number, by its definition. */
+static void steps_are_those_of_the_dtype(void **state)
+{
+    static const lb_dtype types[] = {LB_F64, LB_F32, LB_BF16, LB_F16, LB_E4M3FN};
+    (void)state;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (int e = -1074; e < 1023; e++)
+            for (int k = 0; k < 3; k++) {
+                const double x = ldexp(k == 0   ? 1
+                                       : k == 1 ? -1.4142
+                                                : 1 - 0x1p-53,
+                                       e),
+                             tiny = lb_dtype_min_subnormal(types[t]);
+                int power;
+                frexp(fabs(x), &power);
+                const double step = ldexp(1, power - lb_dtype_precision(types[t]));
+                assert_true(lb_bound_ulp(types[t], x) == (fabs(x) > tiny && step > tiny ? step : tiny));
+            }
+}
+
 static void sums_of_bf16_products_may_be_flushed(void **state)
 {
     (void)state;
@@ -68,7 +88,8 @@ static void factors_that_are_not_finite_excuse_nothing(void **state)
     assert_true(isinf(ratio_of(LB_BF16, INFINITY, 1, 0)));
 }
 
-/* The norms of two rows of K, all of the first `large` and all of the second 1: how far `first` and `second` are from them. */
+/* The norms of two rows of K, all of the first `large` and all of the second 1: how far `first` and `second` are from
+ * them. */
 static void ratios_of_norms(float large, float first, float second, double ratio[2])
 {
     float x[2 * K], y[2] = {first, second};
@@ -117,6 +138,7 @@ static void squares_that_overflow_silence_the_elements_that_they_reach(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_are_those_of_the_dtype),
         cmocka_unit_test(sums_of_bf16_products_may_be_flushed),
         cmocka_unit_test(subnormal_factors_of_bf16_may_be_taken_for_zero),
         cmocka_unit_test(products_of_f32_and_f16_keep_subnormals),

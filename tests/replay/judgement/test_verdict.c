@@ -1,5 +1,6 @@
-/* Local verdicts where numbers are not finite: NaN on both sides is the same whatever its bits, on one side it is not. */
-#include "verdict.h"
+/* Local verdicts where numbers are not finite: NaN on both sides is the same whatever its bits, on one side it is
+ * not. */
+#include "judgement/verdict.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -120,7 +121,7 @@ static void an_infinity_for_a_finite_number_needs_a_reason(void **state)
     }
 }
 
-/* ---- where only a digest was kept ---------------------------------------------------------------------------------- */
+/* ---- where only a digest was kept -------------------------------------------------------------------------------- */
 
 static void a_digest_is_that_of_the_same_numbers_with_another_nan(void **state)
 {
@@ -136,15 +137,15 @@ static void a_digest_is_that_of_the_same_numbers_with_another_nan(void **state)
             put(dtypes[d], theirs, 2, NAN, INFINITY, NAN);
             put_nan(dtypes[d], theirs + size, kind);
             put_nan(dtypes[d], theirs + 3 * size, kind);
-            assert_int_equal(lb_tensor_has_digest(&a, lb_digest_tensor(&b)),
+            assert_int_equal(lb_memory_tensor_has_digest(&a, lb_digest_tensor(&b)),
                              kind % 3 != 2); /* no result is signalling */
         }
         put(dtypes[d], theirs, 3, NAN, INFINITY, NAN);
-        assert_false(lb_tensor_has_digest(&a, lb_digest_tensor(&b)));
+        assert_false(lb_memory_tensor_has_digest(&a, lb_digest_tensor(&b)));
         put(dtypes[d], theirs, 2, 7, INFINITY, NAN);
-        assert_false(lb_tensor_has_digest(&a, lb_digest_tensor(&b)));
+        assert_false(lb_memory_tensor_has_digest(&a, lb_digest_tensor(&b)));
         put(dtypes[d], theirs, 2, NAN, NAN, NAN);
-        assert_false(lb_tensor_has_digest(&a, lb_digest_tensor(&b)));
+        assert_false(lb_memory_tensor_has_digest(&a, lb_digest_tensor(&b)));
     }
 }
 
@@ -154,11 +155,11 @@ static void parts_of_complex_numbers_are_nan_by_themselves(void **state)
     const int64_t shape[] = {2};
     float x[4] = {1, NAN, 3, 4}, y[4] = {1, -NAN, 3, 4};
     const lb_tensor a = {x, LB_C64, lb_layout_contiguous(1, shape)}, b = {y, LB_C64, lb_layout_contiguous(1, shape)};
-    assert_true(lb_tensor_same(&a, &b));
-    assert_true(lb_tensor_has_digest(&a, lb_digest_tensor(&b)));
+    assert_true(lb_memory_tensor_same(&a, &b));
+    assert_true(lb_memory_tensor_has_digest(&a, lb_digest_tensor(&b)));
     y[0] = NAN;
-    assert_false(lb_tensor_same(&a, &b));
-    assert_false(lb_tensor_has_digest(&a, lb_digest_tensor(&b)));
+    assert_false(lb_memory_tensor_same(&a, &b));
+    assert_false(lb_memory_tensor_has_digest(&a, lb_digest_tensor(&b)));
 }
 
 /* torch's vectors negate a complex number as 0 - z, its scalar loops as -z: signs of zeros are all that differs. */

@@ -1,5 +1,6 @@
-/* A replay that begins at a checkpoint gives the bits of one that begins at the first step: on recorded training steps. */
-#include "checkpoint.h"
+/* A replay that begins at a checkpoint gives the bits of one that begins at the first step: on recorded training
+ * steps. */
+#include "machine/checkpoint.h"
 #include "cmocka_first.h"
 
 #include <stdlib.h>

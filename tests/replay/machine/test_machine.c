@@ -1,7 +1,7 @@
 /* The machine on programs written by hand: modes, in-place writes, regions, carried state, missing bytes, decisions. */
 #include "cmocka_first.h"
 
-#include "machine.h"
+#include "machine/machine.h"
 
 #include "hand_program.h"
 
@@ -55,7 +55,7 @@ static void replay(fixture *f, hand **hands, uint32_t n)
     assert_int_equal(lb_machine_new(&run, 0, &machine, &err), LB_OK);
     for (uint32_t i = 0; i < n; i++) {
         assert_int_equal(lb_program_validate(hands[i]->program, &err), LB_OK);
-        assert_int_equal(lb_prepare(hands[i]->program, NULL, NULL, &prepared[i], &err), LB_OK);
+        assert_int_equal(lb_prepared_make(hands[i]->program, NULL, NULL, &prepared[i], &err), LB_OK);
         assert_int_equal(lb_machine_declare(machine, prepared[i], &err), LB_OK);
     }
     for (uint32_t i = 0; i < n && !run.stop; i++) {
@@ -368,7 +368,7 @@ static void a_memory_limit_is_kept_and_said(void **state)
     lb_machine_state reached;
     lb_err err = LB_ERR_INIT;
     lb_machine_new(&run, 0, &machine, &err);
-    lb_prepare(h->program, NULL, NULL, &prepared, &err);
+    lb_prepared_make(h->program, NULL, NULL, &prepared, &err);
     lb_machine_declare(machine, prepared, &err);
     lb_machine_begin(machine, prepared, NULL, NULL, &err);
     assert_int_equal(lb_machine_run(machine, &reached, &err), LB_ERR_LIMIT);
@@ -378,7 +378,8 @@ static void a_memory_limit_is_kept_and_said(void **state)
     free_hand(h);
 }
 
-/* q, k, v sources; attention gives y, log-sum-exps and a generator's state that no replay computes; the state is read again. */
+/* q, k, v sources; attention gives y, log-sum-exps and a generator's state that no replay computes; the state is read
+ * again. */
 static void by_products_are_taken_as_recorded(void **state)
 {
     (void)state;

@@ -1,11 +1,11 @@
-/* What precision swaps do around kernels, on programs written by hand: each type by itself, grids that nothing is held in,
- * products that a recipe takes and leaves, scales that live from step to step, random keys. */
+/* What precision swaps do around kernels, on programs written by hand: each type by itself, grids that nothing is held
+ * in, products that a recipe takes and leaves, scales that live from step to step, random keys. */
 #include "cmocka_first.h"
 
-#include "choices.h"
-#include "operand_rounding.h"
-#include "operand_role.h"
-#include "scale_history.h"
+#include "ranks/choices.h"
+#include "machine/operand_rounding.h"
+#include "program/operand_role.h"
+#include "precision/scale_history.h"
 
 #include "hand_program.h"
 
@@ -21,9 +21,9 @@ typedef struct outcome {
     lb_dtype dtype[32];
     struct told {
         uint32_t op, operand;
-        lb_role role;
+        lb_precision_role role;
         char format[40], layer[20];
-        lb_rounding_loss loss;
+        lb_precision_loss loss;
     } told[32];
 } outcome;
 
@@ -65,7 +65,7 @@ static outcome run(hand **hands, uint32_t n, const char *first, const char *seco
     if (lb_choices_round_operands(choices, told)) machine->rounding = lb_operand_rounding_new();
     for (uint32_t i = 0; i < n; i++) {
         if (lb_program_validate(hands[i]->program, &err) != LB_OK) fail_msg("%s", err.message);
-        assert_int_equal(lb_prepare(hands[i]->program, NULL, NULL, &prepared[i], &err), LB_OK);
+        assert_int_equal(lb_prepared_make(hands[i]->program, NULL, NULL, &prepared[i], &err), LB_OK);
         assert_int_equal(lb_machine_declare(machine, prepared[i], &err), LB_OK);
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -192,7 +192,8 @@ static void every_type_rounds_operands_and_results(void **state)
     const float row[] = {1.3f, 0, 0}, one[] = {1, 0, 0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[40];
-        /* The zeros of the other terms are 2^-127 in e8m0: their products with 1 or with each other are below f32's last bit. */
+        /* The zeros of the other terms are 2^-127 in e8m0: their products with 1 or with each other are below f32's
+         * last bit. */
         snprintf(text, sizeof text, "compute:%s", cases[i].type);
         assert_true(dot_under(text, NULL, row, one) == cases[i].compute);
         snprintf(text, sizeof text, "storage:%s", cases[i].type);

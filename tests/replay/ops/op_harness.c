@@ -1,15 +1,15 @@
 /* The op table as a shared library for Python: look a name up, run a kernel or its twin on given memory.
  *
- * op_harness.py mirrors lb_operand, lb_tensor and lb_op_row with ctypes; op_samples.py makes inputs; test_ops_torch.py compares with
- * torch, search_bounds.py looks for what exceeds a bound. Nothing here knows any op. */
+ * op_harness.py mirrors lb_operand, lb_tensor and lb_op_row with ctypes; op_samples.py makes inputs; test_ops_torch.py
+ * compares with torch, search_bounds.py looks for what exceeds a bound. Nothing here knows any op. */
 #include <lastbit/processor.h>
 #include <lastbit/statistics.h>
 
-#include "bound.h"
-#include "complex_rows.h"
-#include "factorisation.h"
-#include "ops.h"
-#include "required_arguments.h"
+#include "judgement/bound.h"
+#include "kernel/complex_rows.h"
+#include "judgement/factorisation.h"
+#include "kernel/ops.h"
+#include "kernel/required_arguments.h"
 
 #include <math.h>
 #include <omp.h>
@@ -89,7 +89,7 @@ LB_API int harness_complete(const lb_op_row *row, const lb_operand *args, uint32
 {
     lb_err err = LB_ERR_INIT;
     lb_call call = {row, args, n_args, results, n_results, {0}, &err};
-    const lb_status status = lb_call_complete(&call);
+    const lb_status status = lb_required_arguments_are_there(&call);
     snprintf(message, 512, "%s", err.message);
     return (int)status;
 }

@@ -1,9 +1,9 @@
-/* Every custom op's row against calls that no stack would make: arguments missing, of other ranks and sizes, empty, of other dtypes, and
- * results that do not belong to them. A kernel computes or says why not; it neither aborts nor reads beyond a tensor, whose memory ends
- * where its elements end, for the sanitizers of the dev preset and for valgrind. */
-#include "complex_rows.h"
-#include "ops.h"
-#include "required_arguments.h"
+/* Every custom op's row against calls that no stack would make: arguments missing, of other ranks and sizes, empty, of
+ * other dtypes, and results that do not belong to them. A kernel computes or says why not; it neither aborts nor reads
+ * beyond a tensor, whose memory ends where its elements end, for the sanitizers of the dev preset and for valgrind. */
+#include "kernel/complex_rows.h"
+#include "kernel/ops.h"
+#include "kernel/required_arguments.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -121,7 +121,7 @@ static bool is_computed(const lb_op_row *row)
         }
         results[i] = new_tensor(&h);
     }
-    lb_status status = lb_call_complete(&call);
+    lb_status status = lb_required_arguments_are_there(&call);
     if (status == LB_OK) status = lb_row_run(&call);
     for (uint32_t i = 0; status == LB_OK && i < call.n_results; i++) { /* a twin's are f64 */
         free(results[i].data);
@@ -172,7 +172,7 @@ static lb_status run(const char *name, const lb_operand *args, uint32_t n_args, 
     y.data = room;
     const lb_call call = {lb_op_find(name, NULL), args, n_args, &y, 1, {0}, &err};
     assert_non_null(call.row);
-    assert_int_equal(lb_call_complete(&call), LB_OK);
+    assert_int_equal(lb_required_arguments_are_there(&call), LB_OK);
     return lb_row_run(&call);
 }
 

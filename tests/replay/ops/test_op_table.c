@@ -1,5 +1,5 @@
 /* Names resolve to rows by rule; every spelling here is one that torch 2.13 records. */
-#include "ops.h"
+#include "kernel/ops.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

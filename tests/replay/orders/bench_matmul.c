@@ -3,8 +3,9 @@
  *      bench_matmul             the shapes below, every operand as it lies and transposed, fp32 and bf16
  *      bench_matmul M N K [B]   one shape (B products of it)
  *
- * The goal is 0.7 of OpenBLAS for each; a bf16 product is held against OpenBLAS in fp32, which reads twice the bytes.
- * Rates of both come from processor time, the best of many runs that alternate, so that other work disturbs them least. */
+ * The goal is 0.7 of OpenBLAS for each; a bf16 product is held against OpenBLAS in fp32, which reads twice the
+ * bytes. Rates of both come from processor time, the best of many runs that alternate, so that other work disturbs
+ * them least. */
 #include <lastbit/dtype.h>
 #include <lastbit/processor.h>
 
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "matmul.h"
+#include "orders/matmul.h"
 #if __has_include(<cblas.h>)
 #include <cblas.h>
 extern void openblas_set_num_threads(int);
@@ -152,7 +153,7 @@ int main(int argc, char **argv)
     openblas_set_num_threads(1);
 #endif
     printf("GFLOP/s ours/OpenBLAS and their ratio (! below 0.7), %s, one thread; N as it lies, T transposed\n",
-           lb_isa_name(lb_processor_isa()));
+           lb_processor_isa_name(lb_processor_isa()));
     if (argc >= 4) {
         const shape one = {"given", strtoul(argv[1], NULL, 0), strtoul(argv[2], NULL, 0), strtoul(argv[3], NULL, 0),
                            argc > 4 ? strtoul(argv[4], NULL, 0) : 1};

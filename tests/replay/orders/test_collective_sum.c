@@ -1,7 +1,7 @@
 /* Orders of collectives: the golden vectors, the pieces each order cuts, and reductions other than sums. */
 #include "cmocka_first.h"
 
-#include "collective_sum.h"
+#include "orders/collective_sum.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,8 +16,8 @@ static float golden(const char *text, int64_t count, int64_t at)
         ranks[r] = calloc((size_t)count, sizeof **ranks);
         for (int64_t i = 0; i < count; i++) lb_store_f32(LB_BF16, &ranks[r][i], &x[r], 1, NULL);
     }
-    lb_order order;
-    assert_int_equal(lb_order_parse(text, &order, NULL), LB_OK);
+    lb_collective_order order;
+    assert_int_equal(lb_collective_order_parse(text, &order, NULL), LB_OK);
     const lb_rank_terms terms = {(const void *const *)ranks, 4, LB_BF16, count};
     assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, &terms, out, NULL), LB_OK);
     float result;
@@ -55,7 +55,7 @@ static void ring_of_one_receiver_ends_there(void **state)
         for (int i = 0; i < 9; i++) lb_store_f32(LB_BF16, &ranks[r][i], &x[r], 1, NULL);
     }
     for (uint32_t home = 1; home <= 4; home++) {
-        const lb_order order = {.kind = LB_ORDER_RING, .channels = 2, .chunk = 1, .home = home};
+        const lb_collective_order order = {.kind = LB_ORDER_RING, .channels = 2, .chunk = 1, .home = home};
         const lb_rank_terms terms = {inputs, 4, LB_BF16, 9};
         assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, &terms, out, NULL), LB_OK);
         for (int i = 0; i < 9; i++) {
@@ -74,10 +74,10 @@ static void pieces_cover_every_element_once_and_fold_every_rank(void **state)
     for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
         for (uint32_t n = 1; n <= 9; n++)
             for (int64_t count = 0; count < 40; count += 13) {
-                lb_order order;
-                lb_pieces pieces;
-                assert_int_equal(lb_order_parse(texts[t], &order, NULL), LB_OK);
-                assert_int_equal(lb_order_pieces(&order, n, count, 4, &pieces, NULL), LB_OK);
+                lb_collective_order order;
+                lb_collective_pieces pieces;
+                assert_int_equal(lb_collective_order_parse(texts[t], &order, NULL), LB_OK);
+                assert_int_equal(lb_collective_order_pieces(&order, n, count, 4, &pieces, NULL), LB_OK);
                 int64_t at = 0;
                 for (uint32_t p = 0; p < pieces.n; p++) {
                     assert_int_equal(pieces.pieces[p].first, at);
@@ -91,28 +91,28 @@ static void pieces_cover_every_element_once_and_fold_every_rank(void **state)
                     assert_int_equal(folded | 1u << pieces.pieces[p].root, (1u << n) - 1);
                 }
                 assert_int_equal(at, count);
-                lb_pieces_release(&pieces);
+                lb_collective_pieces_release(&pieces);
             }
 }
 
 static void double_tree_has_the_shape_of_nccl(void **state)
 {
     (void)state;
-    lb_order order;
-    lb_pieces pieces;
-    lb_order_parse("tree", &order, NULL);
-    assert_int_equal(lb_order_pieces(&order, 4, 2, 4, &pieces, NULL), LB_OK);
+    lb_collective_order order;
+    lb_collective_pieces pieces;
+    lb_collective_order_parse("tree", &order, NULL);
+    assert_int_equal(lb_collective_order_pieces(&order, 4, 2, 4, &pieces, NULL), LB_OK);
     /* tree 0: x0 + ((x2 + x1) + x3), tree 1: x3 + ((x1 + x2) + x0) */
-    static const lb_fold first[3] = {{2, 1}, {2, 3}, {0, 2}}, second[3] = {{1, 2}, {1, 0}, {3, 1}};
+    static const lb_collective_fold first[3] = {{2, 1}, {2, 3}, {0, 2}}, second[3] = {{1, 2}, {1, 0}, {3, 1}};
     assert_memory_equal(pieces.pieces[0].folds, first, sizeof first);
     assert_memory_equal(pieces.pieces[1].folds, second, sizeof second);
-    lb_pieces_release(&pieces);
+    lb_collective_pieces_release(&pieces);
 }
 
 static void integers_wrap_and_nan_wins_a_maximum(void **state)
 {
     (void)state;
-    lb_order order = LB_ORDER_INIT;
+    lb_collective_order order = LB_ORDER_INIT;
     int8_t a[2] = {100, -3}, b[2] = {100, 5}, out[2];
     const void *ints[2] = {a, b};
     assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, &(lb_rank_terms){ints, 2, LB_I8, 2}, out, NULL),
@@ -133,10 +133,10 @@ static void integers_wrap_and_nan_wins_a_maximum(void **state)
 static void average_multiplies_before_the_sum_as_nccl_does(void **state)
 {
     (void)state;
-    lb_order order;
+    lb_collective_order order;
     float x[3][1] = {{1}, {1}, {1}}, out[1];
     const void *inputs[3] = {x[0], x[1], x[2]};
-    lb_order_parse("ring", &order, NULL);
+    lb_collective_order_parse("ring", &order, NULL);
     assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_AVG, &(lb_rank_terms){inputs, 3, LB_F32, 1}, out, NULL),
                      LB_OK);
     float third = (float)(1.0 / 3);
@@ -146,10 +146,10 @@ static void average_multiplies_before_the_sum_as_nccl_does(void **state)
 static void average_divides_the_sum_as_torch_does_on_gloo(void **state)
 {
     (void)state;
-    lb_order order;
+    lb_collective_order order;
     float x[3][1] = {{0.1f}, {0.7f}, {1.3f}}, out[1];
     const void *inputs[3] = {x[0], x[1], x[2]};
-    lb_order_parse("gloo", &order, NULL);
+    lb_collective_order_parse("gloo", &order, NULL);
     assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_AVG, &(lb_rank_terms){inputs, 3, LB_F32, 1}, out, NULL),
                      LB_OK);
     assert_true(out[0] == ((x[2][0] + x[1][0]) + x[0][0]) / 3);
@@ -158,11 +158,11 @@ static void average_divides_the_sum_as_torch_does_on_gloo(void **state)
 static void unknown_orders_are_refused_with_the_known_ones(void **state)
 {
     (void)state;
-    lb_order order;
+    lb_collective_order order;
     lb_err err = LB_ERR_INIT;
-    assert_int_equal(lb_order_parse("circle", &order, &err), LB_ERR_INVALID);
+    assert_int_equal(lb_collective_order_parse("circle", &order, &err), LB_ERR_INVALID);
     assert_non_null(strstr(err.message, "rabenseifner"));
-    assert_int_equal(lb_order_parse("ring:x", &order, NULL), LB_ERR_INVALID);
+    assert_int_equal(lb_collective_order_parse("ring:x", &order, NULL), LB_ERR_INVALID);
 }
 
 int main(void)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "matmul.h"
+#include "orders/matmul.h"
 
 static double uniform(uint64_t i)
 {
@@ -40,7 +40,8 @@ static float at_f32(const lb_matrix *x, size_t i, size_t j, const lb_matmul_opti
     const ptrdiff_t offset = (ptrdiff_t)i * x->row_stride + (ptrdiff_t)j * x->col_stride;
     lb_load_f32(&value, x->dtype, (const char *)x->data + offset * (ptrdiff_t)(lb_dtype_bits(x->dtype) / 8), 1);
     if (o->input) lb_round_to_grid_f32(&value, 1, o->input, NULL);
-    if (o->tf32) lb_round_to_tf32(&value, 1, o->tf32 == LB_TF32_RZ ? LB_RZ : o->tf32 == LB_TF32_RNA ? LB_RNA : LB_RNE);
+    if (o->tf32)
+        lb_round_to_grid_tf32(&value, 1, o->tf32 == LB_TF32_RZ ? LB_RZ : o->tf32 == LB_TF32_RNA ? LB_RNA : LB_RNE);
     return o->absolute ? fabsf(value) : value;
 }
 

@@ -29,6 +29,7 @@ KINDS = [
     "halved",
     "folded",
     "eights",
+    "tdpbf16",
 ]
 ORDERS = [
     ("sequential", 0, 0),
@@ -49,6 +50,8 @@ ORDERS = [
     ("torchdot", 0, 0),
     ("halved", 16, 0),
     ("eights", 0, 0),
+    ("tdpbf16", 1, 0),
+    ("tdpbf16", 3, 0),
 ]
 HEAD, ALIGNED, AFTER, AGAIN, PAIRS, ROUNDED = (1 << i for i in range(6))  # options of folded; aligned's number is from bit 8 on
 FOLDED = {
@@ -343,6 +346,27 @@ def test_dpbf16_is_what_onednn_does_with_avx512_bf16(threads, m, n, k):
     assert torch.equal(y, a @ b)
 
 
+def cancelling(m, n, k):
+    """Factors whose products cancel each other, k even: what the sums leave is the rounding of their order alone, and bf16 keeps its bits."""
+    half, order = k // 2, torch.randperm(k, generator=torch.Generator().manual_seed(k))
+    a, b = randn(m, half, seed=k).bfloat16(), randn(half, n, seed=k + 1).bfloat16()
+    return torch.cat([a, -a], 1)[:, order].contiguous(), torch.cat([b, b])[order].contiguous()
+
+
+@pytest.mark.parametrize("m,n", [(40, 64), (16, 16), (96, 48), (4, 64)])
+def test_tdpbf16_is_what_onednn_does_with_amx(threads, m, n):
+    """Whatever k: one share or several, and tiles of 32 terms or of fewer where k divides evenly. All but a few sums tell orders apart."""
+    if "amx_bf16" not in pathlib.Path("/proc/cpuinfo").read_text():
+        pytest.skip("no matrix unit multiplies bf16 here")
+    threads(1)
+    for k in (20, 32, 38, 40, 44, 62, 72, 80, 100, 104, 264, 300, 500, 576, 700, 768, 1000, 1500):
+        a, b = cancelling(m, n, k)
+        ours = [run("mm", [a, b], [(m, n)], method(("tdpbf16", shares, 0)), dtype=torch.bfloat16)[0] for shares in range(1, 9)]
+        assert any(torch.equal(y, a @ b) for y in ours), (m, n, k)
+        (chains,) = run("mm", [a, b], [(m, n)], method(("sequential", 0, 0)), dtype=torch.bfloat16)
+        assert k < 200 or (chains != a @ b).double().mean() > 0.5, (m, n, k)
+
+
 @pytest.mark.parametrize("m,n,k", NARROW)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_torchdot_is_what_torch_does_without_onednn(threads, monkeypatch, m, n, k, dtype):
@@ -516,6 +540,13 @@ def test_pairs_and_folds_add_up_as_they_say():
     assert summed([0, 0, big, 0, 1, 1], ("dpbf16", 4, 0)) == big + 2
     assert summed([0, 0, big, 0, 1, 0, 1, 0], ("dpbf16", 4, 0)) == big + 2
     assert summed([0, 0, big, 0, 1, 0, 1, 0], ("dpbf16", 8, 0)) == big
+    # tdpbf16: in a tile even terms meet even ones, odd ones odd ones; then they meet each other, then the sum before them
+    assert summed([big, 1, 0, 1], ("tdpbf16", 1, 0)) == big + 2
+    assert summed([big, 0, 1, 0, 1, 0], ("tdpbf16", 1, 0)) == big
+    assert summed([big] + [0] * 33 + [1, 1] + [0] * 29, ("tdpbf16", 1, 0)) == big + 2  # 65 terms: tiles of 32, 32 and 1
+    assert summed([1] + [0] * 19 + [big] + [0] * 18 + [1], ("tdpbf16", 1, 0)) == big  # 40 terms: two tiles of 20
+    assert summed([big] + [0] * 63 + [1] + [0] * 31 + [1] + [0] * 31, ("tdpbf16", 1, 0)) == big
+    assert summed([big] + [0] * 63 + [1] + [0] * 31 + [1] + [0] * 31, ("tdpbf16", 2, 0)) == big + 2
     lanes = [big] + [0] * 31 + [1] + [0] * 15 + [1] + [0] * 79  # accumulators 0, 32 and 48
     assert summed(lanes, ("torchdot", 0, 0)) == big  # (0 + 32) + (16 + 48)
     lanes[16], lanes[32] = 1, 0

@@ -1,5 +1,5 @@
 /* Every order of a sum against its definition written naively, rows against columns, texts against structs. */
-#include "schedule.h"
+#include "orders/schedule.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -22,7 +22,7 @@ static void fill(float *x, int n, unsigned seed)
     }
 }
 
-/* ---- the definitions ------------------------------------------------------------------------------------------------- */
+/* ---- the definitions --------------------------------------------------------------------------------------------- */
 
 static float in_order(const float *x, int n, int step)
 {
@@ -136,13 +136,14 @@ static void each_order_is_its_definition(void **state)
         assert_int_equal(lb_schedule_parse(texts[t], &s, NULL), LB_OK);
         for (int n = 0; n <= MOST; n += n < 40 ? 1 : 61) {
             fill(x, n, (unsigned)n + 17);
-            float got = lb_sum_f32(&s, x, n, 0), expected = defined(&s, x, n);
+            float got = lb_schedule_sum_f32(&s, x, n, 0), expected = defined(&s, x, n);
             if (!same_bits(got, expected)) fail_msg("%s of %d: %a, not %a", texts[t], n, got, expected);
         }
     }
 }
 
-/* Sums of f32 in f64 have no rounding here, so that every order agrees with itself only if all terms are counted once. */
+/* Sums of f32 in f64 have no rounding here, so that every order agrees with itself only if all terms are counted
+ * once. */
 static void f64_sums_count_every_term_once(void **state)
 {
     (void)state;
@@ -152,7 +153,7 @@ static void f64_sums_count_every_term_once(void **state)
         lb_schedule_parse(texts[t], &s, NULL);
         for (int n = 0; n <= MOST; n += 23) {
             for (int i = 0; i < n; i++) x[i] = i * 3 + 1;
-            assert_true(lb_sum_f64(&s, x, n, 0) == 1.5 * n * (n - 1) + n);
+            assert_true(lb_schedule_sum_f64(&s, x, n, 0) == 1.5 * n * (n - 1) + n);
         }
     }
 }
@@ -166,10 +167,10 @@ static void columns_are_summed_like_rows(void **state)
     for (size_t t = 0; t < TEXTS; t++) {
         lb_schedule s;
         lb_schedule_parse(texts[t], &s, NULL);
-        lb_sum_columns_f32(&s, x, WIDTH, ROWS, WIDTH, out, 0);
+        lb_schedule_sum_columns_f32(&s, x, WIDTH, ROWS, WIDTH, out, 0);
         for (int j = 0; j < WIDTH; j++) {
             for (int i = 0; i < ROWS; i++) row[i] = x[i * WIDTH + j];
-            if (!same_bits(out[j], lb_sum_f32(&s, row, ROWS, 0))) fail_msg("%s, column %d", texts[t], j);
+            if (!same_bits(out[j], lb_schedule_sum_f32(&s, row, ROWS, 0))) fail_msg("%s, column %d", texts[t], j);
         }
     }
 }
@@ -180,10 +181,10 @@ static void narrow_accumulators_round_after_every_addition(void **state)
     float x[300];
     for (int i = 0; i < 300; i++) x[i] = 1;
     lb_schedule sequential = {LB_SCHEDULE_SEQUENTIAL, 0, 0}, pairwise = {LB_SCHEDULE_PAIRWISE, 0, 0};
-    assert_true(lb_sum_f32(&sequential, x, 300, LB_BF16) == 256); /* 256 + 1 rounds to 256 */
-    assert_true(lb_sum_f32(&pairwise, x, 256, LB_BF16) == 256);
-    assert_true(lb_sum_f32(&sequential, x, 300, LB_F16) == 300);
-    assert_true(lb_sum_f32(NULL, x, 300, LB_BF16) < 300.5f);
+    assert_true(lb_schedule_sum_f32(&sequential, x, 300, LB_BF16) == 256); /* 256 + 1 rounds to 256 */
+    assert_true(lb_schedule_sum_f32(&pairwise, x, 256, LB_BF16) == 256);
+    assert_true(lb_schedule_sum_f32(&sequential, x, 300, LB_F16) == 300);
+    assert_true(lb_schedule_sum_f32(NULL, x, 300, LB_BF16) < 300.5f);
 }
 
 static void the_exact_sum_is_rounded_once(void **state)
@@ -191,21 +192,21 @@ static void the_exact_sum_is_rounded_once(void **state)
     (void)state;
     lb_schedule exact = {LB_SCHEDULE_EXACT, 0, 0};
     float cancel[] = {0x1p100f, 1, -0x1p100f, 0x1p-30f};
-    assert_true(lb_sum_f32(&exact, cancel, 4, 0) == 1 + 0x1p-30f);
+    assert_true(lb_schedule_sum_f32(&exact, cancel, 4, 0) == 1 + 0x1p-30f);
     double wide[] = {0x1p1000, 0x1p-1074, -0x1p1000, 0x1p-1074};
-    assert_true(lb_sum_f64(&exact, wide, 4, 0) == 0x1p-1073);
+    assert_true(lb_schedule_sum_f64(&exact, wide, 4, 0) == 0x1p-1073);
     double tie[] = {1, 0x1p-53, 0x1p-105}; /* above the tie between 1 and 1 + 2^-52 */
-    assert_true(lb_sum_f64(&exact, tie, 3, 0) == 1 + 0x1p-52);
+    assert_true(lb_schedule_sum_f64(&exact, tie, 3, 0) == 1 + 0x1p-52);
     double even[] = {1, 0x1p-53};
-    assert_true(lb_sum_f64(&exact, even, 2, 0) == 1);
+    assert_true(lb_schedule_sum_f64(&exact, even, 2, 0) == 1);
     float negative[] = {-1, -0x1p-24f, -0x1p-40f};
-    assert_true(lb_sum_f32(&exact, negative, 3, 0) == -1 - 0x1p-23f);
+    assert_true(lb_schedule_sum_f32(&exact, negative, 3, 0) == -1 - 0x1p-23f);
     float infinite[] = {1, INFINITY, 2}, undefined[] = {INFINITY, -INFINITY};
-    assert_true(isinf(lb_sum_f32(&exact, infinite, 3, 0)));
-    assert_true(isnan(lb_sum_f32(&exact, undefined, 2, 0)));
+    assert_true(isinf(lb_schedule_sum_f32(&exact, infinite, 3, 0)));
+    assert_true(isnan(lb_schedule_sum_f32(&exact, undefined, 2, 0)));
     float huge[] = {0x1.fffffep127f, 0x1.fffffep127f, -0x1.fffffep127f};
-    assert_true(lb_sum_f32(&exact, huge, 3, 0) == 0x1.fffffep127f);
-    assert_true(lb_sum_f32(&exact, huge, 0, 0) == 0);
+    assert_true(lb_schedule_sum_f32(&exact, huge, 3, 0) == 0x1.fffffep127f);
+    assert_true(lb_schedule_sum_f32(&exact, huge, 0, 0) == 0);
 #ifdef __SIZEOF_FLOAT128__
     static float x[MOST];
     for (unsigned seed = 0; seed < 200; seed++) {
@@ -213,7 +214,7 @@ static void the_exact_sum_is_rounded_once(void **state)
         fill(x, n, seed);
         __float128 sum = 0; /* 113 bits hold every such sum */
         for (int i = 0; i < n; i++) sum += x[i];
-        assert_true(lb_sum_f32(&exact, x, n, 0) == (float)sum);
+        assert_true(lb_schedule_sum_f32(&exact, x, n, 0) == (float)sum);
     }
 #endif
 }
@@ -225,9 +226,9 @@ static void sums_start_from_plus_zero(void **state)
     for (size_t t = 0; t < TEXTS; t++) {
         lb_schedule s;
         lb_schedule_parse(texts[t], &s, NULL);
-        assert_false(signbit(lb_sum_f32(&s, &zero, 1, 0)));
+        assert_false(signbit(lb_schedule_sum_f32(&s, &zero, 1, 0)));
     }
-    assert_false(signbit(lb_sum_f32(NULL, &zero, 1, 0)));
+    assert_false(signbit(lb_schedule_sum_f32(NULL, &zero, 1, 0)));
 }
 
 static void texts_parse_and_print(void **state)

@@ -1,8 +1,8 @@
 /* Trees of additions: texts, rules, equality, names; and that a tree run has the bits of the order that made it. */
-#include "product.h"
-#include "schedule.h"
-#include "schedule_tree.h"
-#include "tensor_core.h"
+#include "kernel/product.h"
+#include "orders/schedule.h"
+#include "orders/schedule_tree.h"
+#include "orders/tensor_core.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -219,13 +219,13 @@ static void a_tree_run_has_the_bits_of_its_order(void **state)
                 for (int i = 0; i < counts[c]; i++) wide[i] = narrow ? x[i] : x[i] * 1.0000001;
                 assert_int_equal(lb_schedule_parse(orders[o], &s, NULL), LB_OK);
                 assert_int_equal(lb_schedule_tree(&s, (uint32_t)counts[c], LB_SUM_ROW, LB_F32, &tree, NULL), LB_OK);
-                float got, want = lb_sum_f32(&s, x, counts[c], rule.accumulate);
+                float got, want = lb_schedule_sum_f32(&s, x, counts[c], rule.accumulate);
                 assert_int_equal(lb_sum_tree_run_f32(tree, &rule, x, 1, 1, &got), LB_OK);
                 if (memcmp(&got, &want, 4))
                     fail_msg("%s of %d terms: %a, the tree gives %a", orders[o], counts[c], want, got);
                 lb_sum_tree_free(tree);
                 assert_int_equal(lb_schedule_tree(&s, (uint32_t)counts[c], LB_SUM_ROW, LB_F64, &tree, NULL), LB_OK);
-                double wide_got, wide_want = lb_sum_f64(&s, wide, counts[c], rule.accumulate);
+                double wide_got, wide_want = lb_schedule_sum_f64(&s, wide, counts[c], rule.accumulate);
                 assert_int_equal(lb_sum_tree_run_f64(tree, &rule, wide, 1, 1, &wide_got), LB_OK);
                 if (memcmp(&wide_got, &wide_want, 8)) fail_msg("%s of %d doubles", orders[o], counts[c]);
                 lb_sum_tree_free(tree);
@@ -246,18 +246,18 @@ static void columns_run_side_by_side(void **state)
         if (s.kind == LB_SCHEDULE_CASCADE || s.kind == LB_SCHEDULE_TORCH)
             continue; /* their columns differ from their rows */
         assert_int_equal(lb_schedule_tree(&s, N, LB_SUM_COLUMN, LB_F32, &tree, NULL), LB_OK);
-        lb_sum_columns_f32(&s, x, W, N, W, want, LB_NO_DTYPE);
+        lb_schedule_sum_columns_f32(&s, x, W, N, W, want, LB_NO_DTYPE);
         assert_int_equal(lb_sum_tree_run_f32(tree, &(lb_tree_rule){0}, x, W, W, got), LB_OK);
         assert_memory_equal(got, want, sizeof got);
         lb_schedule as_tree = {LB_SCHEDULE_TREE, 0, 0, tree};
-        lb_sum_columns_f32(&as_tree, x, W, N, W, got, LB_NO_DTYPE);
+        lb_schedule_sum_columns_f32(&as_tree, x, W, N, W, got, LB_NO_DTYPE);
         assert_memory_equal(got, want, sizeof got);
         lb_sum_tree_free(tree);
     }
     /* torch's whole vectors of columns, and the rest */
     lb_sum_tree *tree;
     lb_schedule s = {LB_SCHEDULE_CASCADE, 8, 0, NULL};
-    lb_sum_columns_f32(&s, x, W, N, W, want, LB_NO_DTYPE);
+    lb_schedule_sum_columns_f32(&s, x, W, N, W, want, LB_NO_DTYPE);
     lb_schedule_tree(&s, N, LB_SUM_COLUMN, LB_F32, &tree, NULL);
     lb_sum_tree_run_f32(tree, &(lb_tree_rule){0}, x, W, 32, got);
     assert_memory_equal(got, want, 32 * sizeof *got);
@@ -334,10 +334,11 @@ static void a_tree_says_nothing_about_other_numbers_of_terms(void **state)
     fill(x, 100);
     lb_schedule s;
     assert_int_equal(lb_schedule_parse("tree:[9..0]", &s, NULL), LB_OK);
-    float own = lb_sum_f32(NULL, x, 100, LB_NO_DTYPE), other = lb_sum_f32(&s, x, 100, LB_NO_DTYPE), reversed = 0;
+    float own = lb_schedule_sum_f32(NULL, x, 100, LB_NO_DTYPE), other = lb_schedule_sum_f32(&s, x, 100, LB_NO_DTYPE),
+          reversed = 0;
     assert_memory_equal(&own, &other, 4);
     for (int i = 9; i >= 0; i--) reversed += x[i];
-    other = lb_sum_f32(&s, x, 10, LB_NO_DTYPE);
+    other = lb_schedule_sum_f32(&s, x, 10, LB_NO_DTYPE);
     assert_memory_equal(&reversed, &other, 4);
     lb_schedule_release(&s);
     assert_int_equal(lb_schedule_parse("tree:/no/such/file", &s, NULL), LB_ERR_IO);

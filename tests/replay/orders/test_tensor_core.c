@@ -1,6 +1,7 @@
-/* Tensor cores on sums whose result is known by hand; tests/replay/orders/test_tensor_core.py has the model in big integers. */
-#include "tensor_core.h"
-#include "schedule.h"
+/* Tensor cores on sums whose result is known by hand; tests/replay/orders/test_tensor_core.py has the model in big
+ * integers. */
+#include "orders/tensor_core.h"
+#include "orders/schedule.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,7 +73,8 @@ static void eight_bit_sums_keep_thirteen_bits_on_hopper_and_all_on_blackwell(voi
 static void chains_longer_than_a_block_go_on(void **state)
 {
     (void)state;
-    /* 1 + 496 * 2^-24 in groups of 8: each adds 2^-21 exactly, the first one 7 * 2^-24, which is truncated to 3 * 2^-23 */
+    /* 1 + 496 * 2^-24 in groups of 8: each adds 2^-21 exactly, the first one 7 * 2^-24, which is truncated to 3 *
+     * 2^-23 */
     assert_int_equal(sum_of("a100", LB_F16, (terms){0, 1, 0x1p-12, 0x1p-12}, 496, 0), 0x3f800000 + 61 * 4 + 3);
     /* a new chain every 128 terms, its sum rounded to nearest as it is added: 1 + 15 * 2^-21 + 7 * 2^-24, then 2^-17 */
     assert_int_equal(sum_of("a100", LB_F16, (terms){0, 1, 0x1p-12, 0x1p-12}, 384, 128),

@@ -1,7 +1,8 @@
-/* Recipes as text, and what needs no reference of quantising: exact cases, threads, losses. Called with arguments it quantises
- * a file for test_recipes.py, which compares with the recipes' public definitions:
+/* Recipes as text, and what needs no reference of quantising: exact cases, threads, losses. Called with arguments it
+ * quantises a file for test_recipes.py, which compares with the recipes' public definitions:
  *
- *      replay_test_quantiser ARGUMENT ROLE OWN WGRAD ROWS K MATRIX_ROWS IN OUT     f32 in, f32 out; prints the losses */
+ *      replay_test_quantiser ARGUMENT ROLE OWN WGRAD ROWS K MATRIX_ROWS IN OUT     f32 in, f32 out; prints the losses
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "quantiser.h"
+#include "precision/quantiser.h"
 
 static lb_recipe parsed(const char *argument)
 {
@@ -131,7 +132,8 @@ static void what_makes_no_sense_is_refused_with_a_reason(void **state)
 
 /* ---- numbers ---------------------------------------------------------------------------------------------------- */
 
-static void run(const char *argument, lb_role role, float *x, int64_t rows, int64_t k, lb_rounding_loss *loss)
+static void run(const char *argument, lb_precision_role role, float *x, int64_t rows, int64_t k,
+                lb_precision_loss *loss)
 {
     lb_recipe recipe = parsed(argument);
     lb_quantiser q = lb_quantiser_of(&recipe, role, false);
@@ -148,7 +150,7 @@ static void mx_scales_are_the_published_ones(void **state)
     for (int i = 0; i < 6; i++)
         for (int f = 0; f < 2; f++) {
             float x[32] = {amax[i]};
-            lb_rounding_loss loss = {0};
+            lb_precision_loss loss = {0};
             run(f ? "mxfp8,scale:floor" : "mxfp8", LB_ROLE_INPUT, x, 1, 32, &loss);
             assert_true(loss.scale_high == ldexp(1, 127 - (f ? floor_bytes : rceil_bytes)[i]));
         }
@@ -159,7 +161,7 @@ static void losses_count_what_rounding_did(void **state)
     (void)state;
     /* As e4m3fn, unscaled: 0x1p-11 vanishes, 1e6 and 464 + overflow, 448 does not, 1.0625 loses its last bit. */
     float x[] = {0, 0x1p-11f, -0x1p-11f, 1e6f, -1e6f, 448, 464, 463, 1.0625f, INFINITY, NAN, 2};
-    lb_rounding_loss loss = {0};
+    lb_precision_loss loss = {0};
     run("compute:e4m3fn", LB_ROLE_INPUT, x, 1, 12, &loss);
     assert_int_equal(loss.elements, 10);
     assert_int_equal(loss.nonfinite, 2);
@@ -170,8 +172,8 @@ static void losses_count_what_rounding_did(void **state)
     assert_true(x[8] == 1.0f && x[3] == 448 && x[9] == 448 && isnan(x[10]));
     const double error = 2 * 0x1p-22 + 2 * (1e6 - 448) * (1e6 - 448) + 16 * 16 + 15 * 15 + 0.0625 * 0.0625;
     assert_true(fabs(loss.error - error) < 1e-6 * error);
-    assert_true(fabs(lb_rounding_loss_mse(&loss) - error / 10) < 1e-6 * error);
-    assert_true(fabs(lb_rounding_loss_sqnr(&loss) - 10 * log10(loss.signal / loss.error)) < 1e-12);
+    assert_true(fabs(lb_precision_loss_mse(&loss) - error / 10) < 1e-6 * error);
+    assert_true(fabs(lb_precision_loss_sqnr(&loss) - 10 * log10(loss.signal / loss.error)) < 1e-12);
 }
 
 static void powers_of_two_survive_every_recipe(void **state)
@@ -201,7 +203,7 @@ static void threads_and_absent_losses_change_nothing(void **state)
     static const char *const all[] = {"fp8-current", "fp8-block", "mxfp8", "nvfp4", "nvfp4,round:stochastic:3"};
     const int threads = omp_get_max_threads();
     for (size_t r = 0; r < sizeof all / sizeof *all; r++) {
-        lb_rounding_loss one = {0}, many = {0};
+        lb_precision_loss one = {0}, many = {0};
         memcpy(a, x, ROWS * K * 4);
         memcpy(b, x, ROWS * K * 4);
         omp_set_num_threads(1);
@@ -239,7 +241,7 @@ static void rotated_factors_have_the_same_product(void **state)
     assert_true(a[0] != -2);
 }
 
-/* ---- for test_recipes.py -------------------------------------------------------------------------------------------- */
+/* ---- for test_recipes.py ----------------------------------------------------------------------------------------- */
 
 static float *read_file(const char *path, size_t n)
 {
@@ -258,15 +260,15 @@ static int quantise_file(char **argv)
         fprintf(stderr, "%s\n", err.message);
         return 2;
     }
-    lb_role role = LB_ROLE_INPUT;
+    lb_precision_role role = LB_ROLE_INPUT;
     for (int r = 0; r < LB_ROLES; r++)
-        if (!strcmp(argv[2], lb_role_name((lb_role)r))) role = (lb_role)r;
+        if (!strcmp(argv[2], lb_precision_role_name((lb_precision_role)r))) role = (lb_precision_role)r;
     lb_quantiser q = lb_quantiser_of(&recipe, role, atoi(argv[4]) != 0);
     q.own = lb_dtype_parse(argv[3]);
     q.rows = atoll(argv[5]), q.k = atoll(argv[6]), q.matrix_rows = atoll(argv[7]);
     const size_t n = (size_t)(q.rows * q.k);
     float *x = read_file(argv[8], n);
-    lb_rounding_loss loss = {0};
+    lb_precision_loss loss = {0};
     if (lb_quantise(&q, x, &loss, &err) != LB_OK) return 2;
     FILE *f = fopen(argv[9], "wb");
     if (!f || fwrite(x, sizeof *x, n, f) != n || fclose(f)) return 2;
@@ -274,7 +276,7 @@ static int quantise_file(char **argv)
            "\"overflow\": %llu, \"amax\": %.17g, \"mse\": %.17g, \"sqnr\": %.17g}\n",
            (unsigned long long)loss.elements, (unsigned long long)loss.nonfinite, (unsigned long long)loss.spoiled,
            (unsigned long long)loss.masked, (unsigned long long)loss.underflow, (unsigned long long)loss.overflow,
-           loss.amax, lb_rounding_loss_mse(&loss), lb_rounding_loss_sqnr(&loss));
+           loss.amax, lb_precision_loss_mse(&loss), lb_precision_loss_sqnr(&loss));
     free(x);
     return 0;
 }

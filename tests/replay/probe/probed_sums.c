@@ -1,4 +1,5 @@
-/* Kernels of a shared object that `lastbit order` probes, one for each form and kind of behaviour: see test_order.py. */
+/* Kernels of a shared object that `lastbit order` probes, one for each form and kind of behaviour: see
+ * test_order.py. */
 #include "compensated_sum.h"
 
 #include <math.h>
@@ -100,7 +101,7 @@ PUBLIC float largest(const float *x, int64_t n)
     return most;
 }
 
-/* ---- what must not take the command along -------------------------------------------------------------------------- */
+/* ---- what must not take the command along ------------------------------------------------------------------------ */
 
 /* Another signature: what it is given as x is a number. */
 PUBLIC float turned_round(int64_t n, const float *x)

@@ -99,7 +99,7 @@ def test_our_own_orders_are_found_as_declared(lastbit, name):
     assert order(lastbit, "--engine", name, "-n", 96, "--expect", name)["as_expected"]
 
 
-@pytest.mark.parametrize("name", ["dpbf16", "torchdot", "splitk:4", "blocked:8"])
+@pytest.mark.parametrize("name", ["dpbf16", "tdpbf16:1", "tdpbf16:3", "torchdot", "splitk:4", "blocked:8"])
 def test_our_own_products_are_found_as_declared(lastbit, name):
     assert order(lastbit, "--engine", name, "--as", "matmul", "-n", 96, "--expect", name)["as_expected"]
 

@@ -1,7 +1,7 @@
 /* Kernels probed from outside: the order found must be the order declared, whatever the kernel. */
 #include "compensated_sum.h"
-#include "schedule.h"
-#include "schedule_tree.h"
+#include "orders/schedule.h"
+#include "orders/schedule_tree.h"
 
 #include <math.h>
 #include <omp.h>
@@ -295,7 +295,7 @@ static float exact(const float *x, int64_t n, uint32_t row, uint32_t call)
 {
     (void)row, (void)call;
     const lb_schedule s = {LB_SCHEDULE_EXACT, 0, 0, NULL};
-    return lb_sum_f32(&s, x, n, LB_NO_DTYPE);
+    return lb_schedule_sum_f32(&s, x, n, LB_NO_DTYPE);
 }
 
 static float compensated(const float *x, int64_t n, uint32_t row, uint32_t call)
@@ -352,7 +352,7 @@ static float by_row(const float *x, int64_t n, uint32_t row, uint32_t call)
 {
     (void)call;
     const lb_schedule s = {row % 3 ? LB_SCHEDULE_PAIRWISE : LB_SCHEDULE_SEQUENTIAL, 0, 0, NULL};
-    return lb_sum_f32(&s, x, n, LB_NO_DTYPE);
+    return lb_schedule_sum_f32(&s, x, n, LB_NO_DTYPE);
 }
 
 static void results_with_orders_of_their_own_are_told_apart(void **state)

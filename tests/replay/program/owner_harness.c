@@ -1,5 +1,5 @@
 /* Owners of a recorded step for Python (tests/replay/program/owners.py). */
-#include "owner.h"
+#include "program/owner.h"
 
 #include <lastbit/archive.h>
 
@@ -8,14 +8,14 @@
 
 typedef struct owned {
     lb_capture *capture;
-    lb_flow *flow;
+    lb_slice_flow *flow;
     lb_owners *owners;
 } owned;
 
 LB_API void owners_close(owned *o)
 {
     lb_owners_free(o->owners);
-    lb_flow_free(o->flow);
+    lb_slice_flow_free(o->flow);
     lb_capture_close(o->capture);
     free(o);
 }
@@ -29,7 +29,7 @@ LB_API owned *owners_open(const char *path, int32_t rank, int64_t step, int64_t 
     lb_status status = lb_capture_open(path, &o->capture, &err);
     if (status == LB_OK) status = lb_capture_program(o->capture, rank, step, &program, &err);
     if (status == LB_OK && next >= 0) status = lb_capture_program(o->capture, rank, next, &after, &err);
-    if (status == LB_OK) status = lb_flow_new(program, &o->flow, &err);
+    if (status == LB_OK) status = lb_slice_flow_new(program, &o->flow, &err);
     if (status == LB_OK) status = lb_owners_new(o->flow, after, &o->owners, &err);
     snprintf(message, 512, "%s: %s", lb_status_name(status), err.message);
     if (status == LB_OK) return o;

@@ -1,5 +1,5 @@
 /* Muon written by hand: momentum, a cast to bf16, two iterations with Gram products, the update; AdamW beside it. */
-#include "muon.h"
+#include "program/muon.h"
 #include "small_program.h"
 
 typedef struct step {
@@ -9,7 +9,7 @@ typedef struct step {
     uint32_t x0, last;             /* first and last bf16 value of the iteration */
     uint32_t cast, gram[2], write; /* ops */
     uint32_t other, other_write;   /* AdamW's parameter */
-    lb_flow *flow;
+    lb_slice_flow *flow;
     lb_muon muon;
 } step;
 
@@ -87,7 +87,7 @@ static step build(bool gram)
 static step built(bool gram)
 {
     step t = build(gram);
-    assert_int_equal(lb_flow_new(t.s.p, &t.flow, NULL), LB_OK);
+    assert_int_equal(lb_slice_flow_new(t.s.p, &t.flow, NULL), LB_OK);
     assert_int_equal(lb_muon_find(t.s.p, t.flow, &t.muon, NULL), LB_OK);
     return t;
 }
@@ -95,7 +95,7 @@ static step built(bool gram)
 static void close_step(step *t)
 {
     lb_muon_release(&t->muon);
-    lb_flow_free(t->flow);
+    lb_slice_flow_free(t->flow);
     lb_program_free(t->s.p);
 }
 

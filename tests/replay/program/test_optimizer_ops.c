@@ -1,5 +1,5 @@
 /* Which ops of the optimizer phase are an optimizer's: in a recorded step, beside it, by hand. */
-#include "optimizer_ops.h"
+#include "program/optimizer_ops.h"
 #include "small_program.h"
 
 typedef struct step {
@@ -46,11 +46,11 @@ static void recorded_step(step *t, uint32_t first_op)
 
 static uint8_t *end(step *t)
 {
-    lb_flow *flow;
-    assert_int_equal(lb_flow_new(t->s.p, &flow, NULL), LB_OK);
+    lb_slice_flow *flow;
+    assert_int_equal(lb_slice_flow_new(t->s.p, &flow, NULL), LB_OK);
     uint8_t *marks = lb_optimizer_ops(flow);
     assert_non_null(marks);
-    lb_flow_free(flow);
+    lb_slice_flow_free(flow);
     lb_program_free(t->s.p);
     return marks;
 }

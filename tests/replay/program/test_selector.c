@@ -1,7 +1,7 @@
 /* Selectors over a small program. */
 #include "cmocka_first.h"
 
-#include "selector.h"
+#include "program/selector.h"
 
 #include <lastbit/replay.h>
 #include <stdlib.h>

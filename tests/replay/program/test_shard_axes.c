@@ -1,5 +1,5 @@
 #include "cmocka_first.h"
-#include "shard_axes.h"
+#include "program/shard_axes.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 #include "cmocka_first.h"
-#include "shard_cover.h"
+#include "program/shard_cover.h"
 
 /* Rows [from, from + size) of [6, 2]. */
 static uint32_t add_rows(lb_program *p, int64_t from, int64_t size)

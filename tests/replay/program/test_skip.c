@@ -1,6 +1,6 @@
 /* Skip on a step written by hand: two residual layers, their backward and a foreach update. */
-#include "block.h"
-#include "passes.h"
+#include "program/block.h"
+#include "program/passes.h"
 #include "small_program.h"
 
 enum { N = 4 };
@@ -99,9 +99,9 @@ static void layers_that_add_their_own_branch_are_the_blocks(void **state)
 {
     (void)state;
     step t = build();
-    lb_flow *flow;
+    lb_slice_flow *flow;
     lb_blocks blocks;
-    assert_int_equal(lb_flow_new(t.s.p, &flow, NULL), LB_OK);
+    assert_int_equal(lb_slice_flow_new(t.s.p, &flow, NULL), LB_OK);
     assert_int_equal(lb_blocks_find(t.s.p, flow, &blocks, NULL), LB_OK);
     assert_int_equal(blocks.n, 2);
     for (int i = 0; i < 2; i++) {
@@ -114,7 +114,7 @@ static void layers_that_add_their_own_branch_are_the_blocks(void **state)
     assert_false(blocks.rows[1].by_structure); /* "FancyMLP" does */
     assert_int_equal(blocks.letters[0], 0);
     lb_blocks_release(&blocks);
-    lb_flow_free(flow);
+    lb_slice_flow_free(flow);
     lb_program_free(t.s.p);
 }
 

@@ -1,5 +1,5 @@
 /* Def-use: through views, partial writes and in-place ops. */
-#include "slice.h"
+#include "program/slice.h"
 #include "small_program.h"
 
 static void a_read_through_a_view_sees_the_write(void **state)
@@ -11,14 +11,14 @@ static void a_read_through_a_view_sees_the_write(void **state)
     uint32_t source = small_source(&s, x), mul = small_op(&s, "aten::mul.Tensor", y, NO, x, x);
     small_view(&s, "aten::t", t, y);
     uint32_t mm = small_op(&s, "aten::mm", z, NO, y, t);
-    lb_flow *flow;
-    assert_int_equal(lb_flow_new(s.p, &flow, NULL), LB_OK);
+    lb_slice_flow *flow;
+    assert_int_equal(lb_slice_flow_new(s.p, &flow, NULL), LB_OK);
     uint32_t defs[4];
-    assert_int_equal(lb_flow_defs_of(flow, mm, t, defs, 4), 1);
+    assert_int_equal(lb_slice_flow_defs_of(flow, mm, t, defs, 4), 1);
     assert_int_equal(defs[0], mul);
     assert_int_equal(flow->first_def[mm + 1] - flow->first_def[mm], 1);
     assert_int_equal(flow->uses[flow->first_use[source]], mul);
-    lb_flow_free(flow);
+    lb_slice_flow_free(flow);
     lb_program_free(s.p);
 }
 
@@ -36,15 +36,15 @@ static void a_partial_write_hides_only_what_it_covers(void **state)
              fill = small_op(&s, "aten::fill_.Scalar", top, top, top, NO);
     uint32_t all = small_op(&s, "aten::neg", out, NO, after, NO),
              rest = small_op(&s, "aten::neg", out2, NO, bottom, NO);
-    lb_flow *flow;
-    assert_int_equal(lb_flow_new(s.p, &flow, NULL), LB_OK);
+    lb_slice_flow *flow;
+    assert_int_equal(lb_slice_flow_new(s.p, &flow, NULL), LB_OK);
     uint32_t defs[4];
-    assert_int_equal(lb_flow_defs_of(flow, all, after, defs, 4), 2);
+    assert_int_equal(lb_slice_flow_defs_of(flow, all, after, defs, 4), 2);
     assert_int_equal(defs[0], fill);
     assert_int_equal(defs[1], zeros);
-    assert_int_equal(lb_flow_defs_of(flow, rest, bottom, defs, 4), 1);
+    assert_int_equal(lb_slice_flow_defs_of(flow, rest, bottom, defs, 4), 1);
     assert_int_equal(defs[0], zeros);
-    lb_flow_free(flow);
+    lb_slice_flow_free(flow);
     lb_program_free(s.p);
 }
 
@@ -59,8 +59,8 @@ static void slices_grow_both_ways_and_stop_where_told(void **state)
     uint32_t a = small_op(&s, "aten::neg", v[1], NO, v[0], NO), b = small_op(&s, "aten::exp", v[2], NO, v[1], NO);
     s.phase = LB_PHASE_OPTIMIZER;
     uint32_t c = small_op(&s, "aten::neg", v[3], NO, v[2], NO), d = small_op(&s, "aten::neg", v[4], NO, v[0], NO);
-    lb_flow *flow;
-    assert_int_equal(lb_flow_new(s.p, &flow, NULL), LB_OK);
+    lb_slice_flow *flow;
+    assert_int_equal(lb_slice_flow_new(s.p, &flow, NULL), LB_OK);
     uint8_t marks[8] = {0}, stop[8] = {0};
     marks[c] = 1;
     lb_slice_grow(flow, true, 0, NULL, marks);
@@ -76,7 +76,7 @@ static void slices_grow_both_ways_and_stop_where_told(void **state)
     assert_int_equal(marks[b], 0);
     assert_int_equal(marks[c], 0);
     assert_int_equal(marks[d], 1);
-    lb_flow_free(flow);
+    lb_slice_flow_free(flow);
     lb_program_free(s.p);
 }
 

@@ -1,5 +1,5 @@
 /* Sources of two steps: named ones meet by name, nameless ones by their place among those that look alike. */
-#include "source_twin.h"
+#include "program/source_twin.h"
 #include "small_program.h"
 
 static uint32_t add_named(small *s, int64_t storage, const char *name, int64_t rows)

@@ -2,8 +2,9 @@
  *
  *      bench_replay CAPTURE [THREADS [REPEATS [FIRST-STEP LAST-STEP]]]
  *
- * Prints one JSON object; the times are those of the fastest repeat, without opening the capture, which the first pays for.
- * bench_replay.py sets them beside PyTorch's. `compared` is a run that also compares every result with the recording. */
+ * Prints one JSON object; the times are those of the fastest repeat, without opening the capture, which the first pays
+ * for. bench_replay.py sets them beside PyTorch's. `compared` is a run that also compares every result with the
+ * recording. */
 #include <lastbit/archive.h>
 #include <lastbit/replay.h>
 

@@ -1,4 +1,5 @@
-/* A product of f32 that tensor cores multiplied as TF32 is inside its bound where the receipt says that they might, and nowhere else. */
+/* A product of f32 that tensor cores multiplied as TF32 is inside its bound where the receipt says that they might, and
+ * nowhere else. */
 #include "cmocka_first.h"
 #include "program_sample.h"
 #include "scratch_folder.h"
@@ -6,7 +7,7 @@
 #include <lastbit/archive.h>
 #include <lastbit/replay.h>
 
-#include "allowed_tf32.h"
+#include "session/allowed_tf32.h"
 
 enum { ROWS = 8, TERMS = 64, COLUMNS = 8 };
 

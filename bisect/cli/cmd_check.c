@@ -1,0 +1,127 @@
+/* lastbit check CAPTURE: what one recording proves by itself. The engine is in bisect/inspection/check. */
+#include "command/command_line.h"
+
+#include <lastbit/check.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char *steps_text, *only_text, *budget_text;
+
+static const struct poptOption options[] = {
+    {"steps", 0, POPT_ARG_STRING, &steps_text, 0, "these steps only", "A-B"},
+    {"only", 0, POPT_ARG_STRING, &only_text, 0, "these parts only: gradient, step", "LIST"},
+    {"budget", 0, POPT_ARG_STRING, &budget_text, 0, "replays of a step for proving (20); naming a place takes more",
+     "N"},
+    POPT_TABLEEND,
+};
+
+static const lb_command command = {
+    .name = "check",
+    .synopsis = "CAPTURE",
+    .about =
+        "Says what one recording proves by itself, without another run to compare it with: that the gradients are the\n"
+        "derivative of the loss, and that the optimizer read them. The step runs in f64 with casts the identity, "
+        "where\n"
+        "rounding has no part in it; difference quotients along random directions over all parameters are compared "
+        "with\n"
+        "what backward gave. Where they differ, the op is named whose backward is wrong, with the kind: a constant "
+        "factor,\n"
+        "no gradient where the loss depends on a parameter, a micro-batch that is missing, another draw in a "
+        "recomputation.\n"
+        "\n"
+        "What could not be judged is said, and is no finding. Exit code 1 when something was found.",
+    .example = "  lastbit record -o run.lb --steps 3 -- python train.py\n"
+               "  lastbit check run.lb",
+    .options = options,
+    .min_args = 1,
+    .max_args = 1,
+};
+
+static json_t *finding_json(const lb_check_finding *f)
+{
+    return json_pack("{s:s,s:I,s:i,s:s,s:s,s:s,s:s?,s:o,s:o,s:o,s:o,s:o,s:s,s:s}", "kind", lb_check_kind_name(f->kind),
+                     "step", (json_int_t)f->step, "rank", (int)f->rank, "phase", f->phase, "layer", f->layer, "op",
+                     f->op, "forward", *f->forward ? f->forward : NULL, "index",
+                     f->index == UINT32_MAX ? json_null() : json_integer(f->index), "source",
+                     lb_command_json_line(&f->line), "source_forward", lb_command_json_line(&f->of_forward), "factor",
+                     lb_command_json_number(f->factor), "effect", lb_command_json_number(f->effect), "message",
+                     f->message, "command", f->command);
+}
+
+static json_t *report_json(const lb_check_report *r)
+{
+    json_t *findings = json_array(), *proven = json_array(), *unjudged = json_array();
+    for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, finding_json(&r->findings[i]));
+    for (uint32_t i = 0; i < r->n_proven; i++) json_array_append_new(proven, json_string(r->proven[i]));
+    for (uint32_t i = 0; i < r->n_unjudged; i++)
+        json_array_append_new(unjudged, json_pack("{s:s,s:s}", "what", r->unjudged[i].what, "why", r->unjudged[i].why));
+    return json_pack("{s:s,s:o,s:o,s:o,s:i}", "verdict", lb_check_verdict_name(r->verdict), "findings", findings,
+                     "proven", proven, "not_judged", unjudged, "replays", (int)r->replays);
+}
+
+static int exit_code(const lb_check_report *r)
+{
+    return r->verdict == LB_CHECK_CLEAN   ? LB_EXIT_SAME
+           : r->verdict == LB_CHECK_FOUND ? LB_EXIT_DIFFERENT
+                                          : LB_EXIT_UNTESTABLE;
+}
+
+static int run(const lb_command_arguments *arguments, const lb_check_options *o)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_capture *capture = NULL;
+    lb_check_report *report = NULL;
+    lb_status status = lb_capture_open(arguments->args[0], &capture, &err);
+    if (status == LB_OK) status = lb_check_run(capture, o, &report, &err);
+    lb_capture_close(capture);
+    lb_command_progress_end();
+    char *text = status == LB_OK && !arguments->json ? lb_check_text(report) : NULL;
+    if (status == LB_OK && !arguments->json && !text)
+        status = lb_fail(&err, LB_ERR_NOMEM, "out of memory for the text");
+    if (text) lb_command_print_text(text);
+    if (status == LB_OK && arguments->json) lb_command_print_json("check", report_json(report));
+    const int rc = status != LB_OK ? lb_command_fail("check", &err) : exit_code(report);
+    free(text);
+    lb_check_report_free(report);
+    return rc;
+}
+
+static bool parse_parts(const char *text, uint32_t *parts)
+{
+    static const char *const names[] = {"gradient", "step"};
+    for (const char *at = text; *at;) {
+        const size_t n = strcspn(at, ",");
+        uint32_t part = 0;
+        for (uint32_t i = 0; i < 2; i++)
+            if (strlen(names[i]) == n && strncmp(names[i], at, n) == 0) part = 1u << i;
+        if (!part) return false;
+        *parts |= part, at += n + (at[n] == ',');
+    }
+    return *parts != 0;
+}
+
+int lb_cmd_check(int argc, const char **argv)
+{
+    lb_command_arguments arguments;
+    lb_check_options o = LB_CHECK_OPTIONS_INIT;
+    int64_t budget = 20;
+    int rc = lb_command_arguments_parse(&command, argc, argv, &arguments);
+    if (rc >= 0) return rc;
+    if (steps_text && !lb_command_parse_steps(steps_text, &o.first_step, &o.last_step))
+        rc = lb_command_misused("check", "--steps %s: expected a step, or the first and the last as in 100-102",
+                                steps_text);
+    else if (only_text && !parse_parts(only_text, &o.parts))
+        rc = lb_command_misused("check", "--only %s: expected gradient, step, or both with a comma between", only_text);
+    else if (budget_text && (!lb_command_parse_integer(budget_text, &budget) || budget < 7 || budget > 1000000))
+        rc = lb_command_misused("check", "--budget %s: expected a number of replays from 7 on", budget_text);
+    else {
+        o.replays = (uint32_t)budget;
+        if (!arguments.json) o.progress = lb_command_progress;
+        rc = run(&arguments, &o);
+    }
+    free(steps_text), free(only_text), free(budget_text);
+    lb_command_arguments_release(&arguments);
+    return rc;
+}

@@ -1,0 +1,495 @@
+/* What ranks call, side by side: see collective_calls.h. */
+#define _GNU_SOURCE /* open_memstream */
+#include "failure/collective_calls.h"
+
+#include "exchanges/rank_steps.h"
+
+#include "failure/own_gradient.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One call of one rank. */
+typedef struct call {
+    const lb_program *p;
+    uint32_t op, row; /* row of the program's collectives; LB_NONE: it failed */
+    char *text;       /* what must be the same on all members */
+    char *gradients;  /* names of those that enter it, "" for none */
+} call;
+
+typedef struct rank_calls {
+    const lb_program *p;
+    call *list;
+    uint32_t n;
+    bool *used; /* per call: compared with its group's */
+} rank_calls;
+
+typedef struct check {
+    lb_rank_steps at;
+    rank_calls *of; /* per rank, of the step at hand */
+    lb_collective_calls *out;
+    lb_err *err;
+} check;
+
+/* ---- what a call says -------------------------------------------------------------------------------------------- */
+
+typedef struct inputs {
+    const lb_program *p;
+    int64_t elements;
+    lb_dtype dtype;
+    uint32_t n;
+} inputs;
+
+static void count_input(void *context, uint32_t value)
+{
+    inputs *in = context;
+    if (value == LB_NONE) return;
+    in->elements += lb_layout_numel(&in->p->values[value].layout), in->n++;
+    in->dtype = in->p->values[value].dtype;
+}
+
+/* Members may bring other sizes, or nothing at all: uneven all-to-alls, lists that only the root gives. */
+static bool sizes_may_differ(const char *base)
+{
+    return !strncmp(base, "alltoall", 8) || !strncmp(base, "all_to_all", 10) || !strcmp(base, "gather_") ||
+           !strcmp(base, "scatter_") || !strcmp(base, "allgather_") || !strcmp(base, "reduce_scatter_");
+}
+
+static int root_arg(const char *base)
+{
+    if (!strcmp(base, "broadcast_")) return 2;
+    return !strcmp(base, "reduce_") || !strcmp(base, "gather_") || !strcmp(base, "scatter_") ? 3 : -1;
+}
+
+static const lb_arg *arg_at(const lb_program *p, const lb_op *op, uint32_t at, uint8_t tag)
+{
+    const lb_arg *arg = at < op->args ? &lb_op_args(p, op)[at] : NULL;
+    return arg && arg->tag == tag ? arg : NULL;
+}
+
+/* NCCL's own call says what must be the same on all members, whether this one sends, receives or both
+ * (capture/nccl/call_writer.h). */
+static char *nccl_call_text(const lb_program *p, const lb_op *op, const lb_collective *row)
+{
+    char *text = NULL;
+    size_t size = 0;
+    const lb_arg *root = arg_at(p, op, 2, LB_ARG_INT), *count = arg_at(p, op, 3, LB_ARG_INT),
+                 *dtype = arg_at(p, op, 4, LB_ARG_DTYPE);
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    fputs(lb_op_name(p, op) + strlen("nccl::"), out);
+    if (row && row->reduce != LB_NONE) fprintf(out, "(%s)", lb_program_text(p, row->reduce));
+    if (count && dtype) fprintf(out, " of %s[%" PRId64 "]", lb_dtype_name((lb_dtype)dtype->u.i), count->u.i);
+    if (root) fprintf(out, " from or to member %" PRId64, root->u.i);
+    fclose(out);
+    return text;
+}
+
+static char *call_text(const lb_program *p, const lb_op *op, const lb_collective *row)
+{
+    char *text = NULL;
+    size_t size = 0;
+    const char *name = lb_op_name(p, op), *after = strstr(name, "::"), *base = after ? after + 2 : name;
+    const int root = root_arg(base);
+    inputs in = {.p = p};
+    if (!strncmp(name, "nccl::", 6)) return nccl_call_text(p, op, row);
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    fputs(base, out);
+    if (row && row->reduce != LB_NONE) fprintf(out, "(%s)", lb_program_text(p, row->reduce));
+    lb_op_each_input(p, op, count_input, &in);
+    if (in.n && !sizes_may_differ(base)) fprintf(out, " of %s[%" PRId64 "]", lb_dtype_name(in.dtype), in.elements);
+    if (root >= 0 && (uint32_t)root < op->args && lb_op_args(p, op)[root].tag == LB_ARG_INT)
+        fprintf(out, " from or to member %" PRId64, lb_op_args(p, op)[root].u.i);
+    fclose(out);
+    return text;
+}
+
+static int by_text(const void *x, const void *y)
+{
+    return strcmp(*(const char *const *)x, *(const char *const *)y);
+}
+
+/* The names, sorted; "" where some are not told. */
+static char *gradients_of(const lb_own_gradients *own, uint32_t row)
+{
+    char *text = NULL;
+    size_t size = 0;
+    const char **names = malloc((own->n + 1) * sizeof *names);
+    uint32_t n = 0;
+    bool all = names != NULL;
+    FILE *out = open_memstream(&text, &size);
+    for (uint32_t i = 0; names && i < own->n; i++) {
+        if (own->list[i].collective != row) continue;
+        all &= own->list[i].name != LB_NONE;
+        names[n++] = own->list[i].key;
+    }
+    if (names) qsort(names, n, sizeof *names, by_text);
+    for (uint32_t i = 0; out && all && i < n; i++) fprintf(out, "%s%s", i ? ", " : "", names[i]);
+    if (out) fclose(out);
+    free(names);
+    return text;
+}
+
+static bool counts(const lb_program *p, const lb_op *op)
+{
+    const char *name = lb_op_name(p, op);
+    return op->flags & LB_OP_COLLECTIVE && !strstr(name, "send") && !strstr(name, "recv");
+}
+
+static lb_status list_calls(const lb_program *p, rank_calls *out, lb_err *err)
+{
+    lb_slice_flow *flow;
+    lb_own_gradients own;
+    uint32_t n = 0, *rows = malloc((p->n_ops + 1) * sizeof *rows);
+    *out = (rank_calls){.p = p};
+    for (uint32_t i = 0; rows && i < p->n_ops; i++) rows[i] = LB_NONE, n += counts(p, &p->ops[i]);
+    for (uint32_t i = 0; rows && i < p->n_collectives; i++) rows[p->collectives[i].op] = i;
+    out->list = calloc(n + 1, sizeof *out->list), out->used = calloc(n + 1, sizeof *out->used);
+    lb_status status = rows && out->list && out->used ? lb_slice_flow_new(p, &flow, err)
+                                                      : lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
+    if (status != LB_OK) {
+        free(rows);
+        return status;
+    }
+    status = lb_own_gradients_find(p, flow, &own, err);
+    lb_slice_flow_free(flow);
+    for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
+        if (!counts(p, &p->ops[i]) || (rows[i] == LB_NONE && !(p->ops[i].flags & LB_OP_FAILED))) continue;
+        call *c = &out->list[out->n++];
+        *c = (call){p, i, rows[i], call_text(p, &p->ops[i], rows[i] == LB_NONE ? NULL : &p->collectives[rows[i]]),
+                    gradients_of(&own, rows[i] == LB_NONE ? LB_NONE - 1 : rows[i])};
+        if (!c->text || !c->gradients) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
+    }
+    lb_own_gradients_release(&own);
+    free(rows);
+    return status;
+}
+
+static void release_calls(rank_calls *r)
+{
+    for (uint32_t i = 0; r->list && i < r->n; i++) free(r->list[i].text), free(r->list[i].gradients);
+    free(r->list), free(r->used);
+    *r = (rank_calls){0};
+}
+
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
+
+static bool same_group(const call *a, const call *b)
+{
+    const lb_collective *x = &a->p->collectives[a->row], *y = &b->p->collectives[b->row];
+    return lb_own_gradient_same_group(a->p, x, b->p, y) &&
+           !strcmp(lb_program_text(a->p, x->group), lb_program_text(b->p, y->group));
+}
+
+static uint32_t row_of_rank(const check *c, uint32_t rank)
+{
+    for (uint32_t r = 0; r < c->at.n_ranks; r++)
+        if (c->at.ranks[r] == (int32_t)rank) return r;
+    return LB_NONE;
+}
+
+/* The next call of that rank in the group of `lead`, from its call `from` on; a failed one counts where nothing of the
+ * group follows. */
+static uint32_t next_call(const rank_calls *r, const call *lead, uint32_t from)
+{
+    uint32_t failed = LB_NONE;
+    for (uint32_t i = from; i < r->n; i++) {
+        if (r->list[i].row == LB_NONE)
+            failed = failed == LB_NONE ? i : failed;
+        else if (same_group(&r->list[i], lead))
+            return i;
+    }
+    return failed;
+}
+
+/* ---- one collective ---------------------------------------------------------------------------------------------- */
+
+/* What the members called; NULL: a rank that never came. */
+typedef struct meeting {
+    const call **calls;
+    int32_t *ranks;
+    uint32_t n;
+} meeting;
+
+/* Does this program have a parameter of the first of these names? */
+static bool knows(const lb_program *p, const char *names)
+{
+    const size_t n = strcspn(names, ",");
+    for (uint32_t i = 0; i < p->n_values; i++) {
+        const lb_value *v = &p->values[i];
+        const char *name = v->flags & (LB_VALUE_PARAMETER | LB_VALUE_GRADIENT) ? lb_program_text(p, v->name) : "";
+        if (!strncmp(name, names, n) && !name[n]) return true;
+    }
+    return false;
+}
+
+/* Stages of a pipeline reduce the gradient of what they tie under a name of each one's own. */
+static bool same_gradients(const call *a, const call *b)
+{
+    if (!*a->gradients || !*b->gradients || !strcmp(a->gradients, b->gradients)) return true;
+    return !knows(a->p, b->gradients) && !knows(b->p, a->gradients);
+}
+
+static bool agree(const call *a, const call *b)
+{
+    if (!a || !b) return a == b;
+    /* What a failed call reduces by is not recorded. */
+    const size_t n = a->row == LB_NONE || b->row == LB_NONE ? strcspn(a->text, "( ") : 0;
+    if (n ? strncmp(a->text, b->text, n) != 0 : strcmp(a->text, b->text) != 0) return false;
+    if (n) {
+        const char *x = strstr(a->text, " of "), *y = strstr(b->text, " of ");
+        if (x && y && strcmp(x, y) != 0) return false;
+    }
+    return same_gradients(a, b);
+}
+
+/* Members that the most frequent call does not agree with; where no call has a majority, those that never came, or
+ * all. */
+static uint32_t outvoted(const meeting *m, bool *out)
+{
+    uint32_t best = 0, votes = 0, others = 0, absent = 0;
+    for (uint32_t i = 0; i < m->n; i++) {
+        uint32_t same = 0;
+        for (uint32_t k = 0; k < m->n; k++) same += agree(m->calls[i], m->calls[k]);
+        if (same > votes) best = i, votes = same;
+    }
+    if (votes == m->n) return 0;
+    for (uint32_t i = 0; i < m->n; i++) absent += !m->calls[i];
+    if (2 * votes <= m->n && absent && absent < m->n) {
+        for (uint32_t i = 0; i < m->n; i++) out[i] = !m->calls[i];
+        return absent;
+    }
+    for (uint32_t i = 0; i < m->n; i++) others += out[i] = 2 * votes <= m->n || !agree(m->calls[i], m->calls[best]);
+    return others;
+}
+
+static void print_call(FILE *out, const call *c)
+{
+    if (!c) {
+        fputs("never came to it", out);
+        return;
+    }
+    const lb_op *op = &c->p->ops[c->op];
+    fprintf(out, "called %s", c->text);
+    if (*lb_op_layer(c->p, op)) fprintf(out, " in %s", lb_op_layer(c->p, op));
+    if (*c->gradients) fprintf(out, ", which reduces the gradient of %s", c->gradients);
+    if (op->flags & LB_OP_FAILED) fputs(", and it failed", out);
+}
+
+/* Ranks that say the same in one clause. `group`: NULL: not recorded. */
+static char *message_of(const meeting *m, const char *group, uint64_t sequence)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    if (group)
+        fprintf(out, "collective %" PRIu64 " of group %s does not match: ", sequence, *group ? group : "(unnamed)");
+    else
+        fputs("a collective that failed does not match: ", out);
+    for (uint32_t i = 0, said = 0; i < m->n; i++) {
+        bool before = false;
+        uint32_t alike = 0;
+        for (uint32_t k = 0; k < i; k++) before |= agree(m->calls[k], m->calls[i]);
+        if (before) continue;
+        if (said++) fputs("; ", out);
+        for (uint32_t k = i; k < m->n; k++) alike += agree(m->calls[i], m->calls[k]);
+        fputs(alike > 1 ? "ranks " : "rank ", out);
+        for (uint32_t k = i, n = 0; k < m->n; k++)
+            if (agree(m->calls[i], m->calls[k])) fprintf(out, "%s%d", n++ ? "," : "", m->ranks[k]);
+        fputc(' ', out);
+        print_call(out, m->calls[i]);
+        if (!m->calls[i] && !group) fputs(", or ended in it", out);
+    }
+    fclose(out);
+    return text;
+}
+
+static lb_status add_mismatch(check *c, const meeting *m, const bool *outvotes, const call *lead)
+{
+    const lb_collective *row = &lead->p->collectives[lead->row];
+    lb_call_mismatch *grown = realloc(c->out->list, (c->out->n + 1) * sizeof *grown);
+    if (!grown) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+    c->out->list = grown;
+    lb_call_mismatch *x = &grown[c->out->n++];
+    const char *group = lb_program_text(lead->p, row->group);
+    *x = (lb_call_mismatch){.step = c->at.step,
+                            .sequence = row->sequence,
+                            .group = strdup(group),
+                            .op = LB_NONE,
+                            .ranks = malloc((m->n + 1) * sizeof *x->ranks),
+                            .message = message_of(m, group, row->sequence)};
+    if (!x->group || !x->ranks || !x->message) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+    for (uint32_t i = 0; i < m->n; i++) {
+        if (!outvotes[i]) continue;
+        if (!x->n_ranks || (x->op == LB_NONE && m->calls[i]))
+            x->rank = m->ranks[i], x->op = m->calls[i] ? m->calls[i]->op : LB_NONE;
+        x->ranks[x->n_ranks++] = m->ranks[i];
+    }
+    return LB_OK;
+}
+
+/* Is a rank that did not come to blame? Where every step was cut short and no call failed, the run was stopped. */
+static bool speaks(const check *c, const meeting *m)
+{
+    bool missing = false, ended = false, failed = false;
+    for (uint32_t i = 0; i < m->n; i++) {
+        missing |= !m->calls[i];
+        const uint32_t row = row_of_rank(c, (uint32_t)m->ranks[i]);
+        if (m->calls[i]) ended |= c->of[row].p->complete != 0;
+        if (!m->calls[i]) ended |= c->of[row].p->complete != 0;
+    }
+    for (uint32_t r = 0; r < c->at.n_ranks; r++)
+        for (uint32_t i = 0; i < c->of[r].n; i++) failed |= c->of[r].list[i].row == LB_NONE;
+    return !missing || ended || failed;
+}
+
+/* All calls of one group, whose first is `lead` of rank row `first`. */
+static lb_status check_group(check *c, uint32_t first, uint32_t lead)
+{
+    const call *leader = &c->of[first].list[lead];
+    const lb_collective *row = &leader->p->collectives[leader->row];
+    const uint32_t members = row->ranks ? row->ranks : c->at.n_ranks;
+    meeting m = {calloc(members + 1, sizeof *m.calls), calloc(members + 1, sizeof *m.ranks), 0};
+    uint32_t *next = calloc(members + 1, sizeof *next);
+    bool *out = calloc(members + 1, sizeof *out), told = false;
+    lb_status status =
+        m.calls && m.ranks && next && out ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+    for (bool more = true; more && status == LB_OK;) {
+        const call *named = NULL;
+        more = false, m.n = 0;
+        for (uint32_t k = 0; k < members; k++) {
+            const uint32_t r = row->ranks ? row_of_rank(c, leader->p->refs[row->first_rank + k]) : k;
+            if (r == LB_NONE || !c->of[r].p) continue;
+            const uint32_t at = next_call(&c->of[r], leader, next[k]);
+            m.calls[m.n] = at == LB_NONE ? NULL : &c->of[r].list[at], m.ranks[m.n++] = c->at.ranks[r];
+            if (at == LB_NONE) continue;
+            if (c->of[r].list[at].row != LB_NONE) more = true, named = named ? named : m.calls[m.n - 1];
+            c->of[r].used[at] = true, next[k] = at + 1;
+        }
+        if (!more || m.n < 2) break;
+        c->out->compared++;
+        if (!told && outvoted(&m, out) && speaks(c, &m)) {
+            told = true;
+            status = add_mismatch(c, &m, out, named);
+        }
+    }
+    free(m.calls), free(m.ranks);
+    free(next);
+    free(out);
+    return status;
+}
+
+/* Where such a call took place in some step before it failed: its members; NULL: nothing is known. */
+static const lb_collective *group_before(const check *c, const call *failed, const lb_program **p)
+{
+    const int64_t *steps;
+    const uint32_t n = lb_capture_steps(c->at.capture, &steps);
+    const char *name = lb_op_name(failed->p, &failed->p->ops[failed->op]);
+    for (uint32_t s = 0; s < n && steps[s] <= c->at.step; s++) {
+        if (lb_capture_program(c->at.capture, failed->p->rank, steps[s], p, NULL) != LB_OK) continue;
+        for (uint32_t i = 0; i < (*p)->n_collectives; i++)
+            if (!strcmp(lb_op_name(*p, &(*p)->ops[(*p)->collectives[i].op]), name)) return &(*p)->collectives[i];
+    }
+    return NULL;
+}
+
+static bool is_member(const lb_collective *group, const lb_program *p, int32_t rank)
+{
+    for (uint32_t i = 0; group && i < group->ranks; i++)
+        if ((int32_t)p->refs[group->first_rank + i] == rank) return true;
+    return !group || !group->ranks;
+}
+
+static const call *unmatched(const rank_calls *r)
+{
+    for (uint32_t i = 0; i < r->n; i++)
+        if (r->list[i].row == LB_NONE && !r->used[i]) return &r->list[i];
+    return NULL;
+}
+
+static lb_status add_failed(check *c, const meeting *m, const bool *out, uint32_t first)
+{
+    lb_call_mismatch *grown = realloc(c->out->list, (c->out->n + 1) * sizeof *grown);
+    if (!grown) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+    c->out->list = grown;
+    lb_call_mismatch *x = &grown[c->out->n++];
+    *x = (lb_call_mismatch){.step = c->at.step,
+                            .group = strdup(""),
+                            .ranks = malloc((m->n + 1) * sizeof *x->ranks),
+                            .message = message_of(m, NULL, 0),
+                            .rank = m->ranks[first],
+                            .op = m->calls[first]->op};
+    if (!x->group || !x->ranks || !x->message) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+    for (uint32_t i = 0; i < m->n; i++)
+        if (out[i]) x->ranks[x->n_ranks++] = m->ranks[i];
+    return LB_OK;
+}
+
+/* Calls that failed on every rank that came: the group is that of such a call before. */
+static lb_status check_failed(check *c)
+{
+    meeting m = {calloc(c->at.n_ranks + 1, sizeof *m.calls), calloc(c->at.n_ranks + 1, sizeof *m.ranks), 0};
+    bool *out = calloc(c->at.n_ranks + 1, sizeof *out);
+    const call *failed = NULL;
+    const lb_program *p = NULL;
+    uint32_t first = 0;
+    lb_status status =
+        m.calls && m.ranks && out ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+    for (uint32_t r = 0; r < c->at.n_ranks && !failed && status == LB_OK; r++) failed = unmatched(&c->of[r]);
+    const lb_collective *group = failed ? group_before(c, failed, &p) : NULL;
+    for (uint32_t r = 0; r < c->at.n_ranks && failed; r++) {
+        if (!is_member(group, p, c->at.ranks[r])) continue;
+        m.calls[m.n] = unmatched(&c->of[r]);
+        if (m.calls[m.n] == failed) first = m.n;
+        m.ranks[m.n++] = c->at.ranks[r];
+    }
+    if (failed && m.n > 1 && m.calls[first] == failed && outvoted(&m, out)) status = add_failed(c, &m, out, first);
+    free(m.calls), free(m.ranks);
+    free(out);
+    return status;
+}
+
+static lb_status check_step(void *context)
+{
+    check *c = context;
+    lb_status status = LB_OK;
+    const uint32_t before = c->out->n;
+    for (uint32_t r = 0; r < c->at.n_ranks && status == LB_OK; r++) {
+        const lb_program *p;
+        if (lb_capture_program(c->at.capture, c->at.ranks[r], c->at.step, &p, NULL) == LB_OK)
+            status = list_calls(p, &c->of[r], c->err);
+    }
+    for (uint32_t r = 0; r < c->at.n_ranks && status == LB_OK; r++)
+        for (uint32_t i = 0; i < c->of[r].n && status == LB_OK; i++)
+            if (!c->of[r].used[i] && c->of[r].list[i].row != LB_NONE) status = check_group(c, r, i);
+    if (status == LB_OK && c->out->n == before) status = check_failed(c);
+    for (uint32_t r = 0; r < c->at.n_ranks; r++) release_calls(&c->of[r]);
+    return status;
+}
+
+lb_status lb_collective_calls_check(lb_capture *capture, lb_collective_calls *out, lb_err *err)
+{
+    check c = {.at = lb_rank_steps_of(capture), .out = out, .err = err};
+    *out = (lb_collective_calls){0};
+    if (c.at.n_ranks < 2) return LB_OK;
+    c.of = calloc(c.at.n_ranks, sizeof *c.of);
+    if (!c.of) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", c.at.n_ranks);
+    const lb_status status = lb_rank_steps_each(&c.at, check_step, &c);
+    free(c.of);
+    if (status != LB_OK) lb_collective_calls_release(out);
+    return status;
+}
+
+void lb_collective_calls_release(lb_collective_calls *calls)
+{
+    for (uint32_t i = 0; i < calls->n; i++) {
+        lb_call_mismatch *x = &calls->list[i];
+        free(x->group), free(x->ranks), free(x->message);
+    }
+    free(calls->list);
+    *calls = (lb_collective_calls){0};
+}

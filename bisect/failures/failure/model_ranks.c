@@ -1,0 +1,88 @@
+/* Ranks that compute one model: see model_ranks.h. */
+#include "failure/model_ranks.h"
+
+#include <string.h>
+
+enum { PEER = 2 };
+
+typedef struct payload {
+    const lb_program *p;
+    int64_t most;
+    bool floats, parameters;
+} payload;
+
+static void weigh(void *context, uint32_t value)
+{
+    payload *x = context;
+    if (value == LB_NONE) return;
+    const lb_value *v = &x->p->values[value];
+    const int64_t n = lb_layout_numel(&v->layout);
+    if (n > x->most) x->most = n;
+    x->floats |= lb_dtype_is_float(v->dtype);
+    x->parameters |= (v->flags & LB_VALUE_PARAMETER) != 0; /* weights that are averaged now and then */
+}
+
+/* A collective's own phase is communication: it stands in the phase of what ran last before it. LB_PHASE_OTHER: it
+ * begins the step. */
+static uint8_t phase_before(const lb_program *p, uint32_t op)
+{
+    for (uint32_t i = op; i-- > 0;) {
+        const uint8_t phase = p->ops[i].phase;
+        if (phase == LB_PHASE_FORWARD || phase == LB_PHASE_BACKWARD || phase == LB_PHASE_OPTIMIZER) return phase;
+    }
+    return LB_PHASE_OTHER;
+}
+
+bool lb_model_ranks_meet(const lb_program *p, const lb_collective *c)
+{
+    const lb_op *op = &p->ops[c->op];
+    payload x = {.p = p};
+    if (op->flags & LB_OP_FAILED || phase_before(p, c->op) != LB_PHASE_FORWARD) return false;
+    switch (lb_collective_run_kind(lb_op_name(p, op))) {
+    case LB_EXCHANGE_ALL_REDUCE:
+    case LB_EXCHANGE_ALL_GATHER:
+    case LB_EXCHANGE_REDUCE_SCATTER:
+    case LB_EXCHANGE_ALL_TO_ALL: lb_op_each_input(p, op, weigh, &x); return x.floats && x.most > 1 && !x.parameters;
+    default: return false;
+    }
+}
+
+int32_t lb_model_ranks_peer(const lb_program *p, const lb_collective *c)
+{
+    const lb_op *op = &p->ops[c->op];
+    const char *name = lb_op_name(p, op), *after = strstr(name, "::"), *base = after ? after + 2 : name;
+    if (strncmp(base, "send", 4) != 0 && strncmp(base, "recv", 4) != 0) return -1;
+    const lb_arg *arg = op->args > PEER ? &lb_op_args(p, op)[PEER] : NULL;
+    if (!arg || arg->tag != LB_ARG_INT || arg->u.i < 0 || arg->u.i >= c->ranks) return -1;
+    return (int32_t)p->refs[c->first_rank + (uint32_t)arg->u.i];
+}
+
+/* Of the shape of a parameter, as its gradient is. */
+static void compare_shapes(void *context, uint32_t value)
+{
+    payload *x = context;
+    if (value == LB_NONE) return;
+    for (uint32_t i = 0; i < x->p->n_values; i++)
+        x->parameters |= x->p->values[i].flags & LB_VALUE_PARAMETER &&
+                         lb_layout_same_shape(&x->p->values[i].layout, &x->p->values[value].layout);
+}
+
+bool lb_model_ranks_hand_on(const lb_program *p, const lb_collective *c)
+{
+    const uint8_t phase = phase_before(p, c->op);
+    payload x = {.p = p};
+    if (phase != LB_PHASE_BACKWARD && phase != LB_PHASE_OPTIMIZER) return true;
+    lb_op_each_input(p, &p->ops[c->op], compare_shapes, &x);
+    if (!x.parameters) return true;
+    for (uint32_t i = c->op + 1; i < p->n_ops; i++)
+        if (p->ops[i].phase == LB_PHASE_OPTIMIZER) return false;
+    return true;
+}
+
+bool lb_model_ranks_write(const lb_program *p, int32_t peer)
+{
+    for (uint32_t i = 0; i < p->n_collectives; i++)
+        if (lb_model_ranks_peer(p, &p->collectives[i]) == peer && lb_model_ranks_hand_on(p, &p->collectives[i]))
+            return true;
+    return false;
+}

@@ -1,0 +1,235 @@
+/* Which results of a program are watched: see watched.h. */
+#include "failure/watched.h"
+
+#include "failure/failure.h"
+#include "program/optimizer_ops.h"
+#include "program/slice.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool op_is(const lb_program *p, const lb_op *op, const char *base)
+{
+    const char *name = lb_op_name(p, op);
+    size_t n = strlen(base);
+    return !strncmp(name, "aten::", 6) && !strncmp(name + 6, base, n) &&
+           (!name[6 + n] || name[6 + n] == '.' || (name[6 + n] == '_' && (!name[7 + n] || name[7 + n] == '.')));
+}
+
+bool lb_watched_is_unscaling(const lb_program *p, const lb_op *op)
+{
+    return strstr(lb_op_name(p, op), "_amp_foreach_non_finite_check_and_unscale_") != NULL;
+}
+
+/* Its third argument is the inverse of the scale, one number. */
+static double scale_of(const lb_program *p, const lb_op *op)
+{
+    const lb_arg *inverse = op->args > 2 ? &lb_op_args(p, op)[2] : NULL;
+    if (!inverse || inverse->tag != LB_ARG_VALUE || inverse->u.value == LB_NONE) return 0;
+    const uint32_t row = p->values[inverse->u.value].statistics;
+    const lb_statistics *s = row == LB_NONE ? NULL : &p->statistics[row];
+    return s && s->elements == 1 && !lb_statistics_nonfinite(s) && s->sum > 0 ? 1 / s->sum : 0;
+}
+
+static bool float_value(const lb_program *p, uint32_t value)
+{
+    return value != LB_NONE && lb_dtype_is_float(p->values[value].dtype);
+}
+
+typedef struct marker {
+    const lb_program *p;
+    const lb_slice_flow *flow;
+    lb_watched *w;
+    uint32_t reader;
+    uint8_t bit;
+    uint8_t *leads;     /* per op: see leads_somewhere */
+    uint8_t *optimizer; /* per op: an optimizer's */
+} marker;
+
+/* Marks what computed the contents that `reader` sees in `value`. */
+static void mark_defs(void *context, uint32_t value)
+{
+    marker *m = context;
+    uint32_t defs[32];
+    if (!float_value(m->p, value)) return;
+    uint32_t n = lb_slice_flow_defs_of(m->flow, m->reader, value, defs, 32);
+    for (uint32_t i = 0; i < n && i < 32; i++)
+        if (!lb_op_is_source(m->p, &m->p->ops[defs[i]])) m->w->marks[defs[i]] |= m->bit;
+}
+
+static void mark_inputs(marker *m, uint32_t reader, uint8_t bit)
+{
+    m->reader = reader;
+    m->bit = bit;
+    m->w->marks[reader] |= LB_WATCH_EVIDENCE;
+    lb_op_each_input(m->p, &m->p->ops[reader], mark_defs, m);
+}
+
+static bool tests_finiteness(const lb_program *p, const lb_op *op)
+{
+    return op_is(p, op, "isfinite") || op_is(p, op, "isnan") || op_is(p, op, "isinf") || op_is(p, op, "abs") ||
+           op_is(p, op, "ne") || op_is(p, op, "eq") || op_is(p, op, "logical_not") || op_is(p, op, "bitwise_not") ||
+           op_is(p, op, "mul") || op_is(p, op, "bitwise_and") || op_is(p, op, "logical_and");
+}
+
+/* Does the condition of this where or masked_fill come from asking whether something is finite? isfinite(x) runs as
+ * (x == x) * (abs(x) != inf), isnan(x) as x != x. */
+static bool asks_finiteness(const marker *m, uint32_t op, uint32_t condition)
+{
+    const lb_program *p = m->p;
+    uint32_t def;
+    if (lb_slice_flow_defs_of(m->flow, op, condition, &def, 1) == 0 || !tests_finiteness(p, &p->ops[def])) return false;
+    for (int hop = 0; hop < 4; hop++) {
+        const lb_op *test = &p->ops[def];
+        const lb_arg *args = lb_op_args(p, test);
+        if (op_is(p, test, "isfinite") || op_is(p, test, "isnan") || op_is(p, test, "isinf")) return true;
+        if (op_is(p, test, "ne") || op_is(p, test, "eq"))
+            return test->args >= 2 && ((args[1].tag == LB_ARG_VALUE && args[1].u.value == args[0].u.value) ||
+                                       (args[1].tag == LB_ARG_FLOAT && isinf(args[1].u.f)));
+        if (args[0].tag != LB_ARG_VALUE || lb_slice_flow_defs_of(m->flow, def, args[0].u.value, &def, 1) == 0)
+            return false;
+    }
+    return false;
+}
+
+static bool is_sanitiser(const marker *m, uint32_t i)
+{
+    const lb_program *p = m->p;
+    const lb_op *op = &p->ops[i];
+    const lb_arg *args = lb_op_args(p, op);
+    if (op->phase == LB_PHASE_FORWARD) return false;
+    if (op_is(p, op, "nan_to_num")) return true;
+    /* One element is the coefficient that gradients are clipped by: one over their norm, and large when that is
+     * small. */
+    if (op_is(p, op, "clamp") || op_is(p, op, "clip"))
+        return args[0].tag == LB_ARG_VALUE && lb_layout_numel(&p->values[args[0].u.value].layout) != 1;
+    if (op_is(p, op, "where")) return args[0].tag == LB_ARG_VALUE && asks_finiteness(m, i, args[0].u.value);
+    return op_is(p, op, "masked_fill") && op->args > 1 && args[1].tag == LB_ARG_VALUE &&
+           asks_finiteness(m, i, args[1].u.value);
+}
+
+static uint8_t bits_of_flags(const lb_program *p, const lb_op *op)
+{
+    uint8_t bits = 0;
+    for (uint32_t r = 0; r < op->results + op->written; r++) {
+        uint32_t value = lb_op_outcome(p, op, r);
+        if (!float_value(p, value)) continue;
+        uint32_t flags = p->values[value].flags;
+        if (flags & LB_VALUE_PARAMETER) bits |= LB_WATCH_PARAMETER;
+        if (flags & LB_VALUE_STATE) bits |= LB_WATCH_STATE;
+    }
+    return bits;
+}
+
+/* Storages that the optimizers of this step own. */
+static bool group_storage(const lb_program *p, int64_t storage)
+{
+    for (uint32_t i = 0; i < p->n_group_params; i++)
+        if (p->group_params[i].storage == storage) return true;
+    return false;
+}
+
+static void mark_op(marker *m, uint32_t i)
+{
+    const lb_program *p = m->p;
+    const lb_op *op = &p->ops[i];
+    if (m->optimizer[i]) m->w->marks[i] |= bits_of_flags(p, op);
+    m->w->updates += m->w->marks[i] & LB_WATCH_PARAMETER ? 1 : 0;
+    for (uint32_t r = 0; m->optimizer[i] && r < op->written; r++) {
+        uint32_t value = lb_op_written(p, op)[r];
+        if (value != LB_NONE && group_storage(p, p->values[value].storage)) m->w->marks[i] |= LB_WATCH_PARAMETER;
+    }
+    if (op->phase == LB_PHASE_BACKWARD && strstr(lb_program_text(p, op->node_name), "AccumulateGrad")) {
+        if (!(op->flags & LB_OP_VIEW) && lb_slice_op_defines(p, op)) m->w->marks[i] |= LB_WATCH_GRADIENT;
+        mark_inputs(m, i, LB_WATCH_GRADIENT);
+    }
+    if (op->flags & LB_OP_COLLECTIVE && op->phase != LB_PHASE_FORWARD) mark_inputs(m, i, LB_WATCH_GRADIENT);
+    /* Of a program that is seen by its calls of NCCL alone, what these give is all that comes out. */
+    if (!strncmp(lb_op_name(p, op), "nccl::", 6) && lb_slice_op_defines(p, op)) m->w->marks[i] |= LB_WATCH_OUTPUT;
+    if (is_sanitiser(m, i)) mark_inputs(m, i, LB_WATCH_GRADIENT);
+    if (lb_watched_is_unscaling(p, op)) m->w->scaler = true, m->w->scale = scale_of(p, op);
+    /* Backward starts from ones like the loss, made outside of any autograd node. */
+    if (op_is(p, op, "ones_like") && op->phase == LB_PHASE_BACKWARD && !*lb_program_text(p, op->node_name))
+        mark_inputs(m, i, LB_WATCH_LOSS);
+}
+
+static bool trains(const lb_program *p)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].phase == LB_PHASE_BACKWARD) return true;
+    return false;
+}
+
+/* What outlives the step, is sent to another rank, or is read by Python. */
+static bool leaves(const lb_program *p, const lb_op *op)
+{
+    if (op->flags & (LB_OP_COLLECTIVE | LB_OP_DECISION) || op->phase == LB_PHASE_OPTIMIZER) return true;
+    if (strstr(lb_program_text(p, op->node_name), "AccumulateGrad")) return true;
+    for (uint32_t r = 0; r < op->results + op->written && !(op->flags & LB_OP_VIEW); r++) {
+        const uint32_t v = lb_op_outcome(p, op, r);
+        if (v != LB_NONE && p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT)) return true;
+    }
+    return false;
+}
+
+/* Per op: something that leaves the step was computed from it. In a step that trains, gradients and loss speak for the
+ * model; what leads nowhere is no failure: a stage of a pipeline is sent through whatever memory holds, for the shapes
+ * of what it gives. NULL: all lead somewhere. */
+static uint8_t *leads_somewhere(const lb_program *p, const lb_slice_flow *flow)
+{
+    uint8_t *marks = trains(p) ? calloc((size_t)p->n_ops + 1, 1) : NULL;
+    for (uint32_t i = 0; marks && i < p->n_ops; i++) marks[i] = leaves(p, &p->ops[i]);
+    if (marks) lb_slice_grow(flow, true, 0, NULL, marks);
+    return marks;
+}
+
+/* Op that computed what a module returns, or LB_NONE. */
+static void mark_boundary(marker *m, const lb_boundary *row)
+{
+    const lb_program *p = m->p;
+    if (!row->output || row->recompute || !float_value(p, row->value)) return;
+    for (uint32_t i = row->op; i-- > 0;) {
+        const lb_op *op = &p->ops[i];
+        if (!lb_slice_op_defines(p, op)) continue;
+        for (uint32_t r = 0; r < op->results + op->written; r++) {
+            uint32_t value = lb_op_outcome(p, op, r);
+            if (value == LB_NONE || p->values[value].storage != p->values[row->value].storage) continue;
+            if (!lb_op_is_source(p, op) && (!m->leads || m->leads[i]))
+                m->w->marks[i] |= lb_layout_numel(&p->values[value].layout) == 1 ? LB_WATCH_LOSS : LB_WATCH_OUTPUT;
+            return;
+        }
+    }
+}
+
+/* The outermost modules: scope 0 where the model itself was seen, else what has no parent. */
+static void mark_outputs(marker *m)
+{
+    const lb_program *p = m->p;
+    bool root = false;
+    for (uint32_t i = 0; i < p->n_boundaries; i++) root |= p->boundaries[i].scope == 0;
+    for (uint32_t i = 0; i < p->n_boundaries; i++) {
+        uint32_t scope = p->boundaries[i].scope;
+        if (root ? scope == 0 : p->scopes[scope].parent == 0) mark_boundary(m, &p->boundaries[i]);
+    }
+}
+
+lb_status lb_watch_program(lb_watched *w, const lb_selector *selector, lb_err *err)
+{
+    const lb_program *p = w->program;
+    lb_slice_flow *flow;
+    w->marks = calloc((size_t)p->n_ops + 1, 1);
+    if (!w->marks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    LB_TRY(lb_slice_flow_new(p, &flow, err));
+    marker m = {.p = p, .flow = flow, .w = w, .leads = leads_somewhere(p, flow), .optimizer = lb_optimizer_ops(flow)};
+    for (uint32_t i = 0; m.optimizer && i < p->n_ops; i++) mark_op(&m, i);
+    mark_outputs(&m);
+    const bool room = m.optimizer;
+    free(m.leads);
+    free(m.optimizer);
+    lb_slice_flow_free(flow);
+    if (!room) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (selector && lb_selector_mark(selector, p, NULL, NULL, w->marks, LB_WATCH_PREDICATE) < 0)
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    return LB_OK;
+}

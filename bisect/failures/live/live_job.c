@@ -1,0 +1,146 @@
+/* Live jobs: see live_job.h. */
+#define _GNU_SOURCE /* pipe2 */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "live/live_job.h"
+
+#include <lastbit/clock.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <pcre2.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct lb_live_log_pattern {
+    pcre2_code *code;
+    pcre2_match_data *match;
+};
+
+lb_status lb_live_log_pattern_new(const char *text, lb_live_log_pattern **out, lb_err *err)
+{
+    int code;
+    PCRE2_SIZE at;
+    lb_live_log_pattern *p = calloc(1, sizeof *p);
+    *out = NULL;
+    if (!p) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    p->code =
+        pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_MATCH_INVALID_UTF, &code, &at, NULL);
+    if (!p->code) {
+        PCRE2_UCHAR message[120];
+        pcre2_get_error_message(code, message, sizeof message);
+        free(p);
+        return lb_fail(err, LB_ERR_INVALID, "log pattern \"%s\", at character %zu: %s", text, (size_t)at,
+                       (char *)message);
+    }
+    p->match = pcre2_match_data_create_from_pattern(p->code, NULL);
+    *out = p;
+    return LB_OK;
+}
+
+void lb_live_log_pattern_free(lb_live_log_pattern *p)
+{
+    if (!p) return;
+    pcre2_match_data_free(p->match);
+    pcre2_code_free(p->code);
+    free(p);
+}
+
+/* ---- the log ----------------------------------------------------------------------------------------------------- */
+
+enum { LINE = 4096 };
+
+typedef struct reader {
+    const lb_live_log_pattern *pattern;
+    lb_job_result *result;
+    char line[LINE + 1]; /* what has come of the current one */
+    size_t n;
+} reader;
+
+static void end_line(reader *r)
+{
+    while (r->n && (r->line[r->n - 1] == '\r' || r->line[r->n - 1] == ' ')) r->n--;
+    r->line[r->n] = '\0';
+    if (r->n && !r->result->matched) snprintf(r->result->line, sizeof r->result->line, "%.150s", r->line);
+    if (r->pattern && !r->result->matched && r->pattern->match)
+        r->result->matched =
+            pcre2_match(r->pattern->code, (PCRE2_SPTR)r->line, r->n, 0, 0, r->pattern->match, NULL) >= 0;
+    r->n = 0;
+}
+
+static void take_bytes(reader *r, const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (bytes[i] == '\n')
+            end_line(r);
+        else if (r->n < LINE)
+            r->line[r->n++] = bytes[i];
+    }
+}
+
+/* Reads until every process that could write is gone, or time is up. */
+static void follow(reader *r, int fd, double deadline, pid_t group)
+{
+    char bytes[4096];
+    for (;;) {
+        double left = deadline - lb_clock_seconds();
+        if (left <= 0) {
+            r->result->timed_out = true;
+            kill(-group, SIGKILL);
+            return;
+        }
+        struct pollfd wait = {fd, POLLIN, 0};
+        int ready = poll(&wait, 1, isinf(left) ? -1 : (int)fmin(left * 1e3 + 1, 1e9));
+        if (ready < 0 && errno != EINTR) return;
+        if (ready <= 0) continue;
+        ssize_t n = read(fd, bytes, sizeof bytes);
+        if (n <= 0) return;
+        take_bytes(r, bytes, (size_t)n);
+    }
+}
+
+/* ---- the process ------------------------------------------------------------------------------------------------- */
+
+static void run_child(const char *command, const int out[2])
+{
+    int empty = open("/dev/null", O_RDONLY);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (empty >= 0) dup2(empty, STDIN_FILENO);
+    dup2(out[1], STDOUT_FILENO);
+    dup2(out[1], STDERR_FILENO);
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
+    execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+    _exit(127);
+}
+
+lb_status lb_job_run(const char *command, const lb_live_log_pattern *pattern, double limit, lb_job_result *result,
+                     lb_err *err)
+{
+    int out[2], status = 0;
+    reader r = {.pattern = pattern, .result = result};
+    double begin = lb_clock_seconds();
+    *result = (lb_job_result){0};
+    if (pipe2(out, O_CLOEXEC) != 0) return lb_fail(err, LB_ERR_IO, "cannot make a pipe: %s", strerror(errno));
+    pid_t child = fork();
+    if (child == 0) run_child(command, out);
+    close(out[1]);
+    if (child < 0) {
+        close(out[0]);
+        return lb_fail(err, LB_ERR_IO, "cannot start a process: %s", strerror(errno));
+    }
+    setpgid(child, child);
+    follow(&r, out[0], limit > 0 ? begin + limit : INFINITY, child);
+    if (r.n) end_line(&r);
+    close(out[0]);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    result->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    result->seconds = lb_clock_seconds() - begin;
+    return LB_OK;
+}

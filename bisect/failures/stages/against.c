@@ -1,0 +1,377 @@
+/* Bisecting a difference: see against.h.
+ *
+ * diff.c says what differs, where each difference was made and whether it is rounding. This only reads it: the culprit
+ * is the first difference of the worst verdict that was made where it stands. What was led to is none, and rounding is
+ * none while something diverged. Of rounding it is the first of all, unless a cast loses more than what came in to it.
+ * What cannot be told of a later step takes nothing back of an earlier one, in which all is decided: there the runs
+ * part.
+ */
+#include "stages/against.h"
+
+#include "program/slice.h"
+#include "stages/stages.h"
+#include "pair/op_kind.h"
+
+#include "base/array.h"
+#include <lastbit/diff.h>
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_source(const lb_diff_row *r)
+{
+    return r->op && !strcmp(r->op, "lb::source");
+}
+
+/* The first difference of the worst verdict; of rounding alone, the lossy cast, or else the first of all. */
+static const lb_diff_row *cause_of(const lb_diff_report *r)
+{
+    if (r->verdict == LB_VERDICT_DIVERGED || !r->has_earliest || r->first.lossy) return r->has_first ? &r->first : NULL;
+    return &r->earliest;
+}
+
+/* What stands on one side only in the cause's layer and phase; NULL: nothing. */
+static const lb_diff_structure *structure_at(const lb_diff_report *r, const lb_diff_row *cause)
+{
+    for (uint32_t i = 0; i < r->n_structures; i++) {
+        const lb_diff_structure *s = &r->structures[i];
+        if (s->step == cause->step && s->rank == cause->rank && s->phase == cause->phase &&
+            !strcmp(s->layer, cause->layer))
+            return s;
+    }
+    return NULL;
+}
+
+static uint32_t count_casts(const char *list)
+{
+    uint32_t n = 0;
+    for (const char *at = list; (at = strstr(at, "aten::_to_copy")); at++) n++;
+    return n;
+}
+
+/* Other casts, or nothing but the same ones, which stand at another place: what lies between is rounded otherwise. */
+static bool is_of_precision(const lb_diff_structure *s)
+{
+    const bool casts_alone = !strcmp(s->ops_a, "aten::_to_copy") && !strcmp(s->ops_b, "aten::_to_copy");
+    return casts_alone || count_casts(s->ops_a) != count_casts(s->ops_b);
+}
+
+/* ---- learning rates and their kin ---- */
+
+static bool same_options(const lb_program *p, const lb_group *g, const lb_program *q, const lb_group *h)
+{
+    if (g->options != h->options) return false;
+    for (uint32_t i = 0; i < g->options; i++) {
+        const lb_scalar *x = &p->scalars[g->first_option + i], *y = &q->scalars[h->first_option + i];
+        if (strcmp(lb_program_text(p, x->name), lb_program_text(q, y->name)) || x->number != y->number) return false;
+    }
+    return true;
+}
+
+/* Do the optimizers of this step have other learning rates, weight decays, …? They come from outside as a batch
+ * does. */
+static bool groups_differ(lb_bisect_session *q, const lb_diff_row *cause)
+{
+    const lb_program *p = lb_trial_program(q, cause->rank, cause->step), *other;
+    if (!p || lb_capture_program(q->options->against, cause->rank, cause->step, &other, NULL) != LB_OK) return false;
+    if (p->n_groups != other->n_groups) return true;
+    for (uint32_t i = 0; i < p->n_groups; i++)
+        if (!same_options(p, &p->groups[i], other, &other->groups[i])) return true;
+    return false;
+}
+
+static bool is_draw(lb_bisect_session *q, const lb_diff_row *cause)
+{
+    const lb_program *p = lb_trial_program(q, cause->rank, cause->step);
+    return p && cause->index != LB_NONE && cause->index < p->n_ops && p->ops[cause->index].flags & LB_OP_RANDOM;
+}
+
+/* ---- axes ---- */
+
+/* The program, of the run or of the reference, in which the cause is an op of that name, and its row there. */
+static const lb_program *program_of_cause(lb_bisect_session *q, const lb_diff_row *cause, uint32_t *row)
+{
+    const lb_program *p = lb_trial_program(q, cause->rank, cause->step), *other;
+    *row = cause->index;
+    if (p && *row < p->n_ops && cause->op && !strcmp(lb_op_name(p, &p->ops[*row]), cause->op)) return p;
+    *row = cause->other;
+    if (lb_capture_program(q->options->against, cause->other_rank, cause->step, &other, NULL) != LB_OK ||
+        *row >= other->n_ops)
+        return NULL;
+    return other;
+}
+
+static bool is_in_group(const lb_program *p, uint32_t row)
+{
+    for (uint32_t i = 0; i < p->n_groups; i++)
+        if (row >= p->groups[i].first_op && row - p->groups[i].first_op < p->groups[i].ops) return true;
+    return false;
+}
+
+/* Does the op put something in the place of what was there, made of no gradient? No update does that, by whatever
+ * optimizer. */
+static bool replaces(const lb_program *p, uint32_t row)
+{
+    static const char *const writes[] = {"aten::copy_", "aten::fill_",          "aten::zero_",
+                                         "aten::set_",  "aten::_foreach_copy_", "aten::_foreach_zero_"};
+    lb_slice_flow *flow = NULL;
+    uint8_t *reached = calloc(p->n_ops + 1, 1);
+    bool gradient = !reached || lb_op_name_among(p, &p->ops[row], writes, sizeof writes / sizeof *writes) < 0;
+    if (!gradient && lb_slice_flow_new(p, &flow, NULL) == LB_OK) {
+        reached[row] = 1;
+        for (uint32_t i = row + 1; i-- > 0;) {
+            if (!reached[i]) continue;
+            gradient |= p->ops[i].phase == LB_PHASE_BACKWARD;
+            for (uint32_t k = flow->first_def[i]; k < flow->first_def[i + 1]; k++) reached[flow->defs[k]] = 1;
+        }
+    }
+    free(reached), lb_slice_flow_free(flow);
+    return flow && !gradient;
+}
+
+/* A parameter or state that was written by an op that was seen, but by no optimizer: outside module, backward and the
+ * ops of its step. */
+static bool is_overwritten(lb_bisect_session *q, const lb_diff_row *cause)
+{
+    uint32_t row;
+    const lb_program *p = program_of_cause(q, cause, &row);
+    if (!p || cause->phase == LB_PHASE_FORWARD || cause->phase == LB_PHASE_BACKWARD ||
+        (!cause->parameter && !cause->value))
+        return false;
+    if (!cause->value && !lb_op_writes_flagged(p, &p->ops[row], LB_VALUE_PARAMETER | LB_VALUE_STATE)) return false;
+    return cause->phase == LB_PHASE_OTHER || (p->n_groups && !is_in_group(p, row)) || replaces(p, row);
+}
+
+/* Does no op of the optimizer phase write that parameter? */
+static bool is_idle(const lb_program *p, const char *parameter)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        for (uint32_t w = 0; p->ops[i].phase == LB_PHASE_OPTIMIZER && w < p->ops[i].written; w++) {
+            const uint32_t v = lb_op_written(p, &p->ops[i])[w];
+            if (v != LB_NONE && p->values[v].flags & LB_VALUE_PARAMETER &&
+                !strcmp(lb_program_text(p, p->values[v].name), parameter))
+                return false;
+        }
+    return true;
+}
+
+/* A parameter that one side's optimizer passes over: it got no gradient, or is in no group. */
+static bool is_passed_over(lb_bisect_session *q, const lb_diff_row *cause)
+{
+    const lb_program *p = lb_trial_program(q, cause->rank, cause->step), *other;
+    const char *parameter = cause->parameter ? cause->parameter : cause->value ? cause->layer : NULL;
+    if (cause->phase != LB_PHASE_OPTIMIZER || !parameter || !p) return false;
+    if (lb_capture_program(q->options->against, cause->other_rank, cause->step, &other, NULL) != LB_OK) return false;
+    return is_idle(p, parameter) != is_idle(other, parameter);
+}
+
+static lb_bisect_axis axis_of(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, uint32_t ranks)
+{
+    if (q->n_ranks > 1 && ranks < q->n_ranks && cause->verdict == LB_VERDICT_DIVERGED) return LB_AXIS_RANK;
+    if (cause->verdict == LB_VERDICT_DIVERGED) {
+        if (is_source(cause) || is_draw(q, cause)) return LB_AXIS_SOURCE;
+        if (is_overwritten(q, cause) || is_passed_over(q, cause)) return LB_AXIS_SOURCE;
+        return cause->phase == LB_PHASE_OPTIMIZER && groups_differ(q, cause) ? LB_AXIS_SOURCE : LB_AXIS_BLOCK;
+    }
+    if (cause->lossy) return LB_AXIS_PRECISION;
+    const lb_diff_structure *s = structure_at(r, cause);
+    if (s) return is_of_precision(s) ? LB_AXIS_PRECISION : LB_AXIS_ORDER;
+    if (is_source(cause)) return LB_AXIS_PRECISION; /* the same numbers in a narrower type */
+    return r->verdict == LB_VERDICT_REORDERED ? LB_AXIS_ORDER : LB_AXIS_KERNEL;
+}
+
+/* Ranks on which that layer differs by itself as badly. */
+static lb_status name_ranks(const lb_diff_report *r, const lb_diff_row *cause, lb_culprit *culprit, lb_err *err)
+{
+    int32_t *ranks = lb_array_reserve(NULL, 0, r->n_layers, sizeof *ranks);
+    uint32_t n = 0;
+    if (!ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    ranks[n++] = cause->rank;
+    for (uint32_t i = 0; i < r->n_layers; i++) {
+        const lb_diff_row *l = &r->layers[i];
+        bool here = !strcmp(l->layer, cause->layer) && l->local == cause->local;
+        for (uint32_t k = 0; k < n; k++) here &= ranks[k] != l->rank;
+        if (here) ranks[n++] = l->rank;
+    }
+    free(culprit->ranks);
+    culprit->ranks = ranks, culprit->n_ranks = n;
+    return LB_OK;
+}
+
+/* The row of that op in the run's program, so that block and phase can be read off it. */
+static uint32_t find_row(const lb_program *p, const lb_diff_row *cause)
+{
+    if (cause->index != LB_NONE) return cause->index;
+    for (uint32_t i = 0; p && i < p->n_ops; i++)
+        if (p->ops[i].phase == cause->phase && !strcmp(lb_op_layer(p, &p->ops[i]), cause->layer)) return i;
+    return LB_NONE;
+}
+
+/* A parameter's row is called by its name: its layer is what owns it. */
+static void name_layer(const lb_diff_row *cause, char *layer, size_t size)
+{
+    const char *dot = cause->value ? strrchr(cause->layer, '.') : NULL;
+    const char *text = cause->value && !dot && strchr(cause->layer, ':') ? "" : cause->layer;
+    const char *colon = cause->value && !strncmp(text, "optimizer.", 10) ? strchr(text, ':') : NULL;
+    if (colon) text = colon + 1;
+    snprintf(layer, size, "%.*s", dot ? (int)(dot - text) : (int)strlen(text), text);
+}
+
+static bool is_undecided(lb_verdict v)
+{
+    return v == LB_VERDICT_MISSING || v == LB_VERDICT_OPAQUE;
+}
+
+/* Were all differences decided in the steps up to one that has some? */
+static bool begins_decided(const lb_diff_report *r)
+{
+    return r->has_earliest && r->has_undecided && !r->n_missing && r->earliest.step < r->undecided_step;
+}
+
+/* What the culprit's sentence ends in. */
+static void print_certainty(const lb_diff_report *r, const lb_diff_row *cause, char *text, size_t size)
+{
+    *text = '\0';
+    if (cause->verdict == LB_VERDICT_DIVERGED) return;
+    const int n = snprintf(text, size, "; in exact arithmetic nothing differs, only the rounding");
+    if (is_undecided(r->verdict))
+        snprintf(text + n, size - (size_t)n, ", up to step %" PRId64 ", of which not all can be told",
+                 r->undecided_step);
+}
+
+/* " (weight_decay 0.1 / 0; weight decay: …)": what the op was called with, the run first and then the reference; what
+ * it is for. */
+static void print_called(const lb_diff_row *cause, char *text, size_t size)
+{
+    size_t used = 0;
+    *text = '\0';
+    for (uint32_t i = 0; i < cause->n_arguments && used < size; i++) {
+        const lb_diff_argument *x = &cause->arguments[i];
+        used += (size_t)snprintf(text + used, size - used, "%s%s %s / %s%s%s%s", i ? ", " : " (", x->name, x->first,
+                                 x->second, *x->group ? " in group " : "", x->group, "");
+    }
+    if (cause->means && used < size)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", used ? "; " : " (", cause->means);
+    if (used && used < size) snprintf(text + used, size - used, ")");
+}
+
+/* `effect`: how far what leaves the step moves when this place alone is the reference's; NaN: not measured. */
+static lb_status add_culprit(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, double effect,
+                             uint32_t *found, lb_err *err)
+{
+    const lb_program *p = lb_trial_program(q, cause->rank, cause->step);
+    const uint32_t row = find_row(p, cause);
+    lb_culprit *culprit;
+    LB_TRY(lb_stage_culprit_add(q, LB_AXIS_BLOCK, cause->rank, cause->step, row, &culprit, err));
+    LB_TRY(name_ranks(r, cause, culprit, err));
+    culprit->axis = axis_of(q, r, cause, culprit->n_ranks);
+    culprit->phase = cause->phase;
+    culprit->lines[1] = lb_code_line_copy(&cause->lines[1]);
+    name_layer(cause, culprit->layer, sizeof culprit->layer);
+    snprintf(culprit->op, sizeof culprit->op, "%s", cause->op ? cause->op : "");
+    const char *named = cause->parameter ? cause->parameter : cause->value ? cause->layer : "";
+    char certainty[160], called[240], alone[96] = "";
+    print_certainty(r, cause, certainty, sizeof certainty);
+    print_called(cause, called, sizeof called);
+    if (effect == effect)
+        snprintf(alone, sizeof alone, "; alone it moves what leaves the step by %.3g (relative L2)", effect);
+    snprintf(culprit->why, sizeof culprit->why, "%s%s%s%s%s%s%s%s.",
+             cause->lossy       ? "The place that loses most"
+             : effect == effect ? "A place that differs by itself"
+                                : "The earliest place that differs by itself",
+             *named || *cause->why ? ": " : "", named, *named && *cause->why ? ", " : "", cause->why, called, certainty,
+             alone);
+    *found = row;
+    return LB_OK;
+}
+
+static bool is_same_place(const lb_diff_row *x, const lb_diff_row *y)
+{
+    return x->step == y->step && x->rank == y->rank && x->index == y->index && x->other == y->other;
+}
+
+/* The effect of the place among those that differ by themselves; NaN: it is none, or was not measured. */
+static double effect_of(const lb_diff_report *r, const lb_diff_row *cause)
+{
+    for (uint32_t i = 0; i < r->n_differences; i++)
+        if (is_same_place(&r->differences[i].row, cause)) return r->differences[i].effect;
+    return NAN;
+}
+
+/* Every other place of that step that differs by itself: none of them follows from another, so that each is needed. */
+static lb_status add_others(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, lb_err *err)
+{
+    uint32_t row;
+    for (uint32_t i = 0; i < r->n_differences; i++) {
+        const lb_diff_difference *d = &r->differences[i];
+        if (d->row.step == cause->step && !is_same_place(&d->row, cause) && d->effect != 0)
+            LB_TRY(add_culprit(q, r, &d->row, d->effect, &row, err));
+    }
+    return LB_OK;
+}
+
+static lb_status report_cause(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, lb_err *err)
+{
+    uint32_t row;
+    LB_TRY(add_culprit(q, r, cause, effect_of(r, cause), &row, err));
+    if (r->implementations) LB_TRY(add_others(q, r, cause, err));
+    lb_failure *f = &q->out->failure;
+    *f = (lb_failure){LB_FAILURE_DIFFERENCE, cause->step, cause->rank, row, "", "", ""};
+    snprintf(f->layer, sizeof f->layer, "%s", cause->layer);
+    snprintf(f->name, sizeof f->name, "%s", cause->op ? cause->op : "");
+    snprintf(f->what, sizeof f->what, "the run departs from the reference: %s",
+             lb_verdict_name(is_undecided(r->verdict) ? cause->verdict : r->verdict));
+    return LB_OK;
+}
+
+static lb_status read_report(lb_bisect_session *q, const lb_diff_report *r, lb_err *err)
+{
+    const lb_diff_row *cause = cause_of(r);
+    if (r->verdict == LB_VERDICT_IDENTICAL) {
+        q->out->outcome = LB_BISECT_CLEAN;
+        lb_trial_stage_end(q, "clean", "%" PRIu64 " aligned ops, the same bits everywhere", r->ops);
+    } else if (!cause || (is_undecided(r->verdict) && !begins_decided(r))) {
+        lb_trial_stage_end(q, "undecided", "%s",
+                           r->n_missing           ? r->missing[0]
+                           : cause && *cause->why ? cause->why
+                                                  : lb_verdict_name(r->verdict));
+    } else {
+        LB_TRY(report_cause(q, r, cause, err));
+        lb_trial_stage_end(q, "found", "%" PRIu64 " aligned ops, %" PRIu64 " identical: %s", r->ops, r->identical,
+                           lb_verdict_name(r->verdict));
+    }
+    return LB_OK;
+}
+
+/* A reproducer fails by itself; a difference needs both sides. */
+static lb_status tell_why_none(lb_bisect_session *q, lb_err *err)
+{
+    char text[300], steps[64] = "";
+    const int64_t step = q->out->failure.step;
+    if (q->out->outcome == LB_BISECT_FOUND)
+        snprintf(steps, sizeof steps, "; `lastbit diff --steps %" PRId64 "` of the two shows it", step);
+    snprintf(text, sizeof text, "%s was not written: %s%s.", q->options->reproducer,
+             q->out->outcome == LB_BISECT_CLEAN ? "nothing differs"
+                                                : "a reproducer fails by itself, and a difference has two sides",
+             steps);
+    free(q->out->note);
+    q->out->note = strdup(text);
+    return q->out->note ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+}
+
+lb_status lb_bisect_against(lb_bisect_session *q, lb_err *err)
+{
+    lb_diff_options options = LB_DIFF_OPTIONS_INIT;
+    lb_diff_report *report = NULL;
+    LB_TRY(lb_trial_stage_begin(q, "against", err));
+    options.first_step = q->options->first_step, options.last_step = q->options->last_step;
+    options.memory_bytes = q->options->memory_bytes;
+    LB_TRY(lb_diff_run(q->capture, q->options->against, &options, &report, err));
+    lb_status status = read_report(q, report, err);
+    lb_diff_report_free(report);
+    if (status == LB_OK && q->options->reproducer) status = tell_why_none(q, err);
+    return status;
+}

@@ -1,0 +1,280 @@
+/* The Muon stage: its iteration in f32, then AdamW in its place. See stages.h.
+ *
+ * What runs away in one step depends on every step before: steps are narrowed first, then the owners of parameters in
+ * the first of them, while later steps are changed whole.
+ */
+#include "stages/stages.h"
+
+#include "program/muon.h"
+
+#include "base/array.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Modules that own Muon's parameters, by path, in order of their first write. */
+typedef struct muon_owners {
+    char (*paths)[160];
+    uint32_t *steps;     /* per owner: in how many steps its update was Muon's */
+    uint32_t n, updates; /* updates: steps in which some parameter was written */
+} muon_owners;
+
+static lb_status add_owner(muon_owners *o, const char *path, uint32_t *row, lb_err *err)
+{
+    for (*row = 0; *row < o->n; (*row)++)
+        if (!strcmp(o->paths[*row], path)) return LB_OK;
+    void *more = lb_array_grow(o->paths, o->n, sizeof *o->paths),
+         *steps = lb_array_grow(o->steps, o->n, sizeof *o->steps);
+    if (more) o->paths = more;
+    if (steps) o->steps = steps;
+    if (!more || !steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    o->steps[o->n] = 0;
+    snprintf(o->paths[o->n++], sizeof *o->paths, "%s", path);
+    return LB_OK;
+}
+
+static void release_owners(muon_owners *o)
+{
+    free(o->paths);
+    free(o->steps);
+}
+
+/* What is Muon is so in every step. A preconditioner whose statistics are made in the first looks like one there
+ * alone. */
+static void keep_steady(muon_owners *o)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < o->n; i++)
+        if (2 * o->steps[i] > o->updates) memmove(o->paths[n++], o->paths[i], sizeof *o->paths);
+    o->n = n;
+}
+
+static bool updates_parameters(const lb_bisect_session *q, const lb_program *p)
+{
+    const uint8_t *marks = lb_failure_monitor_marks(q->monitor, p->rank, p->step);
+    for (uint32_t i = 0; marks && i < p->n_ops; i++)
+        if (marks[i] & LB_WATCH_PARAMETER) return true;
+    return false;
+}
+
+static const char *owner_path(const lb_program *p, const lb_muon_slice *slice)
+{
+    return lb_program_text(p, p->scopes[slice->scope].path);
+}
+
+static lb_status with_muon(const lb_program *p, lb_muon *muon, lb_err *err)
+{
+    lb_slice_flow *flow;
+    LB_TRY(lb_slice_flow_new(p, &flow, err));
+    lb_status status = lb_muon_find(p, flow, muon, err);
+    lb_slice_flow_free(flow);
+    return status;
+}
+
+static lb_status list_owners(lb_bisect_session *q, muon_owners *owners, lb_err *err)
+{
+    lb_status status = LB_OK;
+    for (uint32_t s = 0; s < q->n_steps && status == LB_OK; s++) {
+        const lb_program *p = lb_trial_program(q, q->failure.rank, q->steps[s]);
+        lb_muon muon;
+        if (!p) continue;
+        LB_TRY(with_muon(p, &muon, err));
+        owners->updates += updates_parameters(q, p);
+        for (uint32_t i = 0; i < muon.n && status == LB_OK; i++) {
+            uint32_t row;
+            status = add_owner(owners, owner_path(p, &muon.slices[i]), &row, err);
+            bool again = false; /* a module may own several */
+            for (uint32_t k = 0; k < i; k++) again |= muon.slices[k].scope == muon.slices[i].scope;
+            if (status == LB_OK) owners->steps[row] += !again;
+        }
+        lb_muon_release(&muon);
+    }
+    keep_steady(owners);
+    return status;
+}
+
+static const char *short_how(const char *argument)
+{
+    return strcmp(argument, "f32") ? "by AdamW" : "in f32";
+}
+
+/* One site per owner in the first step that the cure needs, and one for all owners in the later ones. */
+static lb_status list_owner_sites(lb_bisect_session *q, const muon_owners *owners, const uint32_t *when,
+                                  uint32_t n_when, const char *argument, lb_sites *sites, lb_err *err)
+{
+    char before[64];
+    snprintf(before, sizeof before, "step=%" PRId64 "&^(?:", q->steps[when[0]]);
+    lb_site_form form = {LB_SWAP_MUON, argument, before, ")$", '|'}, later = {LB_SWAP_MUON, argument, "step=", "", ','};
+    for (uint32_t i = 0; i < owners->n; i++) {
+        char pattern[320];
+        lb_sites_escape(owners->paths[i], pattern, sizeof pattern);
+        LB_TRY(lb_sites_add(sites, &form, pattern, err));
+    }
+    char list[512];
+    lb_stage_step_list(q, when + 1, n_when - 1, list, sizeof list);
+    lb_sites_name(sites, "Muon updates of step %" PRId64 " %s", q->steps[when[0]], short_how(argument));
+    return *list ? lb_sites_add(sites, &later, list, err) : LB_OK;
+}
+
+/* The product in the iteration whose result first leaves what an orthogonalisation can hold; else the first Gram
+ * product. */
+static lb_status guilty_product(const lb_bisect_session *q, const char *layer, int64_t step, uint32_t *op, lb_err *err)
+{
+    const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, step);
+    lb_muon muon;
+    *op = LB_NONE;
+    if (!row) return LB_OK;
+    LB_TRY(with_muon(row->program, &muon, err));
+    for (uint32_t s = 0; s < muon.n && *op == LB_NONE; s++) {
+        const lb_muon_slice *slice = &muon.slices[s];
+        if (strcmp(owner_path(row->program, slice), layer)) continue;
+        *op = slice->first_gram;
+        for (uint32_t i = 0; i < slice->n_ops; i++) {
+            const char *name = lb_op_name(row->program, &row->program->ops[slice->ops[i]]);
+            bool product = strstr(name, "::mm") || strstr(name, "bmm") || strstr(name, "addmm");
+            if (!product || !(row->bits[slice->ops[i]] & LB_TRACE_BAD || row->sums[slice->ops[i]].largest > 100))
+                continue;
+            *op = slice->ops[i];
+            break;
+        }
+    }
+    lb_muon_release(&muon);
+    return LB_OK;
+}
+
+/* Did this owner's parameter leave the step not finite? Such a one shows the failure by itself. */
+static bool owner_failed(const lb_bisect_session *q, const char *layer, int64_t step)
+{
+    const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, step);
+    bool failed = false;
+    lb_muon muon;
+    if (!row || with_muon(row->program, &muon, NULL) != LB_OK) return false;
+    for (uint32_t s = 0; s < muon.n; s++)
+        failed |=
+            !strcmp(owner_path(row->program, &muon.slices[s]), layer) && row->bits[muon.slices[s].write] & LB_TRACE_BAD;
+    lb_muon_release(&muon);
+    return failed;
+}
+
+static lb_status add_muon_culprit(lb_bisect_session *q, const char *layer, int64_t step, bool later, const char *how,
+                                  lb_err *err)
+{
+    uint32_t op;
+    lb_culprit *c;
+    LB_TRY(guilty_product(q, layer, step, &op, err));
+    LB_TRY(lb_stage_culprit_add(q, LB_AXIS_MUON, q->failure.rank, step, op, &c, err));
+    LB_TRY(lb_stage_culprit_all_ranks(q, c, err));
+    snprintf(c->layer, sizeof c->layer, "%s", layer);
+    c->block = 0;
+    snprintf(c->why, sizeof c->why,
+             "The cure needs %s for the Muon update of %s%s; with that, %s, the window ends without the failure.", how,
+             layer, later ? ", and in later steps" : "", lb_stage_besides(q));
+    return LB_OK;
+}
+
+enum { MANY = 4 }; /* beyond that, owners that ran away are all named, not narrowed further */
+
+/* Owners whose iteration ran away by itself in that step, as the unchanged replay shows; *cured when changing them (and
+ * the later steps) cures. The sites beyond the owners are in the set. */
+static lb_status try_runaways(lb_bisect_session *q, const muon_owners *owners, int64_t step, const lb_sites *sites,
+                              uint64_t *set, bool *cured, lb_err *err)
+{
+    const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, step);
+    lb_search_outcome outcome;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < sites->n; i++) {
+        uint32_t op = LB_NONE;
+        if (i < owners->n) {
+            LB_TRY(guilty_product(q, owners->paths[i], step, &op, err));
+            if (op == LB_NONE || !row || !(row->bits[op] & LB_TRACE_BAD || row->sums[op].largest > 100)) continue;
+            n++;
+        }
+        set[i / 64] |= (uint64_t)1 << (i % 64);
+    }
+    *cured = false;
+    if (n <= MANY) return LB_OK;
+    LB_TRY(lb_trial_run(q, sites, set, "narrow", &outcome, err));
+    *cured = outcome == LB_OUTCOME_CURED;
+    return LB_OK;
+}
+
+/* The owners to blame in that step: all that ran away, when they are many and changing them cures; else the smallest
+ * set. */
+static lb_status blame_owners(lb_bisect_session *q, const muon_owners *owners, int64_t step, const lb_sites *sites,
+                              uint32_t **found, uint32_t *n, lb_err *err)
+{
+    uint64_t *set = calloc(LB_SITE_WORDS(sites->n) + 1, sizeof *set);
+    bool cured = false;
+    lb_status status =
+        set ? try_runaways(q, owners, step, sites, set, &cured, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && !cured)
+        status = lb_trial_narrow(q, sites, false, found, n, err);
+    else if (status == LB_OK) {
+        *found = malloc((sites->n + 1) * sizeof **found);
+        if (!*found) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        for (uint32_t i = 0; *found && i < sites->n; i++)
+            if (lb_site_in(set, i)) (*found)[(*n)++] = i;
+    }
+    free(set);
+    return status;
+}
+
+static lb_status narrow_muon(lb_bisect_session *q, const muon_owners *owners, const lb_sites *whole,
+                             const char *argument, const char *how, lb_err *err)
+{
+    lb_sites layers = {0}, steps = {0};
+    lb_site_form in_steps = {LB_SWAP_MUON, argument, "step=", "", ','};
+    uint32_t *found = NULL, n = 0, *when = NULL, n_when = 0;
+    lb_status status = lb_stage_cure_set(q, whole, NULL, 0, err);
+    if (status == LB_OK) status = lb_stage_sites_add_steps(q, &in_steps, q->n_steps, &steps, err);
+    lb_sites_name(&steps, "steps with Muon %s", short_how(argument));
+    if (status == LB_OK) status = lb_trial_narrow(q, &steps, false, &when, &n_when, err);
+    int64_t step = n_when ? q->steps[when[0]] : q->failure.step;
+    if (status == LB_OK && n_when) {
+        status = lb_stage_cure_set(q, &steps, when, n_when, err);
+        if (status == LB_OK) status = list_owner_sites(q, owners, when, n_when, argument, &layers, err);
+        if (status == LB_OK) status = blame_owners(q, owners, step, &layers, &found, &n, err);
+        if (status == LB_OK && n) status = lb_stage_cure_set(q, &layers, found, n, err);
+    }
+    uint32_t blamed = 0;
+    for (int failed = 1; failed >= 0; failed--)
+        for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+            if (found[i] >= owners->n || owner_failed(q, owners->paths[found[i]], step) != failed) continue;
+            blamed++;
+            status = add_muon_culprit(q, owners->paths[found[i]], step, n_when > 1, how, err);
+        }
+    if (status == LB_OK && !blamed) status = add_muon_culprit(q, owners->paths[0], step, n_when > 1, how, err);
+    lb_sites_release(&layers);
+    lb_sites_release(&steps);
+    free(found);
+    free(when);
+    return status;
+}
+
+lb_status lb_stage_muon(lb_bisect_session *q, bool *found, lb_err *err)
+{
+    static const char *const arguments[] = {"f32", "adamw"};
+    static const char *const hows[] = {"its iteration in f32", "AdamW in its place"};
+    muon_owners owners = {0};
+    lb_status status = lb_trial_stage_begin(q, "muon", err);
+    if (status == LB_OK) status = list_owners(q, &owners, err);
+    if (status == LB_OK && !owners.n) lb_trial_stage_end(q, "none", "no Muon in this window");
+    for (int a = 0; a < 2 && status == LB_OK && owners.n && !*found; a++) {
+        lb_sites whole = {0};
+        lb_search_outcome outcome = LB_OUTCOME_SAME;
+        status = lb_sites_add_all(&whole, LB_SWAP_MUON, arguments[a], err);
+        lb_sites_name(&whole, a ? "AdamW in Muon's place" : "Muon's iteration in f32");
+        if (status == LB_OK) status = lb_trial_run(q, &whole, NULL, "whole", &outcome, err);
+        if (status == LB_OK && outcome == LB_OUTCOME_CURED) {
+            *found = true;
+            status = narrow_muon(q, &owners, &whole, arguments[a], hows[a], err);
+            if (status == LB_OK) lb_trial_stage_end(q, "cured", "by %s", hows[a]);
+        }
+        lb_sites_release(&whole);
+    }
+    if (status == LB_OK && owners.n && !*found)
+        lb_trial_stage_end(q, "cleared", "fails with its iteration in f32, and with AdamW in its place");
+    release_owners(&owners);
+    return status;
+}

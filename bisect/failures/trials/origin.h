@@ -1,0 +1,14 @@
+/* Where the numbers went bad: from the failing result back along what it was computed from, to the op that made a
+ * non-finite number of finite ones, or to the source that held one already. An observation, not a verdict: what is to
+ * blame is what the cure needs. It stands beside the verdict, and where no single change cures it is what the reader
+ * has. */
+#ifndef LB_BISECT_ORIGIN_H
+#define LB_BISECT_ORIGIN_H
+
+#include "trials/trial.h"
+
+/* Fills bisection->out->origin from the trace of the unchanged replay and the recorded statistics. `step` stays below
+ * the window when nothing non-finite leads to the failure (a gross magnitude, a predicate). */
+void lb_origin_find(lb_bisect_session *session);
+
+#endif

@@ -1,0 +1,296 @@
+/* What one layer's tensor is made of, and its siblings are not. See arrangement.h. */
+#include "audit/arrangement.h"
+
+#include <lastbit/program.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t numbers_in(const char *name, int64_t list[8])
+{
+    uint32_t n = 0;
+    for (const char *at = name; *at && n < 8;) {
+        const size_t word = strcspn(at, "."), digits = strspn(at, "0123456789");
+        if (word && digits == word) list[n++] = strtoll(at, NULL, 10);
+        at += word + (at[word] == '.');
+    }
+    return n;
+}
+
+/* A's name for another layer: its numbers moved as B's name moved from `from` to `to`. False where that is no name. */
+static bool moved_name(const char *name, const char *from, const char *to, char out[1100])
+{
+    int64_t a[8], b[8], c[8];
+    const uint32_t n = numbers_in(name, a), m = numbers_in(from, b);
+    if (numbers_in(to, c) != m || strlen(name) > 900) return false;
+    uint32_t k = 0;
+    char *o = out;
+    for (const char *at = name; *at;) {
+        const size_t word = strcspn(at, "."), digits = strspn(at, "0123456789");
+        if (word && digits == word && k < 8) {
+            const bool follows = n == m ? true : k == 0 && m > 0;
+            const int64_t now = a[k] + (follows ? c[k] - b[k] : 0);
+            if (now < 0) return false;
+            o += sprintf(o, "%lld", (long long)now), k++;
+        } else {
+            memcpy(o, at, word), o += word;
+        }
+        at += word;
+        if (*at) *o++ = *at++;
+    }
+    *o = '\0';
+    return true;
+}
+
+/* The weight of A's shelf of that name, of the same rank and size as `like`; LB_NONE. Both shelves are in the order of
+ * names. */
+static uint32_t weight_named(const lb_arrangements *f, const char *name, uint32_t like)
+{
+    const lb_inventory_name *named = lb_inventory_find(f->a.side->v, name);
+    const lb_layout wanted = lb_shelf_layout(&f->a, like);
+    if (!named) return LB_NONE;
+    const uint32_t row = (uint32_t)(named - f->a.side->v->names);
+    uint32_t low = 0, high = f->a.n;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (f->a.list[middle].row < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < f->a.n && f->a.list[low].row == row; low++) {
+        const lb_layout layout = lb_shelf_layout(&f->a, low);
+        if (f->a.list[low].part == f->a.list[like].part && lb_layout_same_shape(&layout, &wanted)) return low;
+    }
+    return LB_NONE;
+}
+
+/* `x`, which is tensor `from` of B, for its sibling `to`. Without runs where A has no such tensors. False when out of
+ * memory. */
+static bool move_arrangement(lb_arrangements *f, const lb_arrangement *x, uint32_t from, uint32_t to,
+                             lb_arrangement *out)
+{
+    *out = (lb_arrangement){.relation = x->relation};
+    uint32_t last = LB_NONE, last_moved = LB_NONE;
+    for (uint32_t i = 0; i < x->n; i++) {
+        lb_content_run run = x->runs[i];
+        char name[1100];
+        if (run.tensor != last) {
+            last = run.tensor;
+            last_moved =
+                moved_name(lb_shelf_name(&f->a, run.tensor), lb_shelf_name(&f->b, from), lb_shelf_name(&f->b, to), name)
+                    ? weight_named(f, name, run.tensor)
+                    : LB_NONE;
+        }
+        if (last_moved == LB_NONE || lb_shelf_open(&f->a, last_moved, NULL) != LB_OK) {
+            out->n = 0;
+            return true;
+        }
+        run.tensor = last_moved;
+        if (!lb_arrangement_add(out, run)) return false;
+    }
+    return true;
+}
+
+static bool same_runs(const lb_arrangement *x, const lb_arrangement *y)
+{
+    if (x->n != y->n) return false;
+    for (uint32_t i = 0; i < x->n; i++) {
+        const lb_content_run *p = &x->runs[i], *q = &y->runs[i];
+        if (p->tensor != q->tensor || p->from != q->from || p->from_stride != q->from_stride || p->to != q->to ||
+            p->to_stride != q->to_stride || p->n != q->n)
+            return false;
+    }
+    return true;
+}
+
+/* What siblings are made of: `reference`, a member's. Of each member: whether it agrees, does not, or cannot be
+ * asked. */
+typedef enum agreement { AGREES, DISAGREES, UNKNOWN, SILENT } agreement;
+
+typedef struct family {
+    const uint32_t *members; /* of B's lb_shelf */
+    uint32_t n;
+    agreement *says;
+} family;
+
+/* UNKNOWN: nothing is known of this member, and the reference can be applied to it. */
+static lb_status ask(lb_arrangements *f, uint32_t reference, uint32_t member, agreement *says, lb_err *err)
+{
+    lb_arrangement moved;
+    const lb_arrangement *own = &f->list[member];
+    *says = SILENT;
+    if (!move_arrangement(f, &f->list[reference], reference, member, &moved))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = LB_OK;
+    if (!moved.n) {
+        *says = SILENT;
+    } else if (own->relation == LB_CONTENT_NONE) {
+        *says = UNKNOWN;
+    } else if (same_runs(own, &moved)) {
+        *says = AGREES;
+    } else {
+        lb_tensor made;
+        lb_value_match m;
+        status = lb_shelf_open(&f->b, member, err);
+        if (status == LB_OK) status = lb_arrangement_gather(f, &moved, &f->b.list[member].whole.tensor, &made, err);
+        if (status == LB_OK) {
+            status = lb_value_match_of(&made, &f->b.list[member].whole.tensor, &m, err);
+            *says = m.match == LB_AUDIT_IS_DIFFERENT ? DISAGREES : AGREES;
+            free(made.data);
+        }
+    }
+    free(moved.runs);
+    return status;
+}
+
+/* "renamed" says how a tensor stands to the one that it is, "" that nothing moved. */
+static const char *as_noun(const char *how, bool several)
+{
+    if (!*how) return several ? "copies" : "a copy";
+    if (!strcmp(how, "renamed")) return several ? "copies under another name" : "a copy";
+    return how;
+}
+
+static void tell_odd(lb_arrangements *f, uint32_t member, uint32_t reference, uint32_t agree)
+{
+    char how[256], usual[256];
+    const lb_arrangement *x = &f->list[member], *y = &f->list[reference];
+    lb_arrangement_text(f, x, how), lb_arrangement_text(f, y, usual);
+    if (lb_audit_is_found(f->c->g, lb_shelf_name(&f->a, x->runs[0].tensor))) return;
+    lb_audit_find(f->c->g, LB_AUDIT_ARRANGED,
+                  lb_inventory_where(f->a.side->v, lb_shelf_piece(&f->a, x->runs[0].tensor)),
+                  "%s is %s of %s, and of its siblings %u are %s (%s of %s): this one was converted as they were not",
+                  lb_shelf_name(&f->b, member), as_noun(how, false), lb_shelf_name(&f->a, x->runs[0].tensor), agree,
+                  as_noun(usual, true), lb_shelf_name(&f->b, reference), lb_shelf_name(&f->a, y->runs[0].tensor));
+}
+
+/* Members that the reference explains, before those that it does not. */
+static lb_status settle(lb_arrangements *f, family *s, uint32_t reference, uint32_t agree, lb_err *err)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        const uint32_t member = s->members[i];
+        if (s->says[i] == DISAGREES) tell_odd(f, member, reference, agree);
+        if (s->says[i] != UNKNOWN || !lb_shelf_is_pending(&f->b, member)) continue;
+        LB_TRY(lb_shelf_open(&f->b, member, err));
+        free(f->list[member].runs);
+        if (!move_arrangement(f, &f->list[reference], reference, member, &f->list[member]))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        LB_TRY(lb_arrangement_tell(f, member, err));
+    }
+    return LB_OK;
+}
+
+/* A few references are enough: most members agree with one of the first. */
+enum { MOST_REFERENCES = 4 };
+
+static lb_status judge_family(lb_arrangements *f, family *s, lb_err *err)
+{
+    uint32_t best = LB_NONE, most = 0, tried = 0;
+    for (uint32_t r = 0; r < s->n && tried < MOST_REFERENCES; r++) {
+        uint32_t agree = 0, disagree = 0;
+        if (f->list[s->members[r]].relation == LB_CONTENT_NONE) continue;
+        tried++;
+        for (uint32_t i = 0; i < s->n; i++) {
+            LB_TRY(ask(f, s->members[r], s->members[i], &s->says[i], err));
+            agree += s->says[i] == AGREES, disagree += s->says[i] == DISAGREES;
+        }
+        if (agree > most) best = s->members[r], most = agree;
+        if (agree > disagree) break;
+    }
+    if (best == LB_NONE) return LB_OK;
+    uint32_t disagree = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        LB_TRY(ask(f, best, s->members[i], &s->says[i], err));
+        disagree += s->says[i] == DISAGREES;
+    }
+    for (uint32_t i = 0; i < s->n && disagree > most; i++)
+        if (s->says[i] == DISAGREES) s->says[i] = SILENT; /* they have no usual arrangement */
+    return settle(f, s, best, most, err);
+}
+
+/* The arrangement of a tensor that a name has led to. */
+static bool arrange_by_name(lb_arrangements *f, uint32_t b)
+{
+    const lb_comparison_side *side = f->b.side;
+    const uint32_t row = f->b.list[b].row, partner = side->partners[row];
+    const lb_layout l = lb_shelf_layout(&f->b, b);
+    lb_arrangement *x = &f->list[b];
+    uint32_t a = LB_NONE;
+    for (uint32_t i = 0; i < f->a.n && partner != LB_NONE; i++)
+        if (f->a.list[i].row == partner) a = a == LB_NONE ? i : f->a.n;
+    if (a == LB_NONE || a == f->a.n || lb_shelf_open(&f->a, a, NULL) != LB_OK) return true;
+    const int64_t all = lb_layout_numel(&l);
+    if (side->states[row] == LB_COMPARISON_STRAIGHT) {
+        x->relation = LB_CONTENT_SAME;
+        return lb_arrangement_add(x, (lb_content_run){a, 0, 1, 0, 1, all});
+    }
+    const int64_t height = l.shape[l.ndim - 2], width = l.shape[l.ndim - 1];
+    x->relation = LB_CONTENT_TRANSPOSED;
+    for (int64_t i = 0; i < all / width; i++) {
+        const int64_t matrix = i / height * height * width;
+        if (!lb_arrangement_add(x, (lb_content_run){a, matrix + i % height, height, i * width, 1, width})) return false;
+    }
+    return true;
+}
+
+/* Whether a family has anything to say: some member was arranged, transposed or is open. */
+static bool is_plain(const lb_arrangements *f, const uint32_t *members, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (f->b.side->states[f->b.list[members[i]].row] != LB_COMPARISON_STRAIGHT) return false;
+    return true;
+}
+
+static const lb_arrangements *sorted;
+#pragma omp threadprivate(sorted)
+
+static int by_family(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    const lb_inventory *v = sorted->b.side->v;
+    const int order = strcmp(v->names[sorted->b.list[x].row].pattern, v->names[sorted->b.list[y].row].pattern);
+    return order ? order : (x > y) - (x < y);
+}
+
+static bool are_alike(const lb_arrangements *f, uint32_t x, uint32_t y)
+{
+    const lb_inventory *v = f->b.side->v;
+    const lb_layout one = lb_shelf_layout(&f->b, x), other = lb_shelf_layout(&f->b, y);
+    return strcmp(v->names[f->b.list[x].row].pattern, v->names[f->b.list[y].row].pattern) == 0 &&
+           lb_layout_same_shape(&one, &other);
+}
+
+/* One number all over says nothing about where it came from. */
+static bool is_telling(const lb_arrangements *f, uint32_t b)
+{
+    const lb_inventory *v = f->b.side->v;
+    const lb_inventory_name *name = &v->names[f->b.list[b].row];
+    return !lb_inventory_is_constant(&v->measured[name->first]) &&
+           lb_dtype_bits(lb_shelf_piece(&f->b, b)->tensor.dtype) >= 8;
+}
+
+lb_status lb_arrangement_family_judge(lb_arrangements *f, lb_err *err)
+{
+    uint32_t *order = malloc((f->b.n + 1u) * sizeof *order), n = 0;
+    agreement *says = malloc((f->b.n + 1u) * sizeof *says);
+    lb_status status = order && says ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; status == LB_OK && i < f->b.n; i++)
+        if (is_telling(f, i)) order[n++] = i;
+    sorted = f;
+    if (status == LB_OK && n) qsort(order, n, sizeof *order, by_family);
+    for (uint32_t i = 0, end; status == LB_OK && i < n; i = end) {
+        for (end = i + 1; end < n && are_alike(f, order[i], order[end]);) end++;
+        if (end - i < 2 || is_plain(f, order + i, end - i)) continue;
+        for (uint32_t k = i; k < end && status == LB_OK; k++) {
+            const lb_comparison_state state = f->b.side->states[f->b.list[order[k]].row];
+            if ((state == LB_COMPARISON_STRAIGHT || state == LB_COMPARISON_TURNED) && !arrange_by_name(f, order[k]))
+                status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        }
+        family s = {order + i, end - i, says + i};
+        if (status == LB_OK) status = judge_family(f, &s, err);
+    }
+    free(order), free(says);
+    return status;
+}

@@ -1,0 +1,130 @@
+/* See lastbit/audit.h. Here a checkpoint is opened and handed from one kind of findings to the next. */
+#include "audit/adapter.h"
+#include "audit/comparison.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A checkpoint beside the one that is audited. */
+typedef struct companion {
+    lb_checkpoint *checkpoint;
+    lb_inventory *inventory;
+} companion;
+
+static lb_status companion_open(const char *path, bool measure, const lb_audit_gathering *g, companion *c, lb_err *err)
+{
+    *c = (companion){NULL, NULL};
+    if (!path) return LB_OK;
+    LB_TRY(lb_checkpoint_open(path, &c->checkpoint, err));
+    if (c->checkpoint->n_faults)
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: cannot be compared with: %s", path, c->checkpoint->faults[0].message);
+    return lb_inventory_new(c->checkpoint, measure, g, &c->inventory, err);
+}
+
+static void companion_close(companion *c)
+{
+    lb_inventory_free(c->inventory);
+    lb_checkpoint_close(c->checkpoint);
+}
+
+static void audit_alone(lb_audit_gathering *g, const lb_inventory *v)
+{
+    lb_audit_key_faults(g, v->checkpoint);
+    lb_audit_key_names(g, v);
+    lb_audit_key_config(g, v);
+    lb_audit_shards(g, v);
+    lb_audit_shard_tiles(g, v);
+    lb_audit_sibling_shapes(g, v);
+    lb_audit_lost_shards(g, v);
+    lb_audit_health(g, v);
+    lb_audit_outliers(g, v);
+    lb_audit_health_scales(g, v);
+    if (g->options->restart) lb_audit_restart(g, v);
+}
+
+static lb_status audit_adapter(lb_audit_gathering *g, const lb_inventory *v, lb_err *err)
+{
+    const lb_audit_options *o = g->options;
+    companion base, merged = {NULL, NULL};
+    lb_adapter adapter = {NULL};
+    lb_status status = companion_open(o->base, o->merged != NULL, g, &base, err);
+    if (status == LB_OK) status = lb_adapter_init(g, v, base.inventory ? base.inventory : v, &adapter, err);
+    if (status == LB_OK) status = lb_lora_online_audit(g, &adapter, err);
+    if (status == LB_OK && o->merged) status = companion_open(o->merged, true, g, &merged, err);
+    if (status == LB_OK && o->merged) status = lb_lora_merge_audit(g, &adapter, merged.inventory, err);
+    lb_adapter_release(&adapter);
+    companion_close(&merged);
+    companion_close(&base);
+    return status;
+}
+
+static lb_status audit(lb_audit_gathering *g, const lb_inventory *v, lb_err *err)
+{
+    const lb_audit_options *o = g->options;
+    companion other = {NULL, NULL};
+    lb_status status = LB_OK;
+    audit_alone(g, v);
+    if (o->expect) {
+        status = companion_open(o->expect, false, g, &other, err);
+        if (status == LB_OK) lb_audit_key_expected(g, v, other.inventory);
+        companion_close(&other);
+    }
+    if (status == LB_OK && lb_is_adapter(v))
+        status = audit_adapter(g, v, err);
+    else if (status == LB_OK && (o->base || o->merged) && !v->checkpoint->n_faults)
+        status = lb_fail(err, LB_ERR_INVALID, "%s: holds no lora_A and lora_B, so that --base and --merged say nothing",
+                         v->checkpoint->path);
+    if (status == LB_OK && o->against) {
+        status = companion_open(o->against, true, g, &other, err);
+        if (status == LB_OK) status = lb_comparison_audit(g, v, other.inventory, err);
+        companion_close(&other);
+    }
+    if (status == LB_OK && g->failed) status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", v->checkpoint->path);
+    return status;
+}
+
+/* Findings first, in the order in which they were found, then notes. */
+static void sort_findings(lb_audit_report *r)
+{
+    lb_audit_finding *sorted = (lb_audit_finding *)malloc((r->n_findings + 1u) * sizeof *sorted);
+    uint32_t n = 0;
+    for (int notes = 0; sorted && notes < 2; notes++)
+        for (uint32_t i = 0; i < r->n_findings; i++)
+            if (r->findings[i].note == (notes == 1)) sorted[n++] = r->findings[i];
+    if (sorted && n) memcpy(r->findings, sorted, n * sizeof *sorted);
+    free(sorted);
+}
+
+lb_status lb_audit(const char *path, const lb_audit_options *options, lb_audit_report **report, lb_err *err)
+{
+    lb_audit_options chosen = LB_AUDIT_OPTIONS_INIT;
+    if (options) memcpy(&chosen, options, options->size < sizeof chosen ? options->size : sizeof chosen);
+    lb_checkpoint *checkpoint = NULL;
+    lb_inventory *inventory = NULL;
+    lb_audit_gathering g = {(lb_audit_report *)calloc(1, sizeof **report), &chosen, false, NULL};
+    lb_status status = g.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    if (status == LB_OK) status = lb_checkpoint_open(path, &checkpoint, err);
+    if (status == LB_OK) status = lb_inventory_new(checkpoint, true, &g, &inventory, err);
+    if (status == LB_OK) status = lb_inventory_profile(inventory, lb_audit_key_head_rows(checkpoint->path), &g, err);
+    if (status == LB_OK) {
+        g.report->tensors = inventory->n_names;
+        g.report->ranks = checkpoint->ranks;
+        for (uint32_t i = 0; i < checkpoint->n_files; i++) {
+            bool held = false;
+            for (uint32_t k = 0; k < checkpoint->n_pieces && !held; k++) held = checkpoint->pieces[k].file == i;
+            g.report->bytes += held ? checkpoint->files[i].size : 0;
+            g.report->files += held;
+        }
+        status = audit(&g, inventory, err);
+    }
+    free(g.causes);
+    lb_inventory_free(inventory);
+    lb_checkpoint_close(checkpoint);
+    if (status != LB_OK) {
+        lb_audit_report_free(g.report);
+        return status;
+    }
+    sort_findings(g.report);
+    *report = g.report;
+    return LB_OK;
+}

@@ -1,0 +1,186 @@
+/* See audit_report.h. */
+#include "audit/audit_report.h"
+
+#include "base/array.h"
+
+#include <lastbit/text.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *lb_audit_kind_name(lb_audit_kind kind)
+{
+    static const char *const words[] = {
+#define LB_AUDIT_WORD(name, word) word,
+        LB_AUDIT_KINDS(LB_AUDIT_WORD)
+#undef LB_AUDIT_WORD
+    };
+    return kind < sizeof words / sizeof *words ? words[kind] : "damaged";
+}
+
+uint32_t lb_audit_kind_gravity(lb_audit_kind kind)
+{
+    /* What is not listed comes last. */
+    static const lb_audit_kind grave[] = {LB_AUDIT_NONFINITE,
+                                          LB_AUDIT_TRUNCATED,
+                                          LB_AUDIT_DAMAGED,
+                                          LB_AUDIT_NO_FILE,
+                                          LB_AUDIT_MISSING,
+                                          LB_AUDIT_SHARD_MISSING,
+                                          LB_AUDIT_SHARDS_EQUAL,
+                                          LB_AUDIT_GAP,
+                                          LB_AUDIT_OVERLAP,
+                                          LB_AUDIT_OUT_OF_RANGE,
+                                          LB_AUDIT_REPLICAS_DIFFER,
+                                          LB_AUDIT_SHAPE,
+                                          LB_AUDIT_DIFFERS,
+                                          LB_AUDIT_ARRANGED,
+                                          LB_AUDIT_UNMERGED,
+                                          LB_AUDIT_MERGE_DIFFERS,
+                                          LB_AUDIT_MERGE_SCALING,
+                                          LB_AUDIT_MERGE_ROUNDED,
+                                          LB_AUDIT_ADAPTER_PARTNER,
+                                          LB_AUDIT_ADAPTER_RANK,
+                                          LB_AUDIT_ADAPTER_TARGET,
+                                          LB_AUDIT_ADAPTER_CONFIG,
+                                          LB_AUDIT_SCALE_MISSING,
+                                          LB_AUDIT_SCALE_INVALID,
+                                          LB_AUDIT_ZERO,
+                                          LB_AUDIT_CONSTANT,
+                                          LB_AUDIT_OUTLIER,
+                                          LB_AUDIT_DEAD,
+                                          LB_AUDIT_OPTIMIZER_MISSING,
+                                          LB_AUDIT_OPTIMIZER_INVALID};
+    uint32_t i = 0;
+    while (i < sizeof grave / sizeof *grave && grave[i] != kind) i++;
+    return i;
+}
+
+const char *lb_audit_match_name(lb_audit_match match)
+{
+    static const char *const words[] = {"identical", "cast", "rounding", "differs"};
+    return words[match];
+}
+
+/* Room for one more row; capacities are powers of two. */
+static void *add_row(lb_audit_gathering *g, void **rows, uint32_t *n, size_t size)
+{
+    if ((*n & (*n - 1u)) == 0) {
+        void *grown = realloc(*rows, (*n ? *n * 2u : 1u) * size);
+        if (!grown) return g->failed = true, NULL;
+        *rows = grown;
+    }
+    return memset((char *)*rows + (*n)++ * size, 0, size);
+}
+
+char *lb_audit_text(lb_audit_gathering *g, const char *text)
+{
+    char *copy = text ? lb_text_escaped(LB_TEXT_ARGUMENT, text, strlen(text)) : NULL;
+    g->failed |= text && !copy;
+    return copy;
+}
+
+/* The group of findings, or of notes, whose messages are made from one text. */
+static uint32_t group_of(lb_audit_gathering *g, bool note, lb_audit_kind kind, const char *format)
+{
+    lb_audit_report *r = g->report;
+    for (uint32_t i = 0; i < r->n_groups; i++)
+        if (g->causes[i].note == note && g->causes[i].kind == kind && g->causes[i].format == format) return i;
+    lb_audit_cause *more = lb_array_grow(g->causes, r->n_groups, sizeof *more);
+    g->failed |= !more;
+    if (!more) return 0;
+    g->causes = more, g->causes[r->n_groups] = (lb_audit_cause){kind, format, note};
+    return r->n_groups++;
+}
+
+LB_PRINTF(5, 0)
+static void add(lb_audit_gathering *g, bool note, lb_audit_kind kind, lb_audit_where where, const char *format,
+                va_list args)
+{
+    char message[1200];
+    lb_audit_report *r = g->report;
+    const uint32_t group = group_of(g, note, kind, format);
+    lb_audit_finding *f = (lb_audit_finding *)add_row(g, (void **)&r->findings, &r->n_findings, sizeof *f);
+    if (!f) return;
+    vsnprintf(message, sizeof message, format, args);
+    f->kind = kind;
+    f->group = group;
+    f->note = note;
+    r->n_notes += note;
+    f->tensor = lb_audit_text(g, where.tensor);
+    f->file = lb_audit_text(g, where.file);
+    f->message = lb_audit_text(g, message);
+    f->ranks = (int32_t *)malloc((where.n_ranks + 1u) * sizeof *f->ranks);
+    g->failed |= !f->ranks;
+    for (uint32_t i = 0; f->ranks && i < where.n_ranks; i++)
+        if (where.ranks[i] >= 0) f->ranks[f->n_ranks++] = where.ranks[i];
+}
+
+void lb_audit_find(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where where, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    add(g, false, kind, where, format, args);
+    va_end(args);
+}
+
+void lb_audit_note(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where where, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    add(g, true, kind, where, format, args);
+    va_end(args);
+}
+
+bool lb_audit_is_found(const lb_audit_gathering *g, const char *tensor)
+{
+    const lb_audit_report *r = g->report;
+    for (uint32_t i = 0; i < r->n_findings; i++)
+        if (!r->findings[i].note && r->findings[i].tensor && strcmp(r->findings[i].tensor, tensor) == 0) return true;
+    return false;
+}
+
+lb_audit_pair *lb_audit_add_pair(lb_audit_gathering *g)
+{
+    return (lb_audit_pair *)add_row(g, (void **)&g->report->pairs, &g->report->n_pairs, sizeof *g->report->pairs);
+}
+
+lb_audit_precision *lb_audit_add_precision(lb_audit_gathering *g)
+{
+    return (lb_audit_precision *)add_row(g, (void **)&g->report->precision, &g->report->n_precision,
+                                         sizeof *g->report->precision);
+}
+
+lb_audit_merge *lb_audit_add_merge(lb_audit_gathering *g)
+{
+    return (lb_audit_merge *)add_row(g, (void **)&g->report->merges, &g->report->n_merges, sizeof *g->report->merges);
+}
+
+void lb_audit_progress(const lb_audit_gathering *g, const char *what, uint64_t done, uint64_t total)
+{
+    if (g->options->progress) g->options->progress(what, done, total);
+}
+
+void lb_audit_report_free(lb_audit_report *r)
+{
+    if (!r) return;
+    for (uint32_t i = 0; i < r->n_findings; i++) {
+        free(r->findings[i].tensor);
+        free(r->findings[i].file);
+        free(r->findings[i].ranks);
+        free(r->findings[i].message);
+    }
+    for (uint32_t i = 0; i < r->n_pairs; i++) {
+        free(r->pairs[i].name);
+        free(r->pairs[i].other);
+        free(r->pairs[i].how);
+    }
+    for (uint32_t i = 0; i < r->n_precision; i++) free(r->precision[i].module);
+    for (uint32_t i = 0; i < r->n_merges; i++) free(r->merges[i].module);
+    free(r->findings);
+    free(r->pairs);
+    free(r->precision);
+    free(r->merges);
+    free(r);
+}

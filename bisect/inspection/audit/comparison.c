@@ -1,0 +1,372 @@
+/* See comparison.h. Names meet by the user's rules, by known spellings, and where one side has a prefix more ("model.",
+ * "module."). What a name leads to and what holds other numbers, as well as what has no like name, is looked for by its
+ * numbers. Weights are judged apart from the state of a run: slots of an optimizer and random numbers, which one side
+ * alone may hold. */
+#include "audit/comparison.h"
+
+#include "audit/arrangement.h"
+#include "pair/layer_names.h"
+
+#include "base/array.h"
+#include <lastbit/program.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef lb_comparison_side side;
+
+static const side *sorted;
+#pragma omp threadprivate(sorted)
+
+static int by_side_name(const void *a, const void *b)
+{
+    return strcmp(sorted->names[*(const uint32_t *)a], sorted->names[*(const uint32_t *)b]);
+}
+
+static uint32_t find(const side *s, const char *name)
+{
+    uint32_t low = 0, high = s->v->n_names;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        int order = strcmp(s->names[s->order[middle]], name);
+        if (order == 0) return s->order[middle];
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return LB_NONE;
+}
+
+static bool side_init(side *s, const lb_inventory *v, const lb_layer_names_map *rules)
+{
+    const uint32_t n = v->n_names;
+    *s = (side){v, calloc(n + 1u, sizeof(char *)), malloc((n + 1u) * sizeof(uint32_t)),
+                calloc(n + 1u, sizeof *s->states), malloc((n + 1u) * sizeof(uint32_t))};
+    const bool made = s->names && s->order && s->states && s->partners;
+    for (uint32_t i = 0; made && i < n; i++) {
+        s->names[i] = lb_layer_names_map_apply(rules, v->names[i].name);
+        s->order[i] = i, s->partners[i] = LB_NONE;
+        if (!s->names[i]) return false;
+    }
+    return made;
+}
+
+static void side_sort(side *s)
+{
+    sorted = s;
+    if (s->v->n_names) qsort(s->order, s->v->n_names, sizeof *s->order, by_side_name);
+}
+
+static void side_release(side *s)
+{
+    for (uint32_t i = 0; s->names && i < s->v->n_names; i++) free(s->names[i]);
+    free(s->names), free(s->order), free(s->states), free(s->partners);
+}
+
+/* ---- two tensors ------------------------------------------------------------------------------------------------- */
+
+static lb_tensor transposed(const lb_tensor *t)
+{
+    lb_tensor turned = *t;
+    const int n = t->layout.ndim;
+    turned.layout.shape[n - 2] = t->layout.shape[n - 1], turned.layout.shape[n - 1] = t->layout.shape[n - 2];
+    turned.layout.stride[n - 2] = t->layout.stride[n - 1], turned.layout.stride[n - 1] = t->layout.stride[n - 2];
+    return turned;
+}
+
+/* The better of: as it is, its last two dimensions exchanged. False when neither has b's shape. */
+static lb_status match_either_way(const lb_tensor *a, const lb_tensor *b, lb_value_match *m, bool *fits, bool *turned,
+                                  lb_err *err)
+{
+    lb_value_match other;
+    *fits = lb_layout_same_shape(&a->layout, &b->layout);
+    *turned = false;
+    if (*fits) LB_TRY(lb_value_match_of(a, b, m, err));
+    if (a->layout.ndim < 2 || a->layout.ndim != b->layout.ndim || (*fits && m->match != LB_AUDIT_IS_DIFFERENT) ||
+        lb_dtype_bits(a->dtype) < 8)
+        return LB_OK;
+    lb_tensor t = transposed(a);
+    if (!lb_layout_same_shape(&t.layout, &b->layout)) return LB_OK;
+    LB_TRY(lb_value_match_of(&t, b, &other, err));
+    if (!*fits || other.match != LB_AUDIT_IS_DIFFERENT) *m = other, *turned = true;
+    *fits = true;
+    return LB_OK;
+}
+
+void lb_comparison_add(lb_audit_gathering *g, const lb_comparison_pair *h, const lb_value_match *m,
+                       const lb_audit_where *where)
+{
+    const lb_tensor *a = h->a, *b = h->b;
+    lb_audit_pair *p = lb_audit_add_pair(g);
+    char at[160];
+    if (!p) return;
+    p->name = lb_audit_text(g, h->name);
+    p->other = lb_audit_text(g, h->other);
+    p->how = lb_audit_text(g, h->how);
+    p->match = m->match, p->rounded = m->rounded, p->difference = m->difference;
+    p->dtype = a->dtype, p->other_dtype = b->dtype;
+    if (m->worst >= 0) {
+        int64_t rest = m->worst;
+        p->ndim = b->layout.ndim;
+        for (int d = p->ndim - 1; d >= 0; d--) {
+            int64_t size = b->layout.shape[d] > 0 ? b->layout.shape[d] : 1;
+            p->index[d] = rest % size;
+            rest /= size;
+        }
+    }
+    if (m->match == LB_AUDIT_IS_DIFFERENT)
+        lb_audit_find(
+            g, LB_AUDIT_DIFFERS, *where,
+            "differs from %s%s%s: %lld of %lld elements, by %.3g at most, at %s; relative L2 %.3g; %s%s%s", h->other,
+            *h->how ? ", " : "", h->how, (long long)m->difference.differing, (long long)m->difference.elements,
+            m->difference.max_abs, lb_inventory_index_text(&b->layout, m->worst, at), m->difference.rel_l2,
+            lb_compare_pattern_text(m->difference.pattern), *m->difference.detail ? ": " : "", m->difference.detail);
+}
+
+/* Along which dimension shards of ranks' files make up a tensor of this shape; -1: each is a copy of it. */
+static int shard_dimension(const lb_inventory *v, const lb_inventory_name *name, const lb_layout *target)
+{
+    const lb_checkpoint_piece *p = &v->checkpoint->pieces[name->first];
+    if (!v->checkpoint->rank_files || name->n < 2 || lb_layout_same_shape(&p->tensor.layout, target)) return -1;
+    for (int d = 0; d < p->tensor.layout.ndim && p->tensor.layout.ndim == target->ndim; d++) {
+        int64_t sum = 0;
+        bool others = true;
+        for (uint32_t i = 0; i < name->n; i++) sum += p[i].tensor.layout.shape[d];
+        for (int k = 0; k < target->ndim; k++) others &= k == d || p->tensor.layout.shape[k] == target->shape[k];
+        if (others && sum == target->shape[d]) return d;
+    }
+    return -1;
+}
+
+static lb_status open_both(const lb_comparison_side *a, uint32_t i, const lb_comparison_side *b, uint32_t k,
+                           lb_whole *x, lb_whole *y, lb_err *err)
+{
+    const lb_inventory_name *na = &a->v->names[i], *nb = &b->v->names[k];
+    const lb_layout *la = &a->v->checkpoint->pieces[na->first].whole, *lb = &b->v->checkpoint->pieces[nb->first].whole;
+    const bool both = a->v->checkpoint->rank_files && b->v->checkpoint->rank_files && na->n == nb->n;
+    LB_TRY(lb_whole_init(a->v, na, both ? 0 : shard_dimension(a->v, na, lb), x, err));
+    lb_status status = lb_whole_init(b->v, nb, both ? 0 : shard_dimension(b->v, nb, la), y, err);
+    if (status != LB_OK) lb_whole_release(x);
+    return status;
+}
+
+/* Pieces of several ranks, each as large as the whole and of other numbers: experts that every rank numbers from 0. */
+static bool are_others(const lb_inventory *v, const lb_inventory_name *name, const lb_layout *whole)
+{
+    const lb_checkpoint_piece *p = &v->checkpoint->pieces[name->first];
+    bool differ = false;
+    for (uint32_t i = 1; i < name->n; i++)
+        differ |= !lb_digest_equal(v->measured[name->first].digest, v->measured[name->first + i].digest);
+    return differ && !p->placed && lb_layout_same_shape(&p->tensor.layout, whole);
+}
+
+/* What the names of two tensors say of their numbers. Nothing is told yet of tensors that differ: their numbers may
+ * stand elsewhere. `last`: they stand nowhere. */
+static lb_status compare_pair(lb_comparison *c, uint32_t i, uint32_t k, bool last, lb_err *err)
+{
+    side *a = &c->a, *b = &c->b;
+    const lb_inventory_name *na = &a->v->names[i], *nb = &b->v->names[k];
+    const lb_audit_where where = lb_inventory_where(a->v, &a->v->checkpoint->pieces[na->first]);
+    lb_value_match m = {LB_AUDIT_IS_IDENTICAL, LB_NO_DTYPE, {0}, -1};
+    char one[160], two[160];
+    bool fits = true, turned = false;
+    lb_whole x, y;
+    if (are_others(a->v, na, &b->v->checkpoint->pieces[nb->first].whole)) return LB_OK;
+    a->partners[i] = k, b->partners[k] = i;
+    LB_TRY(open_both(a, i, b, k, &x, &y, err));
+    const bool untouched =
+        !x.owned && !y.owned && lb_digest_equal(a->v->measured[na->first].digest, b->v->measured[nb->first].digest);
+    lb_status status = LB_OK;
+    if (untouched)
+        m.difference = (lb_difference){.elements = lb_layout_numel(&x.tensor.layout), .first = -1, .cosine = 1};
+    else
+        status = match_either_way(&x.tensor, &y.tensor, &m, &fits, &turned, err);
+    const bool found = status == LB_OK && fits && m.match != LB_AUDIT_IS_DIFFERENT;
+    const char *how = turned ? "transposed" : x.owned || y.owned ? "shards put together" : "";
+    if (found || (last && fits && status == LB_OK))
+        lb_comparison_add(c->g, &(lb_comparison_pair){na->name, nb->name, how, &x.tensor, &y.tensor}, &m, &where);
+    else if (last && status == LB_OK)
+        lb_audit_find(c->g, LB_AUDIT_SHAPE, where, "is %s, %s is %s", lb_inventory_shape_text(&x.tensor.layout, one),
+                      nb->name, lb_inventory_shape_text(&y.tensor.layout, two));
+    if (found || last) a->states[i] = b->states[k] = turned ? LB_COMPARISON_TURNED : LB_COMPARISON_STRAIGHT;
+    lb_whole_release(&x), lb_whole_release(&y);
+    return status;
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+static bool is_open(const side *s, uint32_t row)
+{
+    return row != LB_NONE && s->states[row] == LB_COMPARISON_OPEN && s->partners[row] == LB_NONE;
+}
+
+static lb_status compare_by_name(lb_comparison *c, lb_err *err)
+{
+    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
+        const uint32_t k = find(&c->b, c->a.names[i]);
+        lb_audit_progress(c->g, "comparing", i, c->a.v->n_names);
+        if (is_open(&c->a, i) && is_open(&c->b, k)) LB_TRY(compare_pair(c, i, k, false, err));
+    }
+    return LB_OK;
+}
+
+/* The row of `s` that has this name behind a prefix less; LB_NONE. At least two words are left. */
+static uint32_t find_shorter(const side *s, const char *name)
+{
+    for (const char *at = strchr(name, '.'); at && strchr(at + 1, '.'); at = strchr(at + 1, '.')) {
+        const uint32_t row = find(s, at + 1);
+        if (is_open(s, row)) return row;
+    }
+    return LB_NONE;
+}
+
+/* "model.layers.0…" against "layers.0…". */
+static lb_status compare_by_suffix(lb_comparison *c, lb_err *err)
+{
+    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
+        const uint32_t k = is_open(&c->a, i) ? find_shorter(&c->b, c->a.names[i]) : LB_NONE;
+        if (k != LB_NONE) LB_TRY(compare_pair(c, i, k, false, err));
+    }
+    for (uint32_t k = 0; k < c->b.v->n_names; k++) {
+        const uint32_t i = is_open(&c->b, k) ? find_shorter(&c->a, c->b.names[k]) : LB_NONE;
+        if (i != LB_NONE) LB_TRY(compare_pair(c, i, k, false, err));
+    }
+    return LB_OK;
+}
+
+/* ---- the state of a run ------------------------------------------------------------------------------------------ */
+
+static lb_status compare_states(lb_comparison *c, uint32_t *met, lb_err *err)
+{
+    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
+        const uint32_t k = c->a.states[i] == LB_COMPARISON_STATE ? find(&c->b, c->a.names[i]) : LB_NONE;
+        if (k == LB_NONE || c->b.states[k] != LB_COMPARISON_STATE) continue;
+        LB_TRY(compare_pair(c, i, k, true, err));
+        c->a.states[i] = c->b.states[k] = LB_COMPARISON_STRAIGHT;
+        ++*met;
+    }
+    return LB_OK;
+}
+
+static uint32_t mark_states(side *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->v->n_names; i++)
+        if (lb_inventory_is_run_state(s->v, &s->v->names[i])) s->states[i] = LB_COMPARISON_STATE, n++;
+    return n;
+}
+
+/* Where both hold the state of one optimizer, what one of them lacks is a finding; where one alone holds it, it is no
+ * weight. */
+static void tell_states(lb_audit_gathering *g, const side *s, const side *other, uint32_t met)
+{
+    uint32_t n = 0;
+    const lb_inventory_name *first = NULL;
+    for (uint32_t i = 0; i < s->v->n_names; i++)
+        if (s->states[i] == LB_COMPARISON_STATE) n++, first = first ? first : &s->v->names[i];
+    for (uint32_t i = 0; i < s->v->n_names && met; i++)
+        if (s->states[i] == LB_COMPARISON_STATE)
+            lb_audit_find(g, LB_AUDIT_OPTIMIZER_MISSING, (lb_audit_where){s->v->names[i].name, NULL, NULL, 0},
+                          "%s has it, %s does not", s->v->checkpoint->path, other->v->checkpoint->path);
+    if (n && !met)
+        lb_audit_note(g, LB_AUDIT_UNEXPECTED, (lb_audit_where){NULL, NULL, NULL, 0},
+                      "%u tensors of %s are the state of a run (optimizer, random numbers), such as %s; %s holds none "
+                      "of them, and they "
+                      "are not compared",
+                      n, s->v->checkpoint->path, first->name, other->v->checkpoint->path);
+}
+
+/* ---- all --------------------------------------------------------------------------------------------------------- */
+
+/* A name more for what another name holds: a head tied to its embedding, which one side stores twice. */
+static bool is_tied(const lb_comparison_side *s, uint32_t row)
+{
+    const lb_inventory *v = s->v;
+    const lb_inventory_name *name = &v->names[row];
+    const lb_piece_measured *m = &v->measured[name->first];
+    for (uint32_t i = 0; i < v->n_names; i++) {
+        const lb_inventory_name *other = &v->names[i];
+        bool same_bytes =
+            v->checkpoint->pieces[other->first].tensor.data == v->checkpoint->pieces[name->first].tensor.data;
+        if (other != name && s->states[i] != LB_COMPARISON_OPEN &&
+            lb_digest_equal(v->measured[other->first].digest, m->digest) &&
+            (same_bytes || !lb_inventory_is_constant(m)))
+            return true;
+    }
+    return false;
+}
+
+static void tell_rest(lb_audit_gathering *g, const side *a, const side *b)
+{
+    for (uint32_t i = 0; i < b->v->n_names; i++)
+        if (b->states[i] == LB_COMPARISON_OPEN && !is_tied(b, i) && !lb_audit_is_found(g, b->names[i]))
+            lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){b->v->names[i].name, NULL, NULL, 0},
+                          "%s has it, and its numbers are in no tensor of %s", b->v->checkpoint->path,
+                          a->v->checkpoint->path);
+    for (uint32_t i = 0; i < a->v->n_names; i++)
+        if (a->states[i] == LB_COMPARISON_OPEN && !is_tied(a, i))
+            lb_audit_find(g, LB_AUDIT_UNEXPECTED,
+                          lb_inventory_where(a->v, &a->v->checkpoint->pieces[a->v->names[i].first]),
+                          "its numbers are in no tensor of %s", b->v->checkpoint->path);
+}
+
+/* Two checkpoints of one run differ in every weight: then names say all. Unless a tensor is another one's to the
+ * bit. */
+static bool are_other_weights(const lb_comparison *c)
+{
+    uint32_t differ = 0, same = 0;
+    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
+        if (c->a.partners[i] == LB_NONE) continue;
+        const bool open = c->a.states[i] == LB_COMPARISON_OPEN;
+        const lb_piece_measured *m = &c->a.v->measured[c->a.v->names[i].first];
+        differ += open, same += !open;
+        for (uint32_t k = 0; open && !lb_inventory_is_constant(m) && k < c->b.v->n_names; k++)
+            if (lb_digest_equal(c->b.v->measured[c->b.v->names[k].first].digest, m->digest)) return false;
+    }
+    return differ > same;
+}
+
+static lb_status compare_by_contents(lb_comparison *c, lb_err *err)
+{
+    if (are_other_weights(c))
+        for (uint32_t i = 0; i < c->a.v->n_names; i++)
+            if (c->a.states[i] == LB_COMPARISON_OPEN && c->a.partners[i] != LB_NONE)
+                LB_TRY(compare_pair(c, i, c->a.partners[i], true, err));
+    LB_TRY(lb_arrangement_find(c, err));
+    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
+        const uint32_t k = c->a.partners[i];
+        if (k == LB_NONE || c->a.states[i] != LB_COMPARISON_OPEN || c->b.states[k] != LB_COMPARISON_OPEN) continue;
+        LB_TRY(compare_pair(c, i, k, true, err));
+    }
+    return LB_OK;
+}
+
+static lb_status compare_sides(lb_comparison *c, lb_err *err)
+{
+    uint32_t met = 0;
+    LB_TRY(lb_layer_names_meet(c->a.names, c->a.v->n_names, c->b.names, c->b.v->n_names, err));
+    side_sort(&c->a), side_sort(&c->b);
+    mark_states(&c->a), mark_states(&c->b);
+    LB_TRY(compare_states(c, &met, err));
+    LB_TRY(compare_by_name(c, err));
+    LB_TRY(compare_by_suffix(c, err));
+    LB_TRY(compare_by_contents(c, err));
+    tell_rest(c->g, &c->a, &c->b);
+    tell_states(c->g, &c->a, &c->b, met), tell_states(c->g, &c->b, &c->a, met);
+    return LB_OK;
+}
+
+lb_status lb_comparison_audit(lb_audit_gathering *g, const lb_inventory *a, const lb_inventory *b, lb_err *err)
+{
+    lb_layer_names_map *rules = NULL;
+    lb_comparison c = {.g = g};
+    LB_TRY(lb_layer_names_map_new(g->options->maps, g->options->n_maps, &rules, err));
+    lb_status status = side_init(&c.a, a, rules) && side_init(&c.b, b, NULL)
+                           ? compare_sides(&c, err)
+                           : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    side_release(&c.a), side_release(&c.b);
+    lb_layer_names_map_free(rules);
+    return status;
+}

@@ -1,0 +1,282 @@
+/* See inventory.h. */
+#include "audit/inventory.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one pass over all pieces ------------------------------------------------------------------------------------ */
+
+/* A large tensor is shared out among the threads, small ones among each other. */
+static void measure_all(lb_inventory *v, const lb_audit_gathering *g)
+{
+    const lb_checkpoint *c = v->checkpoint;
+    uint64_t done = 0;
+    for (uint32_t i = 0; i < c->n_pieces; i++) {
+        if (!lb_piece_is_large(&c->pieces[i].tensor)) continue;
+        v->measured[i] = lb_piece_measure(&c->pieces[i].tensor);
+        lb_audit_progress(g, "reading", ++done, c->n_pieces);
+    }
+#pragma omp parallel for schedule(dynamic, 1)
+    for (uint32_t i = 0; i < c->n_pieces; i++) {
+        if (lb_piece_is_large(&c->pieces[i].tensor)) continue;
+        v->measured[i] = lb_piece_measure(&c->pieces[i].tensor);
+#pragma omp critical(lb_audit_progress)
+        lb_audit_progress(g, "reading", ++done, c->n_pieces);
+    }
+}
+
+lb_status lb_inventory_profile(lb_inventory *v, int64_t head, const lb_audit_gathering *g, lb_err *err)
+{
+    const lb_checkpoint *c = v->checkpoint;
+    bool made = (v->profiles = calloc(c->n_pieces + 1u, sizeof *v->profiles)) != NULL;
+    uint64_t done = 0;
+#pragma omp parallel for schedule(dynamic, 1)
+    for (uint32_t i = 0; i < c->n_pieces; i++) {
+        const lb_checkpoint_piece *p = &c->pieces[i];
+        const bool judged = v->profiles && lb_dtype_is_float(p->tensor.dtype) && !lb_inventory_is_state(p->name);
+        if (judged && !lb_profile_init(&v->profiles[i], &p->tensor, head, lb_inventory_is_stacked(p->name))) {
+#pragma omp atomic write
+            made = false;
+        }
+#pragma omp critical(lb_audit_progress)
+        lb_audit_progress(g, "rows and columns", ++done, c->n_pieces);
+    }
+    return made ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for the sizes of its rows", c->path);
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+static char *pattern_of(const char *name)
+{
+    char *pattern = (char *)malloc(strlen(name) + 1), *to = pattern;
+    for (const char *at = name; pattern && *at;) {
+        size_t word = strcspn(at, "."), digits = strspn(at, "0123456789");
+        if (digits == word && word) {
+            *to++ = '*';
+        } else {
+            memcpy(to, at, word);
+            to += word;
+        }
+        at += word;
+        if (*at) *to++ = *at++;
+    }
+    if (pattern) *to = '\0';
+    return pattern;
+}
+
+static const lb_inventory *sorted; /* qsort has no context; one inventory is sorted at a time */
+#pragma omp threadprivate(sorted)
+
+static int by_pattern(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    int order = strcmp(sorted->names[x].pattern, sorted->names[y].pattern);
+    return order ? order : (x > y) - (x < y);
+}
+
+lb_status lb_inventory_new(const lb_checkpoint *c, bool read, const lb_audit_gathering *g, lb_inventory **inventory,
+                           lb_err *err)
+{
+    lb_inventory *v = (lb_inventory *)calloc(1, sizeof *v);
+    bool made = v != NULL;
+    if (made) {
+        v->checkpoint = c;
+        v->measured = (lb_piece_measured *)calloc(c->n_pieces + 1u, sizeof *v->measured);
+        v->names = (lb_inventory_name *)calloc(c->n_pieces + 1u, sizeof *v->names);
+        v->siblings = (uint32_t *)calloc(c->n_pieces + 1u, sizeof *v->siblings);
+        made = v->measured && v->names && v->siblings;
+    }
+    for (uint32_t i = 0; made && i < c->n_pieces; i++) {
+        if (i && strcmp(c->pieces[i].name, c->pieces[i - 1].name) == 0) {
+            v->names[v->n_names - 1].n++;
+            continue;
+        }
+        v->siblings[v->n_names] = v->n_names;
+        lb_inventory_name *n = &v->names[v->n_names++];
+        *n = (lb_inventory_name){c->pieces[i].name, pattern_of(c->pieces[i].name), i, 1};
+        made = n->pattern != NULL;
+    }
+    if (!made) {
+        lb_inventory_free(v);
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+    }
+    sorted = v;
+    if (v->n_names) qsort(v->siblings, v->n_names, sizeof *v->siblings, by_pattern);
+    if (read) measure_all(v, g);
+    *inventory = v;
+    return LB_OK;
+}
+
+void lb_inventory_free(lb_inventory *v)
+{
+    if (!v) return;
+    for (uint32_t i = 0; v->names && i < v->n_names; i++) free(v->names[i].pattern);
+    for (uint32_t i = 0; v->profiles && i < v->checkpoint->n_pieces; i++) lb_profile_release(&v->profiles[i]);
+    free(v->profiles);
+    free(v->names);
+    free(v->siblings);
+    free(v->measured);
+    free(v);
+}
+
+static int by_named(const void *a, const void *b)
+{
+    return strcmp(((const lb_inventory_name *)a)->name, ((const lb_inventory_name *)b)->name);
+}
+
+const lb_inventory_name *lb_inventory_find(const lb_inventory *v, const char *name)
+{
+    lb_inventory_name wanted = {name, NULL, 0, 0};
+    return v->n_names ? (const lb_inventory_name *)bsearch(&wanted, v->names, v->n_names, sizeof *v->names, by_named)
+                      : NULL;
+}
+
+uint32_t lb_inventory_group(const lb_inventory *v, uint32_t i)
+{
+    uint32_t end = i + 1;
+    while (end < v->n_names && strcmp(v->names[v->siblings[i]].pattern, v->names[v->siblings[end]].pattern) == 0) end++;
+    return end;
+}
+
+/* ---- what names tell --------------------------------------------------------------------------------------------- */
+
+const char *lb_inventory_word_of(const char *name, const char *const *words)
+{
+    for (; *words; words++) {
+        size_t n = strlen(*words);
+        for (const char *at = name; (at = strstr(at, *words)); at++)
+            if ((at == name || at[-1] == '.') && (at[n] == '.' || at[n] == '\0')) return *words;
+    }
+    return NULL;
+}
+
+bool lb_inventory_is_state(const char *name)
+{
+    static const char *const parts[] = {"exp_avg",     "momentum", "max_exp_avg",  "optim",        "running_",
+                                        "num_batches", "amax",     "_extra_state", "master_param", "rng"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strstr(name, parts[i])) return true;
+    return strncmp(name, "state.", 6) == 0;
+}
+
+bool lb_inventory_is_run_state(const lb_inventory *v, const lb_inventory_name *name)
+{
+    static const char *const files[] = {"optim",  "scheduler", "rng_state",     "random_states",
+                                        "scaler", "sampler",   "trainer_state", NULL};
+    const char *path = v->checkpoint->files[v->checkpoint->pieces[name->first].file].path, *slash = strrchr(path, '/');
+    for (const char *const *file = files; *file; file++)
+        if (strstr(slash ? slash + 1 : path, *file) && !strstr(path, "model_optim_rng")) return true;
+    if (strstr(name->name, "running_") || strstr(name->name, "num_batches")) return false;
+    return lb_inventory_is_state(name->name) || strstr(name->name, "scheduler") || strstr(name->name, "random_state");
+}
+
+/* One of the words between dots and underscores. */
+static bool has_word(const char *name, const char *const *words)
+{
+    for (; *words; words++) {
+        const size_t n = strlen(*words);
+        for (const char *at = name; (at = strstr(at, *words)); at++)
+            if ((at == name || strchr("._", at[-1])) && (!at[n] || strchr("._", at[n]))) return true;
+    }
+    return false;
+}
+
+bool lb_inventory_is_buffer(const char *name)
+{
+    static const char *const words[] = {"mask", "cos",    "sin",     "freq",   "freqs",  "freq2mels",
+                                        "mel",  "mels",   "filters", "fb",     "window", "basis",
+                                        "stft", "rotary", "istft",   "buffer", NULL};
+    return has_word(name, words) || strstr(name, "inv_freq") || strstr(name, "mel_");
+}
+
+bool lb_inventory_is_table(const char *name)
+{
+    static const char *const tables[] = {"embedding", "embeddings", "emb",   "embd",  "wte",
+                                         "wpe",       "tok",        "token", "vocab", NULL};
+    static const char *const heads[] = {"lm_head", "output", "output_layer", "decoder", "proj_out",
+                                        "logits",  "head",   "shared",       NULL};
+    const char *dot = strrchr(name, '.'), *module = name;
+    for (const char *at = name; dot && (at = strchr(at, '.')) && at < dot; at++) module = at + 1;
+    const size_t n = strcspn(module, ".");
+    for (const char *const *head = heads; *head; head++)
+        if (strlen(*head) == n && strncmp(module, *head, n) == 0) return true;
+    return strstr(name, "embed") != NULL || has_word(module, tables);
+}
+
+bool lb_inventory_is_stacked(const char *name)
+{
+    return strstr(name, "experts") != NULL;
+}
+
+bool lb_inventory_is_outgoing(const char *name)
+{
+    static const char *const words[] = {"o_proj", "out_proj", "down_proj",     "c_proj",     "w2",          "wo",
+                                        "fc2",    "fc_out",   "dense_4h_to_h", "linear_fc2", "linear_proj", NULL};
+    return lb_inventory_word_of(name, words) != NULL;
+}
+
+lb_inventory_cut lb_inventory_cut_of(const char *name)
+{
+    static const char *const columns[] = {"q_proj",
+                                          "k_proj",
+                                          "v_proj",
+                                          "qkv_proj",
+                                          "gate_proj",
+                                          "up_proj",
+                                          "gate_up_proj",
+                                          "query_key_value",
+                                          "dense_h_to_4h",
+                                          "linear_qkv",
+                                          "linear_fc1",
+                                          "c_attn",
+                                          "c_fc",
+                                          "fc1",
+                                          "w1",
+                                          "w3",
+                                          "wq",
+                                          "wk",
+                                          "wv",
+                                          "in_proj",
+                                          NULL};
+    if (lb_inventory_is_outgoing(name)) return LB_CUT_ROW_PARALLEL;
+    return lb_inventory_word_of(name, columns) ? LB_CUT_COLUMN_PARALLEL : LB_CUT_UNKNOWN;
+}
+
+char lb_inventory_lora_half(const char *name)
+{
+    static const char *const a[] = {"lora_A", "lora_embedding_A", "linear_in", "lora_a", NULL}, *const b[] = {
+                                                                                                    "lora_B",
+                                                                                                    "lora_embedding_B",
+                                                                                                    "linear_out",
+                                                                                                    "lora_b", NULL};
+    bool adapter = strstr(name, "lora_") || strstr(name, "adapter");
+    return !adapter ? 0 : lb_inventory_word_of(name, a) ? 'A' : lb_inventory_word_of(name, b) ? 'B' : 0;
+}
+
+const char *lb_inventory_index_text(const lb_layout *layout, int64_t index, char text[160])
+{
+    int64_t at[LB_MAX_DIMS];
+    int n = 1;
+    for (int d = layout->ndim - 1; d >= 0; d--) {
+        int64_t size = layout->shape[d] > 0 ? layout->shape[d] : 1;
+        at[d] = index % size;
+        index /= size;
+    }
+    text[0] = '[';
+    for (int d = 0; d < layout->ndim && n < 130; d++)
+        n += snprintf(text + n, 160 - (size_t)n, "%s%lld", d ? ", " : "", (long long)at[d]);
+    snprintf(text + n, 160 - (size_t)n, "]");
+    return text;
+}
+
+const char *lb_inventory_shape_text(const lb_layout *layout, char text[160])
+{
+    int n = 1;
+    text[0] = '[';
+    for (int d = 0; d < layout->ndim && n < 130; d++)
+        n += snprintf(text + n, 160 - (size_t)n, "%s%lld", d ? ", " : "", (long long)layout->shape[d]);
+    snprintf(text + n, 160 - (size_t)n, "]");
+    return text;
+}

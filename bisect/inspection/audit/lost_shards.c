@@ -1,0 +1,294 @@
+/* A shard that was lost inside a whole tensor. Of a tensor that was gathered from ranks, what one rank did not give
+ * stays as the memory was: zero, or what another rank had given.
+ *
+ *      rows  0..31   a part of rank 0          rows  0..31   a part of rank 0
+ *      rows 32..63   zero                      rows 32..63   the same once more
+ *
+ * The rows, columns or experts of a tensor are cut into 2, 3, … equal parts; the smallest cut in which every part is
+ * zero or holds no zero slice, or in which two parts hold the same numbers, is the finding. A part is known by its
+ * slices: those of a table in which every row is the same say nothing. */
+#include "audit/inventory.h"
+
+#include "base/array.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_PARTS = 64, ROWS_TO_TELL = 2, NUMBERS_TO_TELL = 8 };
+
+/* One axis of a piece, cut. `marks`: of each part the first one that holds the same, or -1: it is zero. */
+typedef struct cutting {
+    const lb_profile_axis *axis;
+    int64_t parts, width;
+    int marks[MOST_PARTS];
+    bool vector; /* its slices are single elements */
+} cutting;
+
+/* ---- which parts are alike --------------------------------------------------------------------------------------- */
+
+static bool is_zero_slice(const lb_profile_axis *axis, int64_t i)
+{
+    return axis->sizes[i] == 0;
+}
+
+static bool marks_zeros(cutting *c)
+{
+    uint32_t zeros = 0;
+    for (int64_t part = 0; part < c->parts; part++) {
+        int64_t n = 0;
+        for (int64_t i = 0; i < c->width; i++) n += is_zero_slice(c->axis, part * c->width + i);
+        if (n && n < c->width) return false;
+        c->marks[part] = n ? -1 : (int)part;
+        zeros += n > 0;
+    }
+    return zeros > 0 && zeros < c->parts;
+}
+
+/* Nine in ten of its slices are different: what was written once, and no table that repeats itself. Elements of a
+ * vector may well be equal. */
+static bool is_varied(const cutting *c, int64_t part)
+{
+    uint64_t *sorted = malloc((size_t)c->width * sizeof *sorted);
+    int64_t different = 1;
+    if (!sorted) return false;
+    memcpy(sorted, c->axis->hashes + part * c->width, (size_t)c->width * sizeof *sorted);
+    qsort(sorted, (size_t)c->width, sizeof *sorted, lb_by_u64);
+    for (int64_t i = 1; i < c->width; i++) different += sorted[i] != sorted[i - 1];
+    free(sorted);
+    return c->vector ? different >= NUMBERS_TO_TELL : different * 10 >= c->width * 9;
+}
+
+static bool are_alike(const cutting *c, int64_t x, int64_t y)
+{
+    return memcmp(c->axis->hashes + x * c->width, c->axis->hashes + y * c->width,
+                  (size_t)c->width * sizeof(uint64_t)) == 0;
+}
+
+static bool is_zero_part(const cutting *c, int64_t part)
+{
+    for (int64_t i = 0; i < c->width; i++)
+        if (!is_zero_slice(c->axis, part * c->width + i)) return false;
+    return true;
+}
+
+static bool marks_repeats(cutting *c)
+{
+    bool any = false;
+    for (int64_t part = 0; part < c->parts; part++) {
+        c->marks[part] = (int)part;
+        for (int64_t i = 0; i < part && !is_zero_part(c, part); i++)
+            if (c->marks[i] == i && are_alike(c, i, part)) {
+                c->marks[part] = (int)i;
+                break;
+            }
+        if (c->marks[part] < part && !is_varied(c, part)) return false;
+        any |= c->marks[part] < part;
+    }
+    return any;
+}
+
+/* The smallest number of parts that shows it; of parts that are all alike the largest, since halves of four like
+ * quarters are alike, too. */
+static bool find_cut(cutting *c, bool (*mark)(cutting *), int64_t least)
+{
+    cutting best = *c;
+    bool found = false;
+    for (int64_t parts = 2; parts <= MOST_PARTS && c->axis->n / parts >= least; parts++) {
+        if (c->axis->n % parts || (found && parts % best.parts)) continue;
+        cutting now = *c;
+        now.parts = parts, now.width = c->axis->n / parts;
+        if (!mark(&now)) continue;
+        bool all = true;
+        for (int64_t i = 1; i < parts; i++) all &= now.marks[i] == now.marks[0];
+        if (found && !all) break;
+        best = now, found = true;
+        if (!all) break;
+    }
+    *c = best;
+    return found;
+}
+
+/* Over how many ranks: 1 part of 2 of each of several matrices in one is a shard of 2 ranks, too. */
+static int64_t ranks_of(const cutting *c)
+{
+    int64_t different = 0, zeros = 0;
+    for (int64_t i = 0; i < c->parts; i++) zeros += c->marks[i] < 0, different += c->marks[i] == (int)i;
+    for (int64_t period = 2; zeros && period <= c->parts; period++) {
+        bool periodic = c->parts % period == 0;
+        for (int64_t i = period; i < c->parts && periodic; i++)
+            periodic = (c->marks[i] < 0) == (c->marks[i - period] < 0);
+        if (periodic && period < c->parts) return period;
+    }
+    for (int64_t ranks = 2; zeros && ranks <= MOST_PARTS; ranks++)
+        if (zeros * ranks == c->parts || zeros * ranks == c->parts * (ranks - 1)) return ranks;
+    return !zeros && different && c->parts % different == 0 ? c->parts / different : c->parts;
+}
+
+/* ---- findings ---------------------------------------------------------------------------------------------------- */
+
+static const char *slices_word(const lb_layout *layout, int d)
+{
+    if (layout->ndim == 1) return "elements";
+    if (layout->ndim > 2 && d == 0) return "slices";
+    return layout->ndim == 2 && d == 1 ? "columns" : "rows";
+}
+
+/* "48:96 and 144:192". */
+static void parts_text(const cutting *c, bool zero, char text[160])
+{
+    int at = 0;
+    for (int64_t i = 0; i < c->parts && at < 100; i++) {
+        const bool told = zero ? c->marks[i] < 0 : c->marks[i] < i;
+        if (!told || (i && (zero ? c->marks[i - 1] < 0 : c->marks[i - 1] < i - 1) == told)) continue;
+        int64_t end = i;
+        while (end < c->parts && (zero ? c->marks[end] < 0 : c->marks[end] < end)) end++;
+        at += snprintf(text + at, 160 - (size_t)at, "%s%lld:%lld", at ? " and " : "", (long long)(i * c->width),
+                       (long long)(end * c->width));
+    }
+}
+
+static void tell(lb_audit_gathering *g, const lb_inventory *v, uint32_t piece, int d, const cutting *c, bool zero)
+{
+    const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
+    const lb_layout *l = &p->tensor.layout;
+    const long long ranks = (long long)ranks_of(c);
+    lb_audit_where where = lb_inventory_where(v, p);
+    int32_t lost[MOST_PARTS];
+    char text[160];
+    if (p->rank < 0 && ranks == c->parts) {
+        where.ranks = lost, where.n_ranks = 0;
+        for (int32_t i = 0; i < c->parts; i++)
+            if (zero ? c->marks[i] < 0 : c->marks[i] < i) lost[where.n_ranks++] = i;
+    }
+    parts_text(c, zero, text);
+    const char *word = slices_word(l, d);
+    if (zero)
+        lb_audit_find(
+            g, LB_AUDIT_SHARD_MISSING, where,
+            "its %s %s of %lld are zero, as if a shard of %lld ranks was lost (tensor or expert parallelism over %lld)",
+            word, text, (long long)c->axis->n, ranks, ranks);
+    else
+        lb_audit_find(
+            g, LB_AUDIT_SHARDS_EQUAL, where,
+            "its %s %s of %lld repeat those before, as if one rank's shard stands in another's place (tensor or expert "
+            "parallelism over %lld)",
+            word, text, (long long)c->axis->n, ranks);
+}
+
+/* Rows of a table of tokens or positions are zero where a token pads, and behind its last one. */
+static bool is_padding(const lb_inventory *v, uint32_t piece, int d, const cutting *c)
+{
+    int64_t zeros = 0;
+    for (int64_t i = 0; i < c->axis->n; i++) zeros += is_zero_slice(c->axis, i);
+    return d == 0 && lb_inventory_is_table(v->checkpoint->pieces[piece].name) && zeros * 16 <= c->axis->n;
+}
+
+/* Columns of an adapter of an embedding: those of tokens that training never met stay zero. */
+static bool are_tokens(const char *name, int d)
+{
+    return d == 1 && strstr(name, "embedding_A") != NULL;
+}
+
+/* The other side's slices are all one: a table that says the same in each row, whose columns are numbers of their
+ * own. */
+static bool is_broadcast(const lb_profile *profile, int d)
+{
+    const lb_profile_axis *other = &profile->axes[d ? 0 : 2];
+    for (int64_t i = 1; i < other->n; i++)
+        if (other->hashes[i] != other->hashes[0]) return false;
+    return other->n > 1;
+}
+
+/* Slices that are zero here and there. */
+static void tell_dead(lb_audit_gathering *g, const lb_inventory *v, uint32_t piece, int d, const cutting *c,
+                      bool unusual)
+{
+    const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
+    const bool convolution = p->tensor.layout.ndim > 2 && !lb_inventory_is_stacked(p->name);
+    int64_t zeros = 0, first = -1;
+    for (int64_t i = c->axis->n; i-- > 0;)
+        if (is_zero_slice(c->axis, i)) zeros++, first = i;
+    if (!zeros || zeros == c->axis->n || p->tensor.layout.ndim < 2 || is_broadcast(&v->profiles[piece], d)) return;
+    void (*say)(lb_audit_gathering *, lb_audit_kind, lb_audit_where, const char *, ...) =
+        unusual && !convolution && !is_padding(v, piece, d, c) ? lb_audit_find : lb_audit_note;
+    say(g, LB_AUDIT_DEAD, lb_inventory_where(v, p), "%lld of its %lld %s are zero, the first is %lld", (long long)zeros,
+        (long long)c->axis->n, slices_word(&p->tensor.layout, d), (long long)first);
+}
+
+static bool has_zero_slice(const lb_profile_axis *axis)
+{
+    for (int64_t i = 0; i < axis->n; i++)
+        if (is_zero_slice(axis, i)) return true;
+    return false;
+}
+
+/* Most of its siblings have slices of zeros, too: it is how the model is. */
+static bool is_usual(const lb_inventory *v, uint32_t first, uint32_t end, int axis)
+{
+    uint32_t with = 0, all = 0;
+    for (uint32_t i = first; i < end; i++) {
+        const lb_inventory_name *name = &v->names[v->siblings[i]];
+        for (uint32_t k = 0; k < name->n; k++) all++, with += has_zero_slice(&v->profiles[name->first + k].axes[axis]);
+    }
+    return (all >= 3 && with * 2 > all) || (all == 2 && with == 2);
+}
+
+/* The ranks of an adapter are no rows that a shard could be of. */
+static bool is_rank_axis(const char *name, int d)
+{
+    const char half = lb_inventory_lora_half(name);
+    return (half == 'A' && d == 0) || (half == 'B' && d == 1);
+}
+
+static void check_axis(lb_audit_gathering *g, const lb_inventory *v, uint32_t piece, int d, bool usual)
+{
+    const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
+    const lb_layout *l = &p->tensor.layout;
+    const int which = lb_profile_axis_of(l, d);
+    cutting c = {.axis = which < 0 ? NULL : &v->profiles[piece].axes[which], .vector = l->ndim == 1};
+    if (!c.axis || c.axis->n < 2) return;
+    const int64_t least = l->ndim == 1                                                ? NUMBERS_TO_TELL
+                          : l->ndim > 2 && d == 0 && lb_inventory_is_stacked(p->name) ? 1
+                                                                                      : ROWS_TO_TELL;
+    if (!is_padding(v, piece, d, &c) && find_cut(&c, marks_zeros, least))
+        tell(g, v, piece, d, &c, true);
+    else if (!is_rank_axis(p->name, d) && !are_tokens(p->name, d))
+        tell_dead(g, v, piece, d, &c, !usual);
+    if (find_cut(&c, marks_repeats, least)) tell(g, v, piece, d, &c, false);
+}
+
+/* Of a tensor in parts, those that are zero where others are not. */
+static void check_parts(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name)
+{
+    uint32_t zeros = 0;
+    for (uint32_t i = 0; i < name->n; i++) zeros += lb_inventory_is_zero(&v->measured[name->first + i]);
+    for (uint32_t i = 0; i < name->n && zeros < name->n; i++)
+        if (lb_inventory_is_zero(&v->measured[name->first + i]) &&
+            v->measured[name->first + i].statistics.elements >= NUMBERS_TO_TELL)
+            lb_audit_find(g, LB_AUDIT_ZERO, lb_inventory_where(v, &v->checkpoint->pieces[name->first + i]),
+                          "all elements of this part are zero, and %u of %u other parts are not", name->n - zeros,
+                          name->n - 1);
+}
+
+void lb_audit_lost_shards(lb_audit_gathering *g, const lb_inventory *v)
+{
+    for (uint32_t i = 0, end; i < v->n_names; i = end) {
+        end = lb_inventory_group(v, i);
+        bool usual[LB_PROFILE_AXES];
+        for (int axis = 0; axis < LB_PROFILE_AXES; axis++) usual[axis] = is_usual(v, i, end, axis);
+        for (uint32_t k = i; k < end; k++) {
+            const lb_inventory_name *name = &v->names[v->siblings[k]];
+            if (lb_inventory_is_state(name->name) || lb_inventory_is_buffer(name->name)) continue;
+            check_parts(g, v, name);
+            for (uint32_t part = 0; part < name->n; part++) {
+                const lb_layout *l = &v->checkpoint->pieces[name->first + part].tensor.layout;
+                for (int d = 0; d < l->ndim && d < LB_PROFILE_AXES; d++) {
+                    const int axis = lb_profile_axis_of(l, d);
+                    if (l->ndim > 2 && d == 2 && !lb_inventory_is_stacked(name->name)) continue;
+                    if (axis >= 0) check_axis(g, v, name->first + part, d, usual[axis]);
+                }
+            }
+        }
+    }
+}

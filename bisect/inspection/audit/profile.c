@@ -1,0 +1,252 @@
+/* See profile.h. The tensor is read once, row by row in portions that stay in the cache; each portion goes to its row,
+ * to the columns that it crosses, and to the blocks of both.
+ *
+ * White noise: of a block of R rows and C columns with variance v and fourth moment k v^2, the sum of squares of a row
+ * has the variance C (k - 1) v^2, that of a column R (k - 1) v^2. The measured variance over the expected one has the
+ * standard error sqrt(2 / R) and sqrt(2 / C), the fourth moment sqrt(24 / (R C)) for normal numbers, for which it is 3,
+ * and less for uniform ones, for which it is 1.8. */
+#include "audit/profile.h"
+
+#include <lastbit/digest.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PORTION = 4096, MOST_COLUMNS = 8 << 20, FEWEST_BLOCKS = 4 };
+
+/* Sums of one block: of its squares and fourth powers, and of the squares of its rows' sums. */
+typedef struct sums {
+    double second, fourth, of_rows, of_rows_squared;
+} sums;
+
+typedef struct walk {
+    const lb_tensor *t;
+    int64_t n[LB_PROFILE_AXES]; /* slices of each axis */
+    double *squares[LB_PROFILE_AXES];
+    double *block_columns; /* sums of squares of the columns of the block at hand */
+    sums *across;          /* of blocks of columns, by block */
+    sums along;            /* of the block of rows at hand */
+    int64_t height, width; /* rows, columns of a block; 0: none */
+    lb_profile *out;
+} walk;
+
+int lb_profile_axis_of(const lb_layout *layout, int d)
+{
+    if (layout->ndim < 2) return LB_PROFILE_AXES - 1;
+    if (d == 0) return 0;
+    if (layout->ndim == 2) return 2;
+    return d == 1 ? 1 : layout->ndim == 3 ? 2 : -1;
+}
+
+static void shape_of(const lb_layout *l, int64_t n[LB_PROFILE_AXES])
+{
+    n[0] = n[1] = n[2] = 1;
+    for (int d = 0; d < l->ndim; d++) n[l->ndim < 2 ? 2 : d == 0 ? 0 : d == 1 && l->ndim > 2 ? 1 : 2] *= l->shape[d];
+}
+
+/* A head's usual number of rows: the largest that leaves several blocks. */
+static int64_t block_of(int64_t n, int64_t head)
+{
+    static const int64_t usual[] = {64, 32, 16};
+    if (head > 0) return n % head == 0 && n / head >= 2 ? head : 0;
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        if (n % usual[i] == 0 && n / usual[i] >= FEWEST_BLOCKS) return usual[i];
+    return 0;
+}
+
+/* ---- noise ------------------------------------------------------------------------------------------------------- */
+
+static double variance_of(const double *x, int64_t n)
+{
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i];
+    for (int64_t i = 0; i < n; i++) squares += (x[i] - sum / (double)n) * (x[i] - sum / (double)n);
+    return n > 1 ? squares / (double)n : 0;
+}
+
+/* `rows`, `columns`: variances of the sums of squares of each row of the block, and of each column. */
+static lb_profile_block judge_block(const sums *s, double r, double c, double rows, double columns)
+{
+    const double n = r * c, v = s->second / n, k = v > 0 ? s->fourth / n / (v * v) : 0;
+    if (!(v > 0) || k < 1.01) return (lb_profile_block){(float)sqrt(v), INFINITY};
+    const double row = fabs(rows / (c * (k - 1) * v * v) - 1) / sqrt(2 / r),
+                 column = fabs(columns / (r * (k - 1) * v * v) - 1) / sqrt(2 / c),
+                 normal = fabs(k - 3) / (sqrt(24 / n) + 0.005), uniform = fabs(k - 1.8) / (sqrt(24 / n) + 0.005),
+                 moment = normal < uniform ? normal : uniform;
+    return (lb_profile_block){(float)sqrt(v), (float)fmax(fmax(row, column), moment)};
+}
+
+/* ---- one pass ---------------------------------------------------------------------------------------------------- */
+
+static void add_columns(walk *w, int64_t first, const float *x, int64_t n, double *squares, uint64_t *hashes)
+{
+    for (int64_t i = 0; i < n; i++) squares[first + i] += (double)x[i] * (double)x[i];
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        hashes[first + i] = (uint32_t)(((uint32_t)hashes[first + i] ^ bits) * UINT32_C(0x9E3779B1));
+        hashes[first + i] ^= (uint32_t)hashes[first + i] >> 15;
+    }
+    for (int64_t i = 0; w->block_columns && i < n; i++) w->block_columns[first + i] += (double)x[i] * (double)x[i];
+}
+
+/* Sums in eight lanes, which do not wait for each other. */
+static void add_powers(const float *x, int64_t n, double *second, double *fourth)
+{
+    enum { LANES = 8 };
+    double squares[LANES] = {0}, powers[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++) {
+            const double square = (double)x[i + k] * (double)x[i + k];
+            squares[k] += square, powers[k] += square * square;
+        }
+    for (; i < n; i++) {
+        const double square = (double)x[i] * (double)x[i];
+        squares[0] += square, powers[0] += square * square;
+    }
+    for (int k = 0; k < LANES; k++) *second += squares[k], *fourth += powers[k];
+}
+
+/* The part of a row that lies in each block of columns. */
+static void add_across(walk *w, int64_t first, const float *x, int64_t n, double *row, double *all_second,
+                       double *all_fourth)
+{
+    for (int64_t i = 0, end; i < n; i = end) {
+        const int64_t block = (first + i) / w->width, edge = (block + 1) * w->width - first;
+        double second = 0, fourth = 0;
+        end = edge < n ? edge : n;
+        add_powers(x + i, end - i, &second, &fourth);
+        w->across[block].second += second, w->across[block].fourth += fourth;
+        row[block] += second;
+        *all_second += second, *all_fourth += fourth;
+    }
+}
+
+/* Row `i` of all, which is row `j` of axis 1 in slice i / n[1] of axis 0. */
+static void add_row(walk *w, int64_t i, double *row)
+{
+    const int64_t j = i % w->n[1], slice = i / w->n[1], wide = w->n[2];
+    const size_t bytes = lb_dtype_bits(w->t->dtype) / 8;
+    lb_profile_axis *axes = w->out->axes;
+    double second = 0, fourth = 0;
+    uint64_t hash = 0;
+    float x[PORTION];
+    if (w->across) memset(row, 0, (size_t)(wide / w->width) * sizeof *row);
+    for (int64_t at = 0; at < wide; at += PORTION) {
+        const int64_t n = wide - at < PORTION ? wide - at : PORTION;
+        lb_load_f32(x, w->t->dtype, (const char *)w->t->data + (size_t)(i * wide + at) * bytes, (size_t)n);
+        if (w->across)
+            add_across(w, at, x, n, row, &second, &fourth);
+        else
+            add_powers(x, n, &second, &fourth);
+        hash = hash * UINT64_C(0xFF51AFD7ED558CCD) ^ lb_digest_leaf(x, (size_t)n * sizeof *x, 0);
+        if (w->squares[2]) add_columns(w, at, x, n, w->squares[2], axes[2].hashes);
+    }
+    w->along.second += second, w->along.fourth += fourth;
+    w->along.of_rows += second, w->along.of_rows_squared += second * second;
+    for (int64_t k = 0; w->across && k < wide / w->width; k++)
+        w->across[k].of_rows += row[k], w->across[k].of_rows_squared += row[k] * row[k];
+    if (w->squares[0])
+        w->squares[0][slice] += second,
+            axes[0].hashes[slice] = axes[0].hashes[slice] * UINT64_C(0xC4CEB9FE1A85EC53) ^ hash;
+    if (w->squares[1])
+        w->squares[1][j] += second, axes[1].hashes[j] = axes[1].hashes[j] * UINT64_C(0xC4CEB9FE1A85EC53) ^ hash;
+}
+
+static double spread_of(const sums *s, double rows)
+{
+    const double mean = s->of_rows / rows, variance = s->of_rows_squared / rows - mean * mean;
+    return variance > 0 ? variance : 0;
+}
+
+static void end_block(walk *w, int64_t block)
+{
+    const double r = (double)w->height, c = (double)w->n[2];
+    w->out->sides[0].list[block] =
+        judge_block(&w->along, r, c, spread_of(&w->along, r), variance_of(w->block_columns, w->n[2]));
+    memset(w->block_columns, 0, (size_t)w->n[2] * sizeof *w->block_columns);
+    w->along = (sums){0};
+}
+
+static void read_all(walk *w, double *row)
+{
+    const int64_t rows = w->n[0] * w->n[1];
+    for (int64_t i = 0; i < rows; i++) {
+        add_row(w, i, row);
+        if (w->height && (i + 1) % w->height == 0) end_block(w, i / w->height);
+    }
+    for (int64_t k = 0; w->across && k < w->n[2] / w->width; k++)
+        w->out->sides[1].list[k] =
+            judge_block(&w->across[k], (double)rows, (double)w->width, spread_of(&w->across[k], (double)rows),
+                        variance_of(w->squares[2] + k * w->width, w->width));
+    const double all = (double)rows * (double)w->n[2];
+    for (int axis = 0; axis < LB_PROFILE_AXES; axis++)
+        for (int64_t i = 0; w->squares[axis] && i < w->n[axis]; i++)
+            w->out->axes[axis].sizes[i] = (float)sqrt(w->squares[axis][i] / (all / (double)w->n[axis]));
+}
+
+/* ---- room -------------------------------------------------------------------------------------------------------- */
+
+static bool make_room(walk *w, int64_t head, bool experts)
+{
+    lb_profile *p = w->out;
+    bool made = true;
+    for (int axis = 0; axis < LB_PROFILE_AXES; axis++) {
+        if (w->n[axis] < 2 || w->n[axis] > MOST_COLUMNS) continue;
+        const size_t n = (size_t)w->n[axis];
+        p->axes[axis] = (lb_profile_axis){w->n[axis], malloc(n * sizeof(float)), calloc(n, sizeof(uint64_t))};
+        w->squares[axis] = calloc(n, sizeof(double));
+        made &= p->axes[axis].sizes && p->axes[axis].hashes && w->squares[axis];
+    }
+    if (!w->squares[0] || !w->squares[2]) return made;
+    w->height = experts && w->n[1] > 1 ? w->n[1] : w->n[1] == 1 ? block_of(w->n[0], head) : 0;
+    w->width = w->n[1] == 1 ? block_of(w->n[2], head) : 0;
+    if (w->height) {
+        p->sides[0] = (lb_profile_blocks){w->n[0] * w->n[1] / w->height, w->height, NULL};
+        p->sides[0].list = calloc((size_t)p->sides[0].n, sizeof *p->sides[0].list);
+        w->block_columns = calloc((size_t)w->n[2], sizeof(double));
+        made &= p->sides[0].list && w->block_columns;
+    }
+    if (w->width) {
+        p->sides[1] = (lb_profile_blocks){w->n[2] / w->width, w->width, NULL};
+        p->sides[1].list = calloc((size_t)p->sides[1].n, sizeof *p->sides[1].list);
+        w->across = calloc((size_t)p->sides[1].n, sizeof *w->across);
+        made &= p->sides[1].list && w->across;
+    }
+    return made;
+}
+
+bool lb_profile_init(lb_profile *profile, const lb_tensor *tensor, int64_t head, bool experts)
+{
+    const int64_t all = lb_layout_numel(&tensor->layout);
+    lb_tensor dense = *tensor;
+    walk w = {.t = &dense, .out = profile};
+    void *copy = NULL;
+    *profile = (lb_profile){0};
+    shape_of(&tensor->layout, w.n);
+    if (all < 2 || lb_dtype_bits(tensor->dtype) < 8 || lb_dtype_is_complex(tensor->dtype)) return true;
+    bool made = true;
+    if (!lb_layout_is_contiguous(&tensor->layout)) {
+        copy = malloc(lb_dtype_bytes(tensor->dtype, (size_t)all));
+        made = copy && lb_tensor_gather(tensor, copy, NULL) == LB_OK;
+        dense.data = copy;
+    }
+    made = made && make_room(&w, head, experts);
+    double *row = made && w.across ? malloc((size_t)profile->sides[1].n * sizeof *row) : NULL;
+    made = made && (!w.across || row);
+    if (made) read_all(&w, row);
+    for (int axis = 0; axis < LB_PROFILE_AXES; axis++) free(w.squares[axis]);
+    free(w.block_columns), free(w.across), free(row), free(copy);
+    if (!made) lb_profile_release(profile);
+    return made;
+}
+
+void lb_profile_release(lb_profile *profile)
+{
+    for (int axis = 0; axis < LB_PROFILE_AXES; axis++)
+        free(profile->axes[axis].sizes), free(profile->axes[axis].hashes);
+    for (int side = 0; side < LB_PROFILE_SIDES; side++) free(profile->sides[side].list);
+    *profile = (lb_profile){0};
+}

@@ -1,0 +1,457 @@
+/* Shards: those of ranks' files, whose places are not recorded, and parts of placed tensors, which must tile them.
+ *
+ * The hard idea: copies (norms, routers, half of each adapter) are equal on all ranks and rightly so. A tensor is known
+ * to be sharded by its siblings, whose shards differ, or by its module's usual name where other modules are sharded. */
+#include "audit/inventory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- ranks' files ------------------------------------------------------------------------------------------------ */
+
+/* Of one name: how its pieces of several ranks compare. */
+typedef struct shards {
+    bool several, all_equal, some_equal, informative; /* informative: not constant, of some size */
+} shards;
+
+static bool equal_pieces(const lb_inventory *v, uint32_t a, uint32_t b)
+{
+    return lb_digest_equal(v->measured[a].digest, v->measured[b].digest);
+}
+
+static shards compare_shards(const lb_inventory *v, const lb_inventory_name *name)
+{
+    shards s = {name->n > 1, true, false, true};
+    for (uint32_t i = 0; i < name->n; i++) {
+        const lb_piece_measured *m = &v->measured[name->first + i];
+        if (lb_inventory_is_constant(m) || m->statistics.elements < 16) s.informative = false;
+        s.all_equal &= equal_pieces(v, name->first, name->first + i);
+        for (uint32_t k = 0; k < i; k++) s.some_equal |= equal_pieces(v, name->first + k, name->first + i);
+    }
+    return s;
+}
+
+/* Ranks that have nothing of their own, or whose file is damaged, are told once. */
+static bool *present_ranks(lb_audit_gathering *g, const lb_checkpoint *c)
+{
+    bool *present = (bool *)calloc((size_t)c->ranks + 1u, sizeof *present);
+    if (!present) return g->failed = true, NULL;
+    for (uint32_t i = 0; i < c->n_pieces; i++)
+        if (c->pieces[i].rank >= 0 && c->pieces[i].rank < c->ranks) present[c->pieces[i].rank] = true;
+    for (int32_t r = 0; r < c->ranks; r++) {
+        bool told = false;
+        for (uint32_t i = 0; i < c->n_faults; i++) told |= c->faults[i].rank == r && !c->faults[i].tensor;
+        if (!present[r] && !told)
+            lb_audit_find(g, LB_AUDIT_SHARD_MISSING, (lb_audit_where){NULL, NULL, &r, 1},
+                          "there are files of rank %d and of ranks above it, none of rank %d", r ? r - 1 : r + 1, r);
+        if (told) present[r] = false;
+    }
+    return present;
+}
+
+static bool is_faulted(const lb_checkpoint *c, const char *tensor, int32_t rank)
+{
+    for (uint32_t i = 0; i < c->n_faults; i++)
+        if (c->faults[i].rank == rank && c->faults[i].tensor && strcmp(c->faults[i].tensor, tensor) == 0) return true;
+    return false;
+}
+
+enum { MOST_RANKS = 1024, MOST_KINDS = 16 };
+
+/* Ranks that should hold a name: those with a file of a kind and a stage that hold it anywhere. Other kinds of files,
+ * and other stages of a pipeline, hold other names. Gives how many there are. */
+static uint32_t expected_ranks(const lb_checkpoint *c, const lb_inventory_name *name, bool expected[MOST_RANKS])
+{
+    const lb_checkpoint_file *kinds[MOST_KINDS];
+    uint32_t n = 0, count = 0;
+    memset(expected, 0, MOST_RANKS);
+    for (uint32_t i = 0; i < name->n; i++) {
+        const lb_checkpoint_file *f = &c->files[c->pieces[name->first + i].file];
+        uint32_t k = 0;
+        while (k < n && (kinds[k]->kind != f->kind || kinds[k]->stage != f->stage)) k++;
+        if (k == n && n < MOST_KINDS) kinds[n++] = f;
+    }
+    for (uint32_t i = 0; i < c->n_files; i++) {
+        const lb_checkpoint_file *f = &c->files[i];
+        for (uint32_t k = 0; k < n; k++)
+            if (f->rank >= 0 && f->rank < MOST_RANKS && kinds[k]->kind == f->kind && kinds[k]->stage == f->stage)
+                count += !expected[f->rank], expected[f->rank] = true;
+    }
+    return count;
+}
+
+static bool is_on_every_rank(const lb_checkpoint *c, const lb_inventory_name *name)
+{
+    bool expected[MOST_RANKS];
+    return name->n == expected_ranks(c, name, expected);
+}
+
+static void find_absent(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name,
+                        const bool *present, bool group_is_whole)
+{
+    const lb_checkpoint *c = v->checkpoint;
+    int32_t absent[MOST_RANKS];
+    bool expected[MOST_RANKS];
+    uint32_t n = 0;
+    if (c->ranks < 2 || c->ranks > MOST_RANKS || (name->n == 1 && !group_is_whole)) return;
+    const uint32_t all = expected_ranks(c, name, expected);
+    for (int32_t r = 0; r < c->ranks; r++) {
+        bool there = !expected[r] || !present[r] || is_faulted(c, name->name, r);
+        for (uint32_t i = 0; i < name->n && !there; i++) there = c->pieces[name->first + i].rank == r;
+        if (!there) absent[n++] = r;
+    }
+    if (n)
+        lb_audit_find(g, LB_AUDIT_SHARD_MISSING, (lb_audit_where){name->name, NULL, absent, n},
+                      "%u of %u ranks have a shard of it; that of rank %d%s is absent", name->n, all, absent[0],
+                      n > 1 ? " and others" : "");
+}
+
+static void check_shapes(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name)
+{
+    const lb_checkpoint_piece *first = &v->checkpoint->pieces[name->first];
+    char one[160], other[160];
+    for (uint32_t i = 1; i < name->n; i++) {
+        const lb_checkpoint_piece *p = first + i;
+        int differ = p->tensor.layout.ndim != first->tensor.layout.ndim ? 2 : 0;
+        for (int d = 0; d < p->tensor.layout.ndim && differ < 2; d++)
+            differ += p->tensor.layout.shape[d] != first->tensor.layout.shape[d];
+        if (differ > 1 || p->tensor.dtype != first->tensor.dtype)
+            lb_audit_find(g, differ > 1 ? LB_AUDIT_SHAPE : LB_AUDIT_DTYPE, lb_inventory_where(v, p),
+                          "is %s %s on rank %d, %s %s on rank %d: shards differ along one dimension at most",
+                          lb_dtype_name(p->tensor.dtype), lb_inventory_shape_text(&p->tensor.layout, one), p->rank,
+                          lb_dtype_name(first->tensor.dtype), lb_inventory_shape_text(&first->tensor.layout, other),
+                          first->rank);
+    }
+}
+
+static void find_equal(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name, const char *why)
+{
+    bool told[1024] = {false};
+    for (uint32_t i = 0; i < name->n && name->n <= 1024; i++) {
+        int32_t ranks[1024];
+        uint32_t n = 0;
+        for (uint32_t k = i; k < name->n && !told[i]; k++)
+            if (equal_pieces(v, name->first + i, name->first + k)) {
+                ranks[n++] = v->checkpoint->pieces[name->first + k].rank;
+                told[k] |= k != i;
+            }
+        if (n > 1)
+            lb_audit_find(g, LB_AUDIT_SHARDS_EQUAL,
+                          (lb_audit_where){
+                              name->name, v->checkpoint->files[v->checkpoint->pieces[name->first].file].path, ranks, n},
+                          "ranks %d and %d%s hold the same bits, and %s: one shard was taken for a copy of the other, "
+                          "the rest is lost",
+                          ranks[0], ranks[1], n > 2 ? " and others" : "", why);
+    }
+}
+
+/* Which of its copies is the odd one out: that whose bits no other has. */
+static void find_odd(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name)
+{
+    int32_t ranks[1024];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < name->n && name->n <= 1024; i++) {
+        uint32_t same = 0;
+        for (uint32_t k = 0; k < name->n; k++) same += equal_pieces(v, name->first + i, name->first + k);
+        if (same == 1) ranks[n++] = v->checkpoint->pieces[name->first + i].rank;
+    }
+    lb_audit_find(g, LB_AUDIT_REPLICAS_DIFFER, (lb_audit_where){name->name, NULL, ranks, n},
+                  "its copies differ between ranks, and those of the same tensor in other layers do not");
+}
+
+/* Why a tensor should be sharded, or NULL. `differing` of the `others` informative siblings differ between ranks. */
+static const char *reason_to_differ(const lb_inventory_name *name, const lb_layout *layout, uint32_t differing,
+                                    uint32_t others, bool any_sharded)
+{
+    static const char *const grouped[] = {"k_proj", "v_proj", "wk", "wv", NULL}; /* fewer heads than ranks: copied */
+    lb_inventory_cut cut = lb_inventory_cut_of(name->name);
+    char half = lb_inventory_lora_half(name->name);
+    if (differing > 0 && differing * 2 >= others) return "those of its siblings in other layers differ";
+    if (!any_sharded || cut == LB_CUT_UNKNOWN || layout->ndim < 2 || lb_inventory_word_of(name->name, grouped))
+        return NULL;
+    if (half) /* one half follows the cut of the module, the other is copied */
+        return (half == 'B') == (cut == LB_CUT_COLUMN_PARALLEL) ? "its module is one that tensor parallelism cuts"
+                                                                : NULL;
+    return "its module is one that tensor parallelism cuts";
+}
+
+static void check_group(lb_audit_gathering *g, const lb_inventory *v, uint32_t first, uint32_t end, const shards *all,
+                        const bool *present, bool any_sharded)
+{
+    const lb_checkpoint *c = v->checkpoint;
+    uint32_t differing = 0, equal = 0, whole = 0;
+    for (uint32_t i = first; i < end; i++) {
+        const shards *s = &all[v->siblings[i]];
+        whole += is_on_every_rank(c, &v->names[v->siblings[i]]);
+        differing += s->several && s->informative && !s->some_equal;
+        equal += s->several && s->all_equal;
+    }
+    for (uint32_t i = first; i < end; i++) {
+        const lb_inventory_name *name = &v->names[v->siblings[i]];
+        const shards *s = &all[v->siblings[i]];
+        const lb_layout *layout = &c->pieces[name->first].tensor.layout;
+        find_absent(g, v, name, present, whole * 2 > end - first);
+        check_shapes(g, v, name);
+        if (!s->several || lb_inventory_is_state(name->name)) continue;
+        const char *why = reason_to_differ(name, layout, differing, differing + equal, any_sharded);
+        if (s->informative && s->some_equal && why) find_equal(g, v, name, why);
+        if (!s->all_equal && !why && equal >= 2 && equal * 2 > end - first) find_odd(g, v, name);
+    }
+}
+
+static void check_rank_files(lb_audit_gathering *g, const lb_inventory *v)
+{
+    shards *all = (shards *)malloc((v->n_names + 1u) * sizeof *all);
+    bool *present = present_ranks(g, v->checkpoint), any_sharded = false, any_equal = false;
+    g->failed |= !all;
+    for (uint32_t i = 0; all && i < v->n_names; i++) {
+        all[i] = compare_shards(v, &v->names[i]);
+        bool matrix = v->checkpoint->pieces[v->names[i].first].tensor.layout.ndim >= 2;
+        any_sharded |= all[i].several && all[i].informative && matrix && !all[i].all_equal;
+        any_equal |= all[i].several && all[i].informative && matrix && all[i].all_equal;
+    }
+    for (uint32_t i = 0, end; all && present && i < v->n_names; i = end) {
+        end = lb_inventory_group(v, i);
+        check_group(g, v, i, end, all, present, any_sharded);
+    }
+    if (any_equal && !any_sharded)
+        lb_audit_note(g, LB_AUDIT_SHARDS_EQUAL, (lb_audit_where){NULL, NULL, NULL, 0},
+                      "every matrix is the same on all %d ranks: these are copies, not shards", v->checkpoint->ranks);
+    free(present);
+    free(all);
+}
+
+void lb_audit_shards(lb_audit_gathering *g, const lb_inventory *v)
+{
+    if (v->checkpoint->rank_files) check_rank_files(g, v);
+}
+
+/* ---- parts of placed tensors ------------------------------------------------------------------------------------- */
+
+static const char *region_text(const int64_t *start, const int64_t *end, int n, char text[200])
+{
+    int at = 1;
+    text[0] = '[';
+    for (int d = 0; d < n && at < 150; d++)
+        at +=
+            snprintf(text + at, 200 - (size_t)at, "%s%lld:%lld", d ? ", " : "", (long long)start[d], (long long)end[d]);
+    snprintf(text + at, 200 - (size_t)at, "]");
+    return text;
+}
+
+static void end_of(const lb_checkpoint_piece *p, int64_t end[LB_MAX_DIMS])
+{
+    for (int d = 0; d < p->whole.ndim; d++) end[d] = p->start[d] + p->tensor.layout.shape[d];
+}
+
+static bool leaves(const lb_checkpoint_piece *p)
+{
+    for (int d = 0; d < p->whole.ndim; d++)
+        if (p->start[d] < 0 || p->start[d] > p->whole.shape[d] - p->tensor.layout.shape[d]) return true;
+    return false;
+}
+
+/* The region that both hold; false when they share nothing. */
+static bool shared_region(const lb_checkpoint_piece *a, const lb_checkpoint_piece *b, int64_t *start, int64_t *end)
+{
+    int64_t a_end[LB_MAX_DIMS], b_end[LB_MAX_DIMS];
+    end_of(a, a_end);
+    end_of(b, b_end);
+    for (int d = 0; d < a->whole.ndim; d++) {
+        start[d] = a->start[d] > b->start[d] ? a->start[d] : b->start[d];
+        end[d] = a_end[d] < b_end[d] ? a_end[d] : b_end[d];
+        if (start[d] >= end[d]) return false;
+    }
+    return true;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The borders of all parts cut the whole into cells; the first cell in row-major order that no part covers. */
+static bool first_gap(const lb_checkpoint_piece *parts, uint32_t n, int64_t *start, int64_t *end)
+{
+    const lb_layout *whole = &parts->whole;
+    int64_t *cuts[LB_MAX_DIMS], cells = 1, index[LB_MAX_DIMS] = {0};
+    uint32_t n_cuts[LB_MAX_DIMS];
+    bool found = false, ready = true;
+    for (int d = 0; d < whole->ndim; d++) {
+        cuts[d] = (int64_t *)malloc((2u * n + 2u) * sizeof **cuts);
+        ready &= cuts[d] != NULL;
+        n_cuts[d] = 0;
+        if (!cuts[d]) continue;
+        cuts[d][n_cuts[d]++] = 0;
+        cuts[d][n_cuts[d]++] = whole->shape[d];
+        for (uint32_t i = 0; i < n; i++) {
+            cuts[d][n_cuts[d]++] = parts[i].start[d];
+            cuts[d][n_cuts[d]++] = parts[i].start[d] + parts[i].tensor.layout.shape[d];
+        }
+        qsort(cuts[d], n_cuts[d], sizeof **cuts, by_number);
+        uint32_t kept = 1;
+        for (uint32_t i = 1; i < n_cuts[d]; i++)
+            if (cuts[d][i] != cuts[d][kept - 1] && cuts[d][i] <= whole->shape[d]) cuts[d][kept++] = cuts[d][i];
+        n_cuts[d] = kept;
+        cells *= kept - 1;
+    }
+    for (int64_t cell = 0; ready && cell < cells && cell < 1000000 && !found; cell++) {
+        int64_t rest = cell;
+        for (int d = whole->ndim - 1; d >= 0; d--) {
+            index[d] = rest % (n_cuts[d] - 1);
+            rest /= n_cuts[d] - 1;
+            start[d] = cuts[d][index[d]];
+            end[d] = cuts[d][index[d] + 1];
+        }
+        bool covered = false;
+        for (uint32_t i = 0; i < n && !covered; i++) {
+            covered = true;
+            for (int d = 0; d < whole->ndim; d++)
+                covered &=
+                    parts[i].start[d] <= start[d] && parts[i].start[d] + parts[i].tensor.layout.shape[d] >= end[d];
+        }
+        found = !covered;
+    }
+    for (int d = 0; d < whole->ndim; d++) free(cuts[d]);
+    return found;
+}
+
+/* Parts of equal bits: the key was the same, and so one rank's part stands in another's place. */
+static void find_equal_parts(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name)
+{
+    const lb_checkpoint_piece *parts = &v->checkpoint->pieces[name->first];
+    char one[200], other[200];
+    int64_t end[LB_MAX_DIMS], second_end[LB_MAX_DIMS];
+    for (uint32_t i = 1; i < name->n; i++)
+        for (uint32_t k = 0; k < i; k++) {
+            const lb_piece_measured *m = &v->measured[name->first + i];
+            if (!equal_pieces(v, name->first + i, name->first + k) || lb_inventory_is_constant(m) ||
+                m->statistics.elements < 16)
+                continue;
+            int32_t ranks[2] = {parts[k].rank, parts[i].rank};
+            end_of(&parts[k], end);
+            end_of(&parts[i], second_end);
+            lb_audit_find(g, LB_AUDIT_SHARDS_EQUAL,
+                          (lb_audit_where){name->name, v->checkpoint->files[parts[i].file].path, ranks, 2},
+                          "its parts %s and %s hold the same bits",
+                          region_text(parts[k].start, end, parts[k].whole.ndim, one),
+                          region_text(parts[i].start, second_end, parts[i].whole.ndim, other));
+            break;
+        }
+}
+
+static void check_tiles(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name)
+{
+    const lb_checkpoint_piece *parts = &v->checkpoint->pieces[name->first];
+    int64_t start[LB_MAX_DIMS], end[LB_MAX_DIMS];
+    char region[200], shape[160];
+    bool odd = false;
+    for (uint32_t i = 0; i < name->n; i++)
+        if (leaves(&parts[i])) {
+            end_of(&parts[i], end);
+            lb_audit_find(g, LB_AUDIT_OUT_OF_RANGE, lb_inventory_where(v, &parts[i]),
+                          "its part %s leaves the tensor of %s",
+                          region_text(parts[i].start, end, parts[i].whole.ndim, region),
+                          lb_inventory_shape_text(&parts[i].whole, shape));
+            odd = true;
+        }
+    for (uint32_t i = 1; i < name->n; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (shared_region(&parts[k], &parts[i], start, end)) {
+                int32_t ranks[2] = {parts[k].rank, parts[i].rank};
+                lb_audit_find(g, LB_AUDIT_OVERLAP,
+                              (lb_audit_where){name->name, v->checkpoint->files[parts[i].file].path, ranks, 2},
+                              "two parts hold the region %s", region_text(start, end, parts[i].whole.ndim, region));
+                odd = true;
+            }
+    bool told = false;
+    for (uint32_t i = 0; i < v->checkpoint->n_faults; i++)
+        told |= v->checkpoint->faults[i].tensor && strcmp(v->checkpoint->faults[i].tensor, name->name) == 0;
+    if (!odd && !told && lb_layout_numel(&parts->whole) > 0 && first_gap(parts, name->n, start, end))
+        lb_audit_find(g, LB_AUDIT_GAP, (lb_audit_where){name->name, NULL, NULL, 0},
+                      "no part holds the region %s of %s: a rank's part is missing",
+                      region_text(start, end, parts->whole.ndim, region),
+                      lb_inventory_shape_text(&parts->whole, shape));
+    if (!odd && !lb_inventory_is_state(name->name)) find_equal_parts(g, v, name);
+}
+
+/* ---- ranges of bytes in a file ----------------------------------------------------------------------------------- */
+
+static const lb_checkpoint *ordered;
+#pragma omp threadprivate(ordered)
+
+static int by_offset(const void *a, const void *b)
+{
+    const lb_checkpoint_piece *x = &ordered->pieces[*(const uint32_t *)a], *y = &ordered->pieces[*(const uint32_t *)b];
+    if (x->file != y->file) return x->file < y->file ? -1 : 1;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+static uint64_t bytes_of(const lb_checkpoint_piece *p)
+{
+    return lb_dtype_bytes(p->tensor.dtype, (size_t)lb_layout_numel(&p->tensor.layout));
+}
+
+/* Bytes of a safetensors file that no tensor claims: the library refuses such a file. `order`: its pieces by offset. */
+static void find_unclaimed(lb_audit_gathering *g, const lb_checkpoint *c, const uint32_t *order, uint32_t n)
+{
+    const lb_checkpoint_piece *first = &c->pieces[order[0]];
+    const lb_checkpoint_file *file = &c->files[first->file];
+    const size_t length = strlen(file->path);
+    uint64_t header, at;
+    bool faulty = length < 12 || strcmp(file->path + length - 12, ".safetensors") != 0 || first->offset < 8;
+    for (uint32_t i = 0; i < c->n_faults; i++)
+        faulty |= c->faults[i].file && strcmp(c->faults[i].file, file->path) == 0;
+    if (faulty) return; /* a tensor of it may have been passed over */
+    for (uint32_t i = 1; i < n; i++)
+        if (c->pieces[order[i - 1]].offset + bytes_of(&c->pieces[order[i - 1]]) > c->pieces[order[i]].offset)
+            return; /* two claim the same bytes, and so leave others: told above */
+    memcpy(&header, (const char *)first->tensor.data - first->offset, sizeof header);
+    at = 8 + header;
+    for (uint32_t i = 0; i <= n; i++) {
+        const uint64_t next = i < n ? c->pieces[order[i]].offset : file->size;
+        if (next > at)
+            lb_audit_find(g, LB_AUDIT_GAP, (lb_audit_where){NULL, file->path, &file->rank, 1},
+                          "%llu bytes at offset %llu belong to no tensor: safetensors refuses the file",
+                          (unsigned long long)(next - at), (unsigned long long)at);
+        if (i < n && next + bytes_of(&c->pieces[order[i]]) > at) at = next + bytes_of(&c->pieces[order[i]]);
+    }
+}
+
+/* A safetensors header that gives two tensors the same bytes lies; torch.save's tensors may share a storage. */
+static void check_ranges(lb_audit_gathering *g, const lb_inventory *v)
+{
+    const lb_checkpoint *c = v->checkpoint;
+    uint32_t *order = (uint32_t *)malloc((c->n_pieces + 1u) * sizeof *order);
+    if (!order) {
+        g->failed = true;
+        return;
+    }
+    for (uint32_t i = 0; i < c->n_pieces; i++) order[i] = i;
+    ordered = c;
+    if (c->n_pieces) qsort(order, c->n_pieces, sizeof *order, by_offset);
+    for (uint32_t i = 1; i < c->n_pieces; i++) {
+        const lb_checkpoint_piece *a = &c->pieces[order[i - 1]], *b = &c->pieces[order[i]];
+        const char *path = c->files[b->file].path;
+        size_t n = strlen(path);
+        if (a->file != b->file || n < 12 || strcmp(path + n - 12, ".safetensors") != 0 || !bytes_of(a) || !bytes_of(b))
+            continue;
+        if (a->offset + bytes_of(a) > b->offset)
+            lb_audit_find(g, LB_AUDIT_OVERLAP, lb_inventory_where(v, b),
+                          "its bytes at offset %llu are those of %s, too", (unsigned long long)b->offset, a->name);
+    }
+    for (uint32_t i = 0, end; i < c->n_pieces; i = end) {
+        for (end = i + 1; end < c->n_pieces && c->pieces[order[end]].file == c->pieces[order[i]].file;) end++;
+        find_unclaimed(g, c, order + i, end - i);
+    }
+    free(order);
+}
+
+void lb_audit_shard_tiles(lb_audit_gathering *g, const lb_inventory *v)
+{
+    for (uint32_t i = 0; i < v->n_names; i++)
+        if (v->checkpoint->pieces[v->names[i].first].placed) check_tiles(g, v, &v->names[i]);
+    check_ranges(g, v);
+}

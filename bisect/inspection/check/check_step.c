@@ -1,0 +1,339 @@
+/* The gradient of one step against the derivative of its loss: see check_step.h. */
+#include "check/check_step.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A gradient that is off by less than that, beside all that was moved with it, is not called wrong: what ops hand
+ * backward as they recorded it (a log-sum-exp in f32) is right to no more digits. */
+static const double LEAST = 1e-4;
+
+lb_status lb_check_step_ask(lb_check_step *c, uint32_t seed, uint64_t roots, double least, lb_quotient *q,
+                            lb_check_answer *answer, lb_err *err)
+{
+    static const int exponents[] = {-10, -16, -21};
+    *answer = LB_ANSWER_UNCLEAR;
+    for (size_t i = 0; i < sizeof exponents / sizeof *exponents && *answer == LB_ANSWER_UNCLEAR; i++) {
+        LB_TRY(lb_moved_run_quotient(&c->run, seed, roots, ldexp(1, exponents[i]), q, err));
+        const double scale = fmax(q->scale, fabs(q->derivative)), gap = fabs(q->derivative - q->said);
+        if (!isfinite(gap) || !isfinite(q->error)) continue;
+        if (gap <= least / 10 * scale && q->error <= least / 10 * scale) *answer = LB_ANSWER_AGREES;
+        if (gap > least * scale && gap > 100 * q->error) *answer = LB_ANSWER_DIFFERS;
+    }
+    return LB_OK;
+}
+
+/* ---- why a quotient cannot speak ---- */
+
+/* A choice (top-k, a maximum along a dimension) gives indices, which are held, and the numbers that they choose, which
+ * are continuous. */
+static bool is_choice(const lb_program *p, const lb_op *o)
+{
+    for (uint32_t i = 0; i < o->results; i++) {
+        const uint32_t v = lb_op_results(p, o)[i];
+        if (v != LB_NONE && !lb_dtype_is_float(p->values[v].dtype)) return true;
+    }
+    return false;
+}
+
+/* An op whose float result has no derivative, or none that autograd was to see, between parameters and the loss. */
+static const char *cut_by(const lb_check_step *c, uint32_t op)
+{
+    const lb_program *p = c->run.program;
+    const lb_op *o = &p->ops[op];
+    const lb_op_row *row = c->run.prepared->ops[op].row;
+    if (lb_cotangents_detaches(p, op)) return "detaches a value that follows from parameters";
+    const uint32_t v = lb_op_outcomes(o) ? lb_op_outcome(p, o, 0) : LB_NONE;
+    if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) return NULL;
+    if (o->flags & LB_OP_VIEW) return NULL;
+    if (row && row->flags & LB_ROW_DISCONTINUOUS && !is_choice(p, o)) return "is not continuous";
+    if (lb_op_is_source(p, o) || o->flags & LB_OP_UNDEFINED) return NULL;
+    if (!row) return "is not known to replay";
+    if (lb_cotangents_seen(p, op) == LB_SEEN_CONSTANT)
+        return "was run without a gradient on what follows from parameters";
+    return NULL;
+}
+
+typedef struct inputs {
+    const lb_check_step *c;
+    bool moves;
+} inputs;
+
+static void note_input(void *context, uint32_t v)
+{
+    inputs *i = context;
+    const lb_program *p = i->c->run.program;
+    i->moves |= lb_trained_moves(&i->c->run, &i->c->trained, v);
+    /* What no computing op reads as it lies there (a window that is detached at once) is known by its storage alone. */
+    for (uint32_t w = 0; w < p->n_values && !i->moves && i->c->run.graph.giver[v] == LB_NONE; w++)
+        i->moves = p->values[w].storage == p->values[v].storage && i->c->trained.moved[w];
+}
+
+/* The first such op of forward; LB_NONE: there is none. */
+static uint32_t first_cut(const lb_check_step *c, const char **why)
+{
+    const lb_program *p = c->run.program;
+    const uint32_t end = c->run.roots[c->run.n_roots - 1].op;
+    for (uint32_t i = 0; i < end; i++) {
+        inputs in = {c, false};
+        if (p->ops[i].phase != LB_PHASE_FORWARD) continue;
+        *why = cut_by(c, i);
+        if (!*why) continue;
+        if (p->ops[i].flags & LB_OP_VIEW)
+            lb_op_each_input(p, &p->ops[i], note_input, &in);
+        else
+            in.moves = lb_trained_moves(&c->run, &c->trained, lb_op_outcome(p, &p->ops[i], 0));
+        if (in.moves) return i;
+    }
+    return LB_NONE;
+}
+
+static bool leave_cut(lb_check_step *c, const char *what, uint32_t op, const char *why)
+{
+    const lb_program *p = c->run.program;
+    const lb_code_line line = lb_op_line(p, &p->ops[op]);
+    char at[200];
+    lb_code_line_text(&line, at, sizeof at);
+    return lb_proof_list_leave(c->report, what, "%s %s, so that its derivative is a matter of intent%s%s",
+                               lb_op_name(p, &p->ops[op]), why, *at ? ": " : "", at);
+}
+
+/* ---- the parameters that follow from the same losses ---- */
+
+static uint32_t activate(lb_check_step *c, uint64_t roots)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->run.n_sites; i++) {
+        const lb_moved_site *s = &c->run.sites[i];
+        c->run.active[i] = s->row != LB_NONE && s->moved && s->measured && c->trained.rows[s->row].roots == roots;
+        n += c->run.active[i];
+    }
+    return n;
+}
+
+static uint64_t all_roots(const lb_check_step *c)
+{
+    return c->run.n_roots == 64 ? UINT64_MAX : ((uint64_t)1 << c->run.n_roots) - 1;
+}
+
+/* Gradients that the exact run has no numbers of: behind an op of backward that it cannot compute. */
+static bool leave_unmeasured(lb_check_step *c)
+{
+    uint32_t n = 0;
+    const char *name = "";
+    for (uint32_t i = 0; i < c->run.n_sites; i++) {
+        const lb_moved_site *s = &c->run.sites[i];
+        if (s->row == LB_NONE || s->gradient == LB_NONE || (s->moved && s->measured)) continue;
+        if (!n++) name = c->trained.rows[s->row].name;
+    }
+    char what[160];
+    snprintf(what, sizeof what, "the gradients of %u parameters in step %lld", n, (long long)c->run.program->step);
+    return !n || lb_proof_list_leave(c->report, what,
+                                     "they have no exact numbers: an op before them is not known to "
+                                     "replay, or bytes were not kept (%s, and %u others)",
+                                     name, n - 1);
+}
+
+/* Losses of micro-batches are differentiated by one line of code. */
+static bool are_micro_batches(const lb_check_step *c)
+{
+    const lb_program *p = c->run.program;
+    for (uint32_t i = 1; i < c->run.n_roots; i++)
+        if (!p->ops[c->run.roots[i].op].line || p->ops[c->run.roots[i].op].line != p->ops[c->run.roots[0].op].line)
+            return false;
+    return c->run.n_roots > 1;
+}
+
+static lb_status judge_lost(lb_check_step *c, uint64_t roots, uint32_t n, lb_err *err)
+{
+    const uint64_t lost = all_roots(c) & ~roots;
+    const lb_program *p = c->run.program;
+    lb_quotient q;
+    if (!lost || !are_micro_batches(c)) return LB_OK;
+    LB_TRY(lb_moved_run_quotient(&c->run, 1, lost, 0x1p-10, &q, err));
+    if (fabs(q.derivative) <= 1e-6 * q.scale || fabs(q.derivative) <= 100 * q.error) return LB_OK;
+    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_LOST, p);
+    if (!f) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    const uint32_t missing = (uint32_t)__builtin_popcountll(lost);
+    lb_proof_list_place(f, p, c->run.roots[__builtin_ctzll(lost)].op, LB_NONE, c->path);
+    f->effect = fabs(q.derivative) / fmax(q.scale, fabs(q.derivative));
+    f->factor = NAN;
+    snprintf(f->message, sizeof f->message,
+             "the gradients of %u parameters that the optimizer read lack %u of %u losses that were differentiated, by "
+             "which they would change: the derivative of those is %.4g along the direction tried, not 0",
+             n, missing, c->run.n_roots, q.derivative);
+    return LB_OK;
+}
+
+static lb_status judge_roots(lb_check_step *c, uint64_t roots, lb_err *err)
+{
+    const uint32_t n = activate(c, roots);
+    lb_quotient q;
+    lb_check_answer answer;
+    if (!n) return LB_OK;
+    LB_TRY(lb_check_step_ask(c, 0, roots, LEAST, &q, &answer, err));
+    char what[160];
+    snprintf(what, sizeof what, "the gradients of %u parameters in step %lld", n, (long long)c->run.program->step);
+    if (answer == LB_ANSWER_AGREES) {
+        lb_proof_list_prove(c->report,
+                            "step %lld: the gradients of %u parameters are the derivative of %s: %.10g along a random "
+                            "direction, a difference quotient gives %.10g +- %.1g",
+                            (long long)c->run.program->step, n,
+                            c->run.n_roots > 1 ? "the sum of the losses" : "the loss", q.said, q.derivative, q.error);
+        return judge_lost(c, roots, n, err);
+    }
+    const char *why = NULL;
+    const uint32_t cut = first_cut(c, &why);
+    if (cut != LB_NONE) return leave_cut(c, what, cut, why) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (answer == LB_ANSWER_UNCLEAR) {
+        lb_proof_list_leave(c->report, what,
+                            "the difference quotient does not settle (%.6g +- %.2g, backward says %.6g)", q.derivative,
+                            q.error, q.said);
+        return LB_OK;
+    }
+    return lb_check_step_locate(c, roots, &q, err);
+}
+
+/* ---- parameters without a gradient ---- */
+
+/* Its reader made a node of autograd that never ran: a gradient was asked for, and the way to the loss is cut. */
+static bool was_asked_for(const lb_check_step *c, const lb_trained_row *row)
+{
+    const lb_program *p = c->run.program;
+    int64_t node;
+    if (row->has_gradient || row->reader == LB_NONE || !lb_cotangents_node(p, row->reader, &node)) return false;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].phase == LB_PHASE_BACKWARD && p->ops[i].node == node) return false;
+    return true;
+}
+
+static uint32_t first_detach_behind(const lb_check_step *c, uint32_t reader)
+{
+    const char *why;
+    const uint32_t cut = first_cut(c, &why);
+    return cut != LB_NONE && cut > reader ? cut : reader;
+}
+
+static lb_status judge_detached(lb_check_step *c, uint32_t site, lb_err *err)
+{
+    const lb_program *p = c->run.program;
+    const lb_trained_row *row = &c->trained.rows[c->run.sites[site].row];
+    lb_quotient q;
+    lb_check_answer answer;
+    memset(c->run.active, 0, c->run.n_sites);
+    c->run.active[site] = 1;
+    LB_TRY(lb_check_step_ask(c, 0, all_roots(c), LEAST, &q, &answer, err));
+    double largest = 0;
+    for (uint32_t i = 0; i < c->run.n_roots; i++) largest = fmax(largest, fabs(c->run.roots[i].loss));
+    if (answer != LB_ANSWER_DIFFERS || fabs(q.derivative) < 1e-9 * largest) return LB_OK;
+    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_DETACHED, p);
+    if (!f) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    lb_proof_list_place(f, p, first_detach_behind(c, row->reader), LB_NONE, c->path);
+    snprintf(f->layer, sizeof f->layer, "%s", lb_op_layer(p, &p->ops[row->reader]));
+    f->factor = 0, f->effect = 1;
+    snprintf(f->message, sizeof f->message,
+             "the loss depends on %s (derivative %.4g along the direction tried), autograd was to follow it, and it "
+             "has no gradient",
+             row->name, q.derivative);
+    return LB_OK;
+}
+
+/* ---- the step ---- */
+
+static bool add_parameters(lb_check_step *c)
+{
+    for (uint32_t i = 0; i < c->trained.n; i++) {
+        const lb_trained_row *row = &c->trained.rows[i];
+        const bool has = row->gradient != LB_NONE && row->roots;
+        if (!has && !was_asked_for(c, row)) continue;
+        if (!lb_moved_run_add_site(&c->run, row->source, has ? row->gradient : LB_NONE, row->reader, i)) return false;
+        lb_moved_site *s = &c->run.sites[c->run.n_sites - 1];
+        const lb_layout *l = &c->run.program->values[row->source].layout;
+        s->start = row->start;
+        s->read = row->read, s->left_out = l->ndim == 2 ? row->padding : -1, s->width = l->ndim == 2 ? l->shape[1] : 1;
+    }
+    return true;
+}
+
+/* Gradients that no loss was seen to lead to are not passed over in silence. */
+static bool leave_unfollowed(lb_check_step *c)
+{
+    uint32_t n = 0;
+    const char *name = "";
+    for (uint32_t i = 0; i < c->trained.n; i++) {
+        const lb_trained_row *row = &c->trained.rows[i];
+        if (!row->has_gradient || (row->gradient != LB_NONE && row->roots)) continue;
+        if (!n++) name = row->name;
+    }
+    char what[160];
+    snprintf(what, sizeof what, "the gradients of %u parameters in step %lld", n, (long long)c->run.program->step);
+    return !n || lb_proof_list_leave(c->report, what, "they were not seen to follow from a loss (%s, and %u others)",
+                                     name, n - 1);
+}
+
+/* The derivative is judged without it; whether it was meant to be there is not known. */
+static bool leave_begun(lb_check_step *c)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->trained.n; i++) n += c->trained.rows[i].start != LB_NONE;
+    char what[160];
+    snprintf(what, sizeof what, "what %u gradients held when step %lld began", n, (long long)c->run.program->step);
+    if (n &&
+        !lb_proof_list_leave(c->report, what,
+                             "an earlier step left it: an accumulation over recorded steps, or gradients that were "
+                             "not zeroed; without it they are compared with the derivative"))
+        return false;
+    snprintf(what, sizeof what, "%u parameters of optimizers in step %lld", c->trained.unseen,
+             (long long)c->run.program->step);
+    return !c->trained.unseen || lb_proof_list_leave(c->report, what, "the step was not seen to begin with them");
+}
+
+static lb_status judge_parameters(lb_check_step *c, lb_err *err)
+{
+    const uint32_t n = c->run.n_sites;
+    if (!leave_unfollowed(c) || !leave_unmeasured(c) || !leave_begun(c))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t roots = c->run.sites[i].gradient == LB_NONE ? 0 : c->trained.rows[c->run.sites[i].row].roots;
+        bool done = !roots;
+        for (uint32_t k = 0; k < i && !done; k++)
+            done = c->run.sites[k].gradient != LB_NONE && c->trained.rows[c->run.sites[k].row].roots == roots;
+        if (!done) LB_TRY(judge_roots(c, roots, err));
+    }
+    for (uint32_t i = 0; i < n && c->run.runs < 10 * c->limit; i++)
+        if (c->run.sites[i].gradient == LB_NONE) LB_TRY(judge_detached(c, i, err));
+    return LB_OK;
+}
+
+/* Why nothing of the step can be judged; NULL: it can. */
+static const char *lacks(const lb_check_step *c)
+{
+    if (c->run.program->world > 1) return "it is one of several ranks, whose sums are not followed yet";
+    if (!c->run.n_roots) return "no scalar was seen from which backward began";
+    if (c->run.n_roots >= LB_MOVED_RUN_MAX_ROOTS) return "backward began from 64 losses or more";
+    if (c->trained.nested) return "a loss follows from the gradient of another one";
+    if (c->trained.updated) return "a loss follows from parameters that the same step updated";
+    if (!c->trained.n) return "no parameter of an optimizer was recorded";
+    return NULL;
+}
+
+lb_status lb_check_step_run(lb_check_step *c, uint32_t parts, lb_err *err)
+{
+    char what[160];
+    snprintf(what, sizeof what, "step %lld of rank %d", (long long)c->run.program->step, (int)c->run.program->rank);
+    const char *why = lacks(c);
+    if (why)
+        return lb_proof_list_leave(c->report, what, "%s", why) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (!add_parameters(c)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters");
+    LB_TRY(lb_moved_run_measure(&c->run, err));
+    for (uint32_t i = 0; i < c->run.n_roots; i++)
+        if (!c->run.roots[i].seen || !isfinite(c->run.roots[i].loss)) {
+            lb_proof_list_leave(c->report, what,
+                                "the loss has no exact number (an op that replay does not know, or bytes "
+                                "that were not kept, or it is not finite)");
+            return LB_OK;
+        }
+    if (parts & LB_CHECK_PART_STEP && !lb_check_step_read(c)) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    return parts & LB_CHECK_PART_GRADIENT ? judge_parameters(c, err) : LB_OK;
+}

@@ -1,0 +1,30 @@
+/* One recorded step of one rank, checked. */
+#ifndef LB_BISECT_CHECK_STEP_H
+#define LB_BISECT_CHECK_STEP_H
+
+#include "check/cotangents.h"
+#include "check/proof_list.h"
+
+typedef struct lb_check_step {
+    lb_moved_run run;
+    lb_trained trained;
+    lb_check_report *report;
+    const char *path; /* of the capture */
+    uint32_t limit;   /* of runs for proving */
+} lb_check_step;
+
+/* How a quotient answers. */
+typedef enum lb_check_answer { LB_ANSWER_AGREES, LB_ANSWER_DIFFERS, LB_ANSWER_UNCLEAR } lb_check_answer;
+
+/* Asks with smaller and smaller steps until one answers: a step over a kink does not. `least`: a gap of that share of
+ * what was moved is one. */
+lb_status lb_check_step_ask(lb_check_step *step, uint32_t seed, uint64_t roots, double least, lb_quotient *quotient,
+                            lb_check_answer *answer, lb_err *err);
+/* The backward of the active parameters is wrong: where, and in what way. */
+lb_status lb_check_step_locate(lb_check_step *step, uint64_t roots, const lb_quotient *quotient, lb_err *err);
+/* What the optimizer read beside what backward gave. */
+bool lb_check_step_read(lb_check_step *step);
+/* Every part that was asked for. */
+lb_status lb_check_step_run(lb_check_step *step, uint32_t parts, lb_err *err);
+
+#endif

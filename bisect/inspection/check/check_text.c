@@ -1,0 +1,41 @@
+/* A report for a person. */
+#include "check/proof_list.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static void print_line(FILE *out, const char *what, const lb_code_line *line)
+{
+    char text[400];
+    lb_code_line_text(line, text, sizeof text);
+    if (*text) fprintf(out, "    %s  %s\n", what, text);
+}
+
+static void print_finding(FILE *out, const lb_check_finding *f)
+{
+    fprintf(out, "%s: %s\n", lb_check_kind_name(f->kind), f->message);
+    fprintf(out, "    at        step %lld, %s, %s, op %u %s%s%s\n", (long long)f->step, f->phase,
+            *f->layer ? f->layer : "(outside)", f->index, f->op, *f->forward ? ", backward of " : "", f->forward);
+    print_line(out, "code    ", &f->line);
+    if (f->of_forward.number && f->of_forward.number != f->line.number) print_line(out, "forward ", &f->of_forward);
+    fprintf(out, "    see       %s\n", f->command);
+}
+
+char *lb_check_text(const lb_check_report *report)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    fprintf(out, "verdict: %s\n", lb_check_verdict_name(report->verdict));
+    for (uint32_t i = 0; i < report->n_findings; i++) print_finding(out, &report->findings[i]);
+    for (uint32_t i = 0; i < report->n_proven; i++) fprintf(out, "proven: %s\n", report->proven[i]);
+    for (uint32_t i = 0; i < report->n_unjudged; i++)
+        fprintf(out, "not judged: %s: %s\n", report->unjudged[i].what, report->unjudged[i].why);
+    fprintf(out, "%u replays\n", report->replays);
+    const bool failed = ferror(out) != 0;
+    if (fclose(out) == 0 && !failed) return text;
+    free(text);
+    return NULL;
+}

@@ -1,0 +1,290 @@
+/* Exact runs in which values are moved: see moved_run.h. */
+#include "check/moved_run.h"
+
+#include "ranks/rank_run.h"
+#include "shadow/shadow_numbers.h"
+
+#include "base/array.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct run {
+    lb_moved_run *moved;
+    bool first; /* nothing is moved, and everything measured */
+    uint32_t seed;
+    double step;
+    double losses[LB_MOVED_RUN_MAX_ROOTS];
+    uint32_t seen;
+    double *source; /* numbers of the source that was asked for last */
+} run;
+
+/* Uniform in (-1, 1), a function of its arguments alone. */
+static double direction(uint32_t seed, uint32_t site, int64_t element)
+{
+    uint64_t x = ((uint64_t)seed << 56) ^ ((uint64_t)site << 40) ^ (uint64_t)element;
+    for (int round = 0; round < 2; round++) { /* splitmix64 */
+        x += UINT64_C(0x9E3779B97F4A7C15);
+        x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+        x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+        x ^= x >> 31;
+    }
+    return ((double)(x >> 11) + 0.5) * 0x1p-52 - 1;
+}
+
+/* The direction of one element of a site. */
+static double along(const lb_moved_site *s, uint32_t seed, uint32_t site, int64_t element)
+{
+    return s->left_out >= 0 && element / s->width == s->left_out ? 0 : direction(seed, site, element);
+}
+
+/* A value of nothing but zeros (an adapter's second factor, a bias) is moved by a hundredth. */
+static double reach(const lb_moved_site *s)
+{
+    return s->size > 0 ? s->size : 0.01;
+}
+
+static bool is_real(const lb_tensor *t)
+{
+    return t->data && lb_dtype_is_float(t->dtype) && !lb_dtype_is_complex(t->dtype);
+}
+
+static double root_mean_square(const double *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+    return n > 0 ? sqrt(sum / (double)n) : 0;
+}
+
+double *lb_moved_run_recorded(const lb_moved_run *run, uint32_t value, lb_tensor *tensor)
+{
+    if (lb_program_view_value(run->view, value, tensor, NULL) != LB_OK || !is_real(tensor)) return NULL;
+    return lb_shadow_numbers_copy(tensor);
+}
+
+static void measure_value(lb_moved_site *s, const lb_tensor *t)
+{
+    double *x = is_real(t) ? lb_shadow_numbers_copy(t) : NULL;
+    if (!x) return;
+    s->size = root_mean_square(x, lb_layout_numel(&t->layout)), s->moved = isfinite(s->size);
+    free(x);
+}
+
+/* Products of a gradient with the directions; returns the root of its mean square, NaN where it has no numbers. */
+static double multiply(const lb_moved_site *s, uint32_t row, const lb_tensor *t, double dots[LB_MOVED_RUN_SEEDS])
+{
+    double *x = is_real(t) ? lb_shadow_numbers_copy(t) : NULL;
+    const int64_t n = x ? lb_layout_numel(&t->layout) : 0;
+    for (uint32_t seed = 0; x && seed < LB_MOVED_RUN_SEEDS; seed++) {
+        dots[seed] = 0;
+        for (int64_t i = 0; i < n; i++) dots[seed] += x[i] * along(s, seed, row, i) * reach(s);
+    }
+    const double norm = x ? root_mean_square(x, n) : NAN;
+    free(x);
+    return norm;
+}
+
+static void move(const run *r, uint32_t row, const lb_tensor *t)
+{
+    double *x = is_real(t) ? lb_shadow_numbers_copy(t) : NULL;
+    const int64_t n = x ? lb_layout_numel(&t->layout) : 0;
+    const lb_moved_site *s = &r->moved->sites[row];
+    const double size = r->step * reach(s) * s->weight;
+    for (int64_t i = 0; i < n; i++) x[i] += size * along(s, r->seed, row, i);
+    if (x) lb_shadow_put(t, x);
+    free(x);
+}
+
+static void measure_gradients(run *r, const lb_event *event)
+{
+    lb_moved_run *p = r->moved;
+    for (uint32_t i = 0; i < p->n_sites; i++) {
+        lb_moved_site *s = &p->sites[i];
+        lb_tensor t;
+        if (s->gradient != LB_NONE && p->graph.giver[s->gradient] == event->op &&
+            lb_event_exact(event, s->gradient, &t))
+            s->norm = multiply(s, i, &t, s->dots), s->measured = isfinite(s->norm);
+        if (s->read != LB_NONE && p->graph.giver[s->read] == event->op && lb_event_exact(event, s->read, &t))
+            multiply(s, i, &t, s->read_dots);
+    }
+}
+
+static void note_losses(run *r, const lb_event *event)
+{
+    lb_moved_run *p = r->moved;
+    for (uint32_t i = 0; i < p->n_roots; i++) {
+        lb_tensor t;
+        if (p->graph.giver[p->roots[i].value] != event->op || !lb_event_exact(event, p->roots[i].value, &t)) continue;
+        if (!is_real(&t) || lb_layout_numel(&t.layout) != 1) continue;
+        lb_shadow_numbers(&t, &r->losses[i]);
+        r->seen++, p->roots[i].seen = true;
+        if (r->first) p->roots[i].loss = r->losses[i];
+    }
+}
+
+static void look_at(run *r, uint32_t v, const lb_tensor *t)
+{
+    lb_moved_run *p = r->moved;
+    const uint32_t row = p->site_of[v];
+    if (r->first && row != LB_NONE) measure_value(&p->sites[row], t);
+    if (r->first) return;
+    if (row != LB_NONE && p->active[row]) move(r, row, t);
+}
+
+static bool note_op(void *context, const lb_event *event)
+{
+    run *r = context;
+    if (!event->shadow) return true;
+    for (uint32_t i = 0; i < event->n_results; i++)
+        if (event->values[i] != LB_NONE && event->shadow[i].data) look_at(r, event->values[i], &event->shadow[i]);
+    note_losses(r, event);
+    if (r->first) measure_gradients(r, event);
+    return r->first || r->seen < r->moved->n_roots;
+}
+
+static bool take_source(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
+{
+    run *r = context;
+    lb_moved_run *p = r->moved;
+    (void)rank, (void)step;
+    const uint32_t row = value < p->program->n_values ? p->site_of[value] : LB_NONE;
+    lb_tensor t;
+    for (uint32_t i = 0; r->first && i < p->n_sites; i++)
+        if (p->sites[i].start == value && lb_program_view_value(p->view, value, &t, NULL) == LB_OK)
+            multiply(&p->sites[i], i, &t, p->sites[i].start_dots);
+    if (row == LB_NONE || lb_program_view_value(p->view, value, &t, NULL) != LB_OK) return false;
+    if (r->first) measure_value(&p->sites[row], &t);
+    if (r->first || !p->active[row] || !is_real(&t)) return false;
+    free(r->source);
+    r->source = lb_shadow_numbers_copy(&t);
+    if (!r->source) return false;
+    *tensor = (lb_tensor){r->source, LB_F64, lb_layout_contiguous(t.layout.ndim, t.layout.shape)};
+    move(r, row, tensor);
+    return true;
+}
+
+static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
+{
+    const run *r = context;
+    (void)program;
+    return lb_program_view_value(r->moved->view, value, tensor, err);
+}
+
+static lb_status run_once(run *r, lb_err *err)
+{
+    lb_plan plan = LB_PLAN_INIT;
+    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
+    const lb_observer observer = {.context = r, .op = note_op, .source = take_source};
+    lb_rank_run ranks = {.programs = (const lb_prepared *const *)&r->moved->prepared,
+                         .n_programs = 1,
+                         .plan = &plan,
+                         .observer = &observer,
+                         .context = r,
+                         .value = value_of};
+    r->seen = 0;
+    r->moved->runs++;
+    if (r->moved->progress) r->moved->progress("replays", r->moved->runs, 0);
+    const lb_status status = lb_rank_run_all(&ranks, err);
+    free(r->source), r->source = NULL;
+    return status;
+}
+
+/* What a site changes the loss by, whatever the signs of its direction: n numbers of variance 1/3. */
+static double change_of(const lb_moved_run *p, const lb_moved_site *s)
+{
+    const int64_t n = lb_layout_numel(&p->program->values[s->value].layout);
+    return s->measured ? s->norm * reach(s) * sqrt((double)n / 3) : 0;
+}
+
+/* Sites above the lowest quarter are moved by as little as changes the loss like that. */
+static bool weigh(lb_moved_run *p)
+{
+    double *changes = malloc(((size_t)p->n_sites + 1) * sizeof *changes), largest = 0;
+    uint32_t n = 0;
+    if (!changes) return false;
+    for (uint32_t i = 0; i < p->n_sites; i++)
+        if (change_of(p, &p->sites[i]) > 0) changes[n++] = change_of(p, &p->sites[i]);
+    if (n) qsort(changes, n, sizeof *changes, lb_by_f64);
+    for (uint32_t i = 0; i < p->n_roots; i++) largest = fmax(largest, fabs(p->roots[i].loss));
+    const double enough = n ? fmax(changes[n / 4], 1e-6 * largest) : 0;
+    free(changes);
+    for (uint32_t i = 0; i < p->n_sites; i++) {
+        lb_moved_site *s = &p->sites[i];
+        const double change = change_of(p, s);
+        s->weight = change > enough ? enough / change : 1;
+        for (uint32_t seed = 0; seed < LB_MOVED_RUN_SEEDS; seed++)
+            s->dots[seed] = (s->dots[seed] - s->start_dots[seed]) * s->weight, s->read_dots[seed] *= s->weight;
+    }
+    return true;
+}
+
+lb_status lb_moved_run_measure(lb_moved_run *p, lb_err *err)
+{
+    run r = {.moved = p, .first = true};
+    LB_TRY(run_once(&r, err));
+    return weigh(p) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", p->n_sites);
+}
+
+/* (loss(+step) - loss(-step)) / 2 step; `*largest`: of the losses' sizes. */
+static lb_status central(lb_moved_run *p, uint32_t seed, uint64_t roots, double step, double *slope, double *largest,
+                         lb_err *err)
+{
+    double sums[2] = {0, 0};
+    for (int side = 0; side < 2; side++) {
+        run r = {.moved = p, .seed = seed, .step = side ? -step : step};
+        LB_TRY(run_once(&r, err));
+        for (uint32_t i = 0; i < p->n_roots; i++) {
+            if (!(roots >> i & 1)) continue;
+            sums[side] += r.losses[i];
+            *largest = fmax(*largest, fabs(r.losses[i]));
+        }
+    }
+    *slope = (sums[0] - sums[1]) / (2 * step);
+    return LB_OK;
+}
+
+lb_status lb_moved_run_quotient(lb_moved_run *p, uint32_t seed, uint64_t roots, double step, lb_quotient *q,
+                                lb_err *err)
+{
+    double slopes[3], largest = 0;
+    for (int i = 0; i < 3; i++) LB_TRY(central(p, seed, roots, ldexp(step, -i), &slopes[i], &largest, err));
+    const double first = (4 * slopes[1] - slopes[0]) / 3, second = (4 * slopes[2] - slopes[1]) / 3;
+    *q = (lb_quotient){.derivative = (16 * second - first) / 15};
+    q->error = fabs(second - first) + 0x1p-46 * largest / step;
+    for (uint32_t i = 0; i < p->n_sites; i++)
+        if (p->active[i]) q->said += p->sites[i].dots[seed], q->scale += fabs(p->sites[i].dots[seed]);
+    return LB_OK;
+}
+
+bool lb_moved_run_add_site(lb_moved_run *p, uint32_t value, uint32_t gradient, uint32_t at, uint32_t row)
+{
+    if (p->site_of[value] != LB_NONE) return false;
+    lb_moved_site *sites = lb_array_grow(p->sites, p->n_sites, sizeof *sites);
+    if (!sites) return false;
+    p->sites = sites;
+    p->sites[p->n_sites] = (lb_moved_site){
+        .value = value, .gradient = gradient, .at = at, .row = row, .read = LB_NONE, .start = LB_NONE, .left_out = -1};
+    p->site_of[value] = p->n_sites++;
+    return true;
+}
+
+lb_status lb_moved_run_open(const lb_program_view *view, lb_moved_run *p, lb_err *err)
+{
+    *p = (lb_moved_run){.view = view, .program = view->program};
+    const size_t n = (size_t)view->program->n_values + 1;
+    LB_TRY(lb_value_graph_make(view->program, &p->graph, err));
+    LB_TRY(lb_prepared_make(view->program, NULL, NULL, &p->prepared, err));
+    p->site_of = malloc(n * sizeof *p->site_of), p->active = calloc(n, 1);
+    if (!p->site_of || !p->active) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
+    memset(p->site_of, 0xFF, n * sizeof *p->site_of);
+    return LB_OK;
+}
+
+void lb_moved_run_close(lb_moved_run *p)
+{
+    free(p->active), free(p->site_of), free(p->sites);
+    lb_prepared_free(p->prepared);
+    lb_value_graph_release(&p->graph);
+    *p = (lb_moved_run){0};
+}

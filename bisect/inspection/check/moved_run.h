@@ -1,0 +1,77 @@
+/* Exact runs of one step in which some values are moved: the loss that results, and what backward said that it would
+ * be.
+ *
+ * A site is a value that is moved (a parameter, a result of forward) with the value that backward gave as the
+ * derivative of the loss by it. Several sites are moved at once, each by a random direction of its own: what the loss
+ * changes by is then the sum of all products of derivative and direction, since a site behind another one is moved
+ * beside what it inherits. */
+#ifndef LB_BISECT_MOVED_RUN_H
+#define LB_BISECT_MOVED_RUN_H
+
+#include "program/prepared.h"
+#include "pair/program_view.h"
+#include "exact/value_graph.h"
+
+enum { LB_MOVED_RUN_SEEDS = 3, LB_MOVED_RUN_MAX_ROOTS = 64 };
+
+typedef struct lb_moved_site {
+    uint32_t value;    /* what is moved */
+    uint32_t gradient; /* its derivative as backward gave it; LB_NONE: none */
+    uint32_t at;       /* op by which sites are ordered */
+    uint32_t row;      /* of a parameter: its row; LB_NONE */
+    uint32_t read;     /* of a parameter: what its optimizer read as the gradient; LB_NONE */
+    int64_t left_out,
+        width;     /* a row of so many elements that is not moved: of padding, whose gradient autograd leaves out; -1 */
+    double size;   /* root of the mean square of the value */
+    double norm;   /* the same of the gradient */
+    double weight; /* of its direction: what a site with a large gradient changes does not drown what the others do */
+    double dots[LB_MOVED_RUN_SEEDS]; /* gradient . direction */
+    /* of a parameter: what lay in its gradient when the step began, which is no part of the derivative; LB_NONE */
+    uint32_t start;
+    double start_dots[LB_MOVED_RUN_SEEDS], read_dots[LB_MOVED_RUN_SEEDS];
+    bool moved, measured; /* its numbers, and those of its gradient, came by in the first run */
+} lb_moved_site;
+
+/* A loss from which backward began: `seed` is the ones that it began with. */
+typedef struct lb_root {
+    uint32_t value, seed, op;
+    double loss; /* of the first run */
+    bool seen;
+} lb_root;
+
+typedef struct lb_moved_run {
+    const lb_program_view *view;
+    const lb_program *program;
+    lb_prepared *prepared;
+    lb_value_graph graph;
+    lb_root roots[LB_MOVED_RUN_MAX_ROOTS];
+    uint32_t n_roots;
+    lb_moved_site *sites;
+    uint32_t n_sites;
+    uint32_t *site_of; /* per value: its site; LB_NONE */
+    uint8_t *active;   /* per site: the next quotient moves it */
+    uint32_t runs;
+    void (*progress)(const char *what, uint64_t done, uint64_t total);
+} lb_moved_run;
+
+/* A derivative, and how far it may be off. */
+typedef struct lb_quotient {
+    double derivative, error;
+    double said;  /* by backward: the sum of the active sites' dots */
+    double scale; /* the sum of their absolute values */
+} lb_quotient;
+
+lb_status lb_moved_run_open(const lb_program_view *view, lb_moved_run *run, lb_err *err);
+void lb_moved_run_close(lb_moved_run *run);
+/* False when out of memory, or where the value is a site already. */
+bool lb_moved_run_add_site(lb_moved_run *run, uint32_t value, uint32_t gradient, uint32_t at, uint32_t row);
+/* The recorded numbers of a value, malloc'ed; NULL: there are none. */
+double *lb_moved_run_recorded(const lb_moved_run *run, uint32_t value, lb_tensor *tensor);
+/* The first run: sizes, losses, weights and dots of all sites. */
+lb_status lb_moved_run_measure(lb_moved_run *run, lb_err *err);
+/* Along direction `seed` over the active sites, of the losses whose bits `roots` has, by steps of `step` and its half
+ * and quarter. */
+lb_status lb_moved_run_quotient(lb_moved_run *run, uint32_t seed, uint64_t roots, double step, lb_quotient *quotient,
+                                lb_err *err);
+
+#endif

@@ -1,0 +1,68 @@
+/* What the optimizer read beside what backward left: clipping and unscaling multiply all gradients by one number, so
+ * that a gradient that was multiplied by twice, or half, what the others were was added or divided once too often. */
+#include "check/check_step.h"
+
+#include "base/array.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Read / given where that is one number along both directions; NaN. */
+static double ratio_of(const lb_moved_site *s)
+{
+    const double a = s->read_dots[0] / s->dots[0], b = s->read_dots[1] / s->dots[1];
+    return s->dots[0] != 0 && s->dots[1] != 0 && fabs(a - b) <= 1e-6 * fabs(a) ? a : NAN;
+}
+
+static bool is_compared(const lb_moved_site *s)
+{
+    return s->row != LB_NONE && s->measured && s->read != LB_NONE && s->start == LB_NONE;
+}
+
+static bool add_finding(lb_check_step *c, const lb_moved_site *s, double times)
+{
+    const lb_program *p = c->run.program;
+    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_READ, p);
+    if (!f) return false;
+    lb_proof_list_place(f, p, c->run.graph.giver[s->read], LB_NONE, c->path);
+    f->factor = times, f->effect = fabs(times - 1);
+    snprintf(f->message, sizeof f->message,
+             "the optimizer read %.6g times the gradient that backward gave for %s, beside what all others were "
+             "multiplied by",
+             times, c->trained.rows[s->row].name);
+    return true;
+}
+
+/* An integer, or one divided by it. */
+static bool is_count(double x)
+{
+    const double n = x < 1 ? 1 / x : x;
+    return n > 1.5 && n < 1e6 && fabs(n - nearbyint(n)) <= 1e-5 * n;
+}
+
+bool lb_check_step_read(lb_check_step *c)
+{
+    double *ratios = malloc(((size_t)c->run.n_sites + 1) * sizeof *ratios);
+    uint32_t n = 0, odd = 0, alike = 0;
+    if (!ratios) return false;
+    for (uint32_t i = 0; i < c->run.n_sites; i++) {
+        const double ratio = is_compared(&c->run.sites[i]) ? ratio_of(&c->run.sites[i]) : NAN;
+        if (!isnan(ratio)) ratios[n++] = ratio;
+    }
+    if (n) qsort(ratios, n, sizeof *ratios, lb_by_f64);
+    const double middle = n ? ratios[n / 2] : NAN;
+    free(ratios);
+    for (uint32_t i = 0; i < c->run.n_sites && n >= 3; i++) {
+        const double times = is_compared(&c->run.sites[i]) ? ratio_of(&c->run.sites[i]) / middle : NAN;
+        alike += fabs(times - 1) <= 1e-6;
+        if (isnan(times) || !is_count(times)) continue;
+        odd++;
+        if (!add_finding(c, &c->run.sites[i], times)) return false;
+    }
+    if (!odd && alike == n && n)
+        return lb_proof_list_prove(c->report, "step %lld: the optimizer read all %u gradients as backward gave them%s",
+                                   (long long)c->run.program->step, n,
+                                   fabs(middle - 1) > 1e-6 ? ", times one number (clipping or unscaling)" : "");
+    return true;
+}

@@ -1,0 +1,101 @@
+/* A report as it grows: see proof_list.h. */
+#include "check/proof_list.h"
+
+#include "base/array.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *lb_check_kind_name(lb_check_kind kind)
+{
+    static const char *const names[] = {
+#define LB_CHECK_KIND_TEXT(name, text) text,
+        LB_CHECK_KINDS(LB_CHECK_KIND_TEXT)
+#undef LB_CHECK_KIND_TEXT
+    };
+    return names[kind];
+}
+
+const char *lb_check_verdict_name(lb_check_verdict verdict)
+{
+    static const char *const names[] = {"clean", "found", "undecided"};
+    return names[verdict];
+}
+
+lb_check_finding *lb_proof_list_add(lb_check_report *report, lb_check_kind kind, const lb_program *p)
+{
+    lb_check_finding *grown = lb_array_grow(report->findings, report->n_findings, sizeof *grown);
+    if (!grown) return NULL;
+    report->findings = grown;
+    lb_check_finding *f = &report->findings[report->n_findings++];
+    *f = (lb_check_finding){
+        .kind = kind, .step = p->step, .rank = p->rank, .phase = "", .index = LB_NONE, .factor = NAN, .effect = NAN};
+    return f;
+}
+
+void lb_proof_list_place(lb_check_finding *f, const lb_program *p, uint32_t op, uint32_t forward, const char *path)
+{
+    const lb_op *o = &p->ops[op];
+    f->phase = lb_phase_name((lb_phase)o->phase), f->index = op;
+    snprintf(f->layer, sizeof f->layer, "%s", lb_op_layer(p, o));
+    snprintf(f->op, sizeof f->op, "%s", lb_op_name(p, o));
+    const lb_code_line line = lb_op_line(p, o);
+    f->line = lb_code_line_copy(&line);
+    if (forward != LB_NONE) {
+        const lb_code_line other = lb_op_line(p, &p->ops[forward]);
+        snprintf(f->forward, sizeof f->forward, "%s", lb_op_name(p, &p->ops[forward]));
+        f->of_forward = lb_code_line_copy(&other);
+    }
+    snprintf(f->command, sizeof f->command, "lastbit ls %s --step %lld --rank %d --ops", path, (long long)p->step,
+             (int)p->rank);
+}
+
+bool lb_proof_list_prove(lb_check_report *report, const char *format, ...)
+{
+    char(*grown)[320] = lb_array_grow(report->proven, report->n_proven, sizeof *grown);
+    va_list args;
+    if (!grown) return false;
+    report->proven = grown;
+    va_start(args, format);
+    vsnprintf(report->proven[report->n_proven++], sizeof *grown, format, args);
+    va_end(args);
+    return true;
+}
+
+bool lb_proof_list_leave(lb_check_report *report, const char *what, const char *format, ...)
+{
+    lb_check_unjudged *grown = lb_array_grow(report->unjudged, report->n_unjudged, sizeof *grown);
+    va_list args;
+    if (!grown) return false;
+    report->unjudged = grown;
+    lb_check_unjudged *u = &report->unjudged[report->n_unjudged++];
+    snprintf(u->what, sizeof u->what, "%s", what);
+    va_start(args, format);
+    vsnprintf(u->why, sizeof u->why, format, args);
+    va_end(args);
+    return true;
+}
+
+static int by_effect(const void *a, const void *b)
+{
+    const lb_check_finding *x = a, *y = b;
+    const double left = isnan(x->effect) ? -1 : x->effect, right = isnan(y->effect) ? -1 : y->effect;
+    return (left < right) - (left > right);
+}
+
+void lb_proof_list_sort(lb_check_report *report)
+{
+    if (report->n_findings) qsort(report->findings, report->n_findings, sizeof *report->findings, by_effect);
+}
+
+void lb_check_report_free(lb_check_report *report)
+{
+    if (!report) return;
+    for (uint32_t i = 0; i < report->n_findings; i++)
+        lb_code_line_release(&report->findings[i].line), lb_code_line_release(&report->findings[i].of_forward);
+    free(report->findings), free(report->proven), free(report->unjudged);
+    free(report);
+}

@@ -1,0 +1,16 @@
+/* What a check has to say, as it is gathered. */
+#ifndef LB_BISECT_PROOF_LIST_H
+#define LB_BISECT_PROOF_LIST_H
+
+#include <lastbit/check.h>
+
+/* A new finding with nothing said yet; NULL when out of memory. */
+lb_check_finding *lb_proof_list_add(lb_check_report *report, lb_check_kind kind, const lb_program *program);
+/* Names the op, and the forward op whose backward it is (LB_NONE: none). */
+void lb_proof_list_place(lb_check_finding *finding, const lb_program *program, uint32_t op, uint32_t forward,
+                         const char *path);
+bool lb_proof_list_prove(lb_check_report *report, const char *format, ...) LB_PRINTF(2, 3);
+bool lb_proof_list_leave(lb_check_report *report, const char *what, const char *format, ...) LB_PRINTF(3, 4);
+void lb_proof_list_sort(lb_check_report *report);
+
+#endif

@@ -1,0 +1,215 @@
+/* Losses, parameters and gradients of a step: see trained.h. */
+#include "check/trained.h"
+
+#include "base/array.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- losses ---- */
+
+/* Autograd begins at a scalar with ones that look like it, while none of its nodes runs. */
+static bool is_seed(const lb_program *p, uint32_t op, uint32_t *loss)
+{
+    const lb_op *o = &p->ops[op];
+    if (o->phase != LB_PHASE_BACKWARD || o->node_name != LB_NONE || !o->args || !o->results) return false;
+    if (strcmp(lb_op_name(p, o), "aten::ones_like") != 0 || lb_op_args(p, o)[0].tag != LB_ARG_VALUE) return false;
+    *loss = lb_op_args(p, o)[0].u.value;
+    return lb_op_results(p, o)[0] != LB_NONE && lb_layout_numel(&p->values[*loss].layout) == 1 &&
+           lb_dtype_is_float(p->values[*loss].dtype);
+}
+
+static void list_roots(lb_moved_run *run)
+{
+    const lb_program *p = run->program;
+    uint32_t loss;
+    for (uint32_t i = 0; i < p->n_ops && run->n_roots < LB_MOVED_RUN_MAX_ROOTS; i++)
+        if (is_seed(p, i, &loss))
+            run->roots[run->n_roots++] = (lb_root){.value = loss, .seed = lb_op_results(p, &p->ops[i])[0], .op = i};
+}
+
+/* ---- what follows from what ---- */
+
+uint64_t lb_trained_from(const lb_moved_run *run, const lb_trained *t, uint32_t v)
+{
+    const lb_value_graph *g = &run->graph;
+    uint64_t from = t->from[v];
+    for (uint32_t k = g->first_pred[v]; !g->given[v] && k < g->first_pred[v + 1]; k++) from |= t->from[g->preds[k]];
+    return from;
+}
+
+bool lb_trained_moves(const lb_moved_run *run, const lb_trained *t, uint32_t v)
+{
+    const lb_value_graph *g = &run->graph;
+    bool moves = t->moved[v];
+    for (uint32_t k = g->first_pred[v]; !g->given[v] && k < g->first_pred[v + 1]; k++) moves |= t->moved[g->preds[k]];
+    return moves;
+}
+
+static void follow(const lb_moved_run *run, lb_trained *t)
+{
+    const lb_program *p = run->program;
+    const lb_value_graph *g = &run->graph;
+    for (uint32_t r = 0; r < run->n_roots; r++) t->from[run->roots[r].seed] |= (uint64_t)1 << r;
+    for (uint32_t i = 0; i < t->n; i++) t->moved[t->rows[i].source] = 1;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
+            const uint32_t v = lb_op_outcome(p, op, k);
+            if (v == LB_NONE || !g->given[v] || g->giver[v] != i) continue;
+            for (uint32_t e = g->first_pred[v]; e < g->first_pred[v + 1]; e++) {
+                t->from[v] |= lb_trained_from(run, t, g->preds[e]);
+                t->moved[v] |= lb_trained_moves(run, t, g->preds[e]);
+            }
+        }
+    }
+}
+
+/* ---- parameters ---- */
+
+/* The last value in a storage, of that many elements, that an op before `end` gave; of backward alone where `phase`
+ * says so. */
+static uint32_t last_in(const lb_moved_run *run, int64_t storage, const lb_layout *like, uint32_t end, bool backward)
+{
+    const lb_program *p = run->program;
+    uint32_t found = LB_NONE;
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        const lb_value *x = &p->values[v];
+        const uint32_t giver = run->graph.giver[v];
+        if (x->storage != storage || giver == LB_NONE || giver >= end || !lb_dtype_is_float(x->dtype)) continue;
+        if (backward && p->ops[giver].phase != LB_PHASE_BACKWARD) continue;
+        if (x->layout.ndim != like->ndim || memcmp(x->layout.shape, like->shape, (size_t)like->ndim * 8)) continue;
+        if (found == LB_NONE || x->version > p->values[found].version) found = v;
+    }
+    return found;
+}
+
+static uint32_t source_in(const lb_moved_run *run, int64_t storage)
+{
+    const lb_program *p = run->program;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (!lb_op_is_source(p, &p->ops[i])) continue;
+        const uint32_t v = lb_op_results(p, &p->ops[i])[0];
+        if (p->values[v].storage == storage && lb_dtype_is_float(p->values[v].dtype)) return v;
+    }
+    return LB_NONE;
+}
+
+/* A gradient that is not zero when the step begins: of an accumulation that began before, or of a step whose gradients
+ * stayed. */
+static uint32_t left_in(const lb_moved_run *run, int64_t storage, const lb_layout *like)
+{
+    const uint32_t v = source_in(run, storage);
+    if (v == LB_NONE || lb_layout_numel(&run->program->values[v].layout) != lb_layout_numel(like)) return LB_NONE;
+    lb_tensor t;
+    double *x = lb_moved_run_recorded(run, v, &t);
+    bool zero = x != NULL;
+    for (int64_t i = 0; zero && i < lb_layout_numel(&t.layout); i++) zero = x[i] == 0;
+    free(x);
+    return zero ? LB_NONE : v;
+}
+
+/* A reader sees the parameter itself or a window on it. */
+static uint32_t first_reader(const lb_moved_run *run, int64_t storage)
+{
+    const lb_program *p = run->program;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].phase == LB_PHASE_FORWARD && !lb_op_is_source(p, &p->ops[i]) &&
+            lb_op_reads(p, &p->ops[i], storage) != LB_NONE)
+            return i;
+    return LB_NONE;
+}
+
+static int64_t padding_of(const lb_moved_run *run, int64_t storage)
+{
+    const lb_program *p = run->program;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        if (op->phase != LB_PHASE_FORWARD || op->args < 3 || strcmp(lb_op_name(p, op), "aten::embedding") != 0)
+            continue;
+        if (lb_op_reads(p, op, storage) != LB_NONE && lb_op_args(p, op)[2].tag == LB_ARG_INT)
+            return lb_op_args(p, op)[2].u.i;
+    }
+    return -1;
+}
+
+static bool add_row(const lb_moved_run *run, lb_trained *t, const lb_group *g, const lb_group_param *param)
+{
+    const lb_program *p = run->program;
+    const uint32_t source = source_in(run, param->storage);
+    t->unseen += source == LB_NONE;
+    if (source == LB_NONE) return true;
+    const uint32_t end = g->ops ? g->first_op : p->n_ops;
+    const lb_layout *like = &p->values[source].layout;
+    lb_trained_row row = {.name = lb_program_text(p, param->name),
+                          .source = source,
+                          .gradient = LB_NONE,
+                          .read = LB_NONE,
+                          .start = LB_NONE,
+                          .has_gradient = param->gradient >= 0};
+    row.padding = padding_of(run, param->storage);
+    row.reader = first_reader(run, param->storage);
+    if (row.has_gradient) row.gradient = last_in(run, param->gradient, like, end, true);
+    if (row.has_gradient) row.read = last_in(run, param->gradient, like, end, false);
+    if (row.gradient == LB_NONE) row.gradient = row.read;
+    if (row.has_gradient) row.start = left_in(run, param->gradient, like);
+    lb_trained_row *rows = lb_array_grow(t->rows, t->n, sizeof *rows);
+    if (!rows) return false;
+    t->rows = rows, t->rows[t->n++] = row;
+    return true;
+}
+
+static bool is_listed(const lb_trained *t, uint32_t source)
+{
+    for (uint32_t i = 0; i < t->n; i++)
+        if (t->rows[i].source == source) return true;
+    return false;
+}
+
+static bool list_parameters(const lb_moved_run *run, lb_trained *t)
+{
+    const lb_program *p = run->program;
+    for (uint32_t i = 0; i < p->n_groups; i++)
+        for (uint32_t k = 0; k < p->groups[i].params; k++) {
+            const lb_group_param *param = &p->group_params[p->groups[i].first_param + k];
+            if (is_listed(t, source_in(run, param->storage))) continue;
+            if (!add_row(run, t, &p->groups[i], param)) return false;
+        }
+    return true;
+}
+
+/* ---- all of it ---- */
+
+/* Losses that a value leads to, by all that follows from it. */
+static void note_order(const lb_moved_run *run, lb_trained *t)
+{
+    const lb_program *p = run->program;
+    uint32_t last = 0;
+    for (uint32_t r = 0; r < run->n_roots; r++) {
+        t->nested |= lb_trained_from(run, t, run->roots[r].value) != 0;
+        last = run->roots[r].op;
+    }
+    for (uint32_t i = 0; i < last; i++)
+        t->updated |= p->ops[i].phase == LB_PHASE_OPTIMIZER && lb_op_writes_flagged(p, &p->ops[i], LB_VALUE_PARAMETER);
+}
+
+lb_status lb_trained_list(lb_moved_run *run, lb_trained *t, lb_err *err)
+{
+    *t = (lb_trained){0};
+    const size_t n = (size_t)run->program->n_values + 1;
+    list_roots(run);
+    t->from = calloc(n, sizeof *t->from), t->moved = calloc(n, 1);
+    if (!t->from || !t->moved || !list_parameters(run, t))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
+    follow(run, t);
+    for (uint32_t i = 0; i < t->n; i++)
+        if (t->rows[i].gradient != LB_NONE) t->rows[i].roots = lb_trained_from(run, t, t->rows[i].gradient);
+    note_order(run, t);
+    return LB_OK;
+}
+
+void lb_trained_release(lb_trained *t)
+{
+    free(t->rows), free(t->from), free(t->moved);
+    *t = (lb_trained){0};
+}

@@ -1,0 +1,79 @@
+/* See rising_sum.h. */
+#include "levels/rising_sum.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { OCTAVE = 4, LOWEST = -2, LEAST_EXCESSES = 12, LATELY = 32 };
+#define SHARE 0.1 /* of the excursions, the highest */
+#define SAFETY 1.25
+#define SAFETY_OF_FEW 1.4 /* of sums that few numbers make: their tail is what was seen least of */
+#define HIGHEST_FADES 0.9998
+
+void lb_rising_sum_init(lb_rising_sum *s, double kappa)
+{
+    memset(s, 0, sizeof *s);
+    s->kappa = kappa;
+}
+
+static double border(int bin)
+{
+    return exp2(LOWEST + bin / (double)OCTAVE);
+}
+
+static void end_excursion(lb_rising_sum *s)
+{
+    const int bin = (int)floor((log2(s->peak) - LOWEST) * OCTAVE);
+    s->heights[bin < 0 ? 0 : bin >= LB_SUM_HEIGHTS ? LB_SUM_HEIGHTS - 1 : bin] += 1;
+    s->n_heights += 1;
+    s->highest = fmax(s->highest, s->peak);
+    lb_rising_sum_drop(s);
+}
+
+void lb_rising_sum_drop(lb_rising_sum *s)
+{
+    s->g = s->peak = s->told = s->from = 0, s->length = 0;
+}
+
+void lb_rising_sum_take(lb_rising_sum *s, double v, double number, double level)
+{
+    s->highest *= HIGHEST_FADES;
+    const double g = s->g + v - s->kappa;
+    if (g <= 0) {
+        if (s->peak > 0) end_excursion(s);
+        s->g = 0;
+        return;
+    }
+    if (!s->length++) s->from = level, s->told = 0;
+    s->told += (number - s->told) / (s->length < LATELY ? s->length : LATELY);
+    s->g = g;
+    s->peak = fmax(s->peak, g);
+}
+
+/* By how much the highest excursions exceed the border of their bin, in their mean: 1 / theta. 0: too few were seen. */
+static double mean_excess(const lb_rising_sum *s)
+{
+    double k = 0, sum = 0;
+    int bin = LB_SUM_HEIGHTS;
+    while (bin > 0 && k < SHARE * s->n_heights) k += s->heights[--bin];
+    if (k < LEAST_EXCESSES) return 0;
+    for (int i = bin; i < LB_SUM_HEIGHTS; i++) sum += s->heights[i] * (0.5 * (border(i) + border(i + 1)) - border(bin));
+    return sum / k * (1 + 1.5 / sqrt(k));
+}
+
+void lb_rising_sum_fit(lb_rising_sum *s, const lb_noise_law *law, double memory)
+{
+    const double excess = mean_excess(s), theta = lb_noise_law_exponent(law, s->kappa) / memory;
+    s->exponent = excess > 0 ? fmin(theta, 1 / excess) : theta;
+}
+
+double lb_rising_sum_threshold(const lb_rising_sum *s, double logp)
+{
+    return s->exponent > 0 ? fmax((s->kappa < 2 ? SAFETY : SAFETY_OF_FEW) * logp / s->exponent, 1.5 * s->highest)
+                           : INFINITY;
+}
+
+double lb_rising_sum_rise(const lb_rising_sum *s)
+{
+    return s->length ? s->told - s->from : 0;
+}

@@ -1,0 +1,59 @@
+/* Checkpoints and holds: see checkpoint_hold.h. */
+#include "watch/checkpoint_hold.h"
+
+#include <stdio.h>
+
+lb_hold_answer lb_hold_take(lb_hold_state *s, int64_t step, bool out)
+{
+    if (!s->on && !out) return LB_HOLD_NONE;
+    if (!s->on) {
+        *s = (lb_hold_state){true, step, step, 0};
+        return LB_HOLD_BEGINS;
+    }
+    s->quiet = out ? 0 : s->quiet + 1;
+    if (out) s->last_out = step;
+    if (s->quiet < LB_HOLD_QUIET) return LB_HOLD_LASTS;
+    s->on = false;
+    return LB_HOLD_ENDS;
+}
+
+void lb_checkpoint_add(lb_known_checkpoints *known, int64_t step, const char *text)
+{
+    for (uint64_t i = known->n; i-- > 0 && i + 8 > known->n;)
+        if (known->row[i % LB_KNOWN_CHECKPOINTS].step == step) return; /* each rank, or file, of it */
+    lb_watch_checkpoint *c = &known->row[known->n++ % LB_KNOWN_CHECKPOINTS];
+    *c = (lb_watch_checkpoint){.step = step};
+    snprintf(c->text, sizeof c->text, "%s", text ? text : "");
+}
+
+static uint64_t oldest(const lb_known_checkpoints *known)
+{
+    return known->n > LB_KNOWN_CHECKPOINTS ? known->n - LB_KNOWN_CHECKPOINTS : 0;
+}
+
+uint32_t lb_checkpoints_inside(const lb_known_checkpoints *known, const lb_watch_hold *holds, uint32_t n_holds,
+                               lb_watch_checkpoint *inside, uint32_t room)
+{
+    uint32_t n = 0;
+    for (uint64_t i = oldest(known); i < known->n && n < room; i++) {
+        const lb_watch_checkpoint *c = &known->row[i % LB_KNOWN_CHECKPOINTS];
+        for (uint32_t h = 0; h < n_holds; h++) {
+            if (c->step < holds[h].from || c->step > holds[h].to) continue;
+            inside[n] = *c;
+            inside[n].from = holds[h].from, inside[n].to = holds[h].to;
+            n++;
+            break;
+        }
+    }
+    return n;
+}
+
+int64_t lb_checkpoint_before(const lb_known_checkpoints *known, int64_t step)
+{
+    int64_t best = -1;
+    for (uint64_t i = oldest(known); i < known->n; i++) {
+        const int64_t s = known->row[i % LB_KNOWN_CHECKPOINTS].step;
+        if (s < step && s > best) best = s;
+    }
+    return best;
+}

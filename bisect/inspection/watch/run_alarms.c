@@ -1,0 +1,148 @@
+/* Alarms, findings and excursions of a run: see run_state.h. */
+#include "watch/run_state.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { QUIET = 10 };
+
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+const char *lb_alarm_kind_name(lb_alarm_kind kind)
+{
+    static const char *const names[] = {"grad_norm", "nonfinite", "loss", "throughput", "schedule", "data"};
+    return (unsigned)kind < LB_ALARM_KINDS ? names[kind] : "";
+}
+const char *lb_alarm_level_name(lb_alarm_level level)
+{
+    return level == LB_ALARM_CRITICAL ? "critical" : "warning";
+}
+const char *lb_alarm_detector_name(lb_alarm_detector detector)
+{
+    static const char *const names[] = {"rule", "model", "afterwards"};
+    return (unsigned)detector <= LB_DETECTOR_HINDSIGHT ? names[detector] : "";
+}
+
+/* ---- what is kept ------------------------------------------------------------------------------------------------ */
+
+bool lb_run_grow(lb_watch *w, void **rows, uint32_t n, uint32_t *room, size_t size)
+{
+    if (n < *room) return true;
+    const uint32_t wanted = *room ? *room * 2 : 16;
+    void *grown = n < LB_WATCH_ALARMS ? realloc(*rows, wanted * size) : NULL;
+    if (!grown) return w->dropped++, false;
+    *rows = grown, *room = wanted;
+    return true;
+}
+
+void lb_run_find(lb_watch *w, const char *kind, int64_t step, const char *format, ...)
+{
+    va_list args;
+    if (!lb_run_grow(w, (void **)&w->findings, w->n_findings, &w->room_findings, sizeof *w->findings)) return;
+    lb_watch_finding *f = &w->findings[w->n_findings++];
+    snprintf(f->kind, sizeof f->kind, "%s", kind);
+    f->step = step;
+    va_start(args, format);
+    vsnprintf(f->text, sizeof f->text, format, args);
+    va_end(args);
+}
+
+uint32_t lb_run_alarm(lb_watch *w, lb_watch_alarm *alarm)
+{
+    uint32_t room = w->room_alarms;
+    snprintf(alarm->shard, sizeof alarm->shard, "%s", w->place.shard);
+    alarm->until = alarm->step;
+    uint32_t row = UINT32_MAX;
+    if (alarm->level < w->options.least[alarm->kind]) {
+        lb_run_find(w, "below-level", alarm->step, "%s, %s: %s", lb_alarm_kind_name(alarm->kind),
+                    lb_alarm_level_name(alarm->level), alarm->why);
+        return row;
+    }
+    if (lb_run_grow(w, (void **)&w->visits, w->n_alarms, &room, sizeof *w->visits) &&
+        lb_run_grow(w, (void **)&w->alarms, w->n_alarms, &w->room_alarms, sizeof *w->alarms)) {
+        row = w->n_alarms++;
+        w->alarms[row] = *alarm;
+        w->visits[row] = w->place.shard_since;
+    }
+    if (w->options.alarm) w->options.alarm(w->options.context, alarm);
+    return row;
+}
+
+bool lb_alarm_is_about_values(const lb_watch_alarm *a)
+{
+    return a->kind == LB_ALARM_GRAD_NORM || a->kind == LB_ALARM_LOSS || a->kind == LB_ALARM_NONFINITE;
+}
+
+/* A shard that was read before, and was out then, too. */
+static void look_for_bad_shard(lb_watch *w, uint32_t row)
+{
+    if (row == UINT32_MAX || !*w->alarms[row].shard || !lb_alarm_is_about_values(&w->alarms[row])) return;
+    const lb_watch_alarm now = w->alarms[row];
+    int64_t first = -1;
+    uint32_t others = 0;
+    for (uint32_t i = 0; i < row; i++) {
+        const lb_watch_alarm *a = &w->alarms[i];
+        if (!lb_alarm_is_about_values(a) || w->visits[i] == w->visits[row]) continue;
+        if (a->kind == LB_ALARM_DATA && !strcmp(a->shard, now.shard)) return;
+        if (!strcmp(a->shard, now.shard))
+            first = first < 0 ? a->step : first;
+        else
+            others++;
+    }
+    for (uint32_t i = 0; i < row; i++)
+        if (w->alarms[i].kind == LB_ALARM_DATA && !strcmp(w->alarms[i].shard, now.shard)) return;
+    if (first < 0 || others > w->place.borders / 4) return;
+    lb_watch_alarm alarm = {.step = now.step,
+                            .kind = LB_ALARM_DATA,
+                            .level = LB_ALARM_WARNING,
+                            .value = now.value,
+                            .reference = now.reference,
+                            .ratio = now.ratio};
+    snprintf(alarm.why, sizeof alarm.why,
+             "the shard %.60s was read at step %" PRId64 ", too, and loss or norm left its usual range there as here",
+             now.shard, first);
+    lb_run_alarm(w, &alarm);
+}
+
+/* ---- excursions -------------------------------------------------------------------------------------------------- */
+
+void lb_run_over(lb_watch *w, lb_run_slot which)
+{
+    lb_run_excursion *e = &w->excursions[which];
+    if (!e->on) return;
+    e->on = false;
+    const char *border = which == RATE_RULE || which == NONFINITE ? NULL : lb_data_border(&e->place, e->from, e->last);
+    for (uint32_t i = 0; border && i < w->n_findings; i++)
+        if (w->findings[i].step == e->from || !strcmp(w->findings[i].kind, border)) border = NULL;
+    if (border && *border == 'b')
+        lb_run_find(w, border, e->from,
+                    "out of the usual range for %" PRId64
+                    " steps from where the shard %.60s began: a border between shards",
+                    e->last - e->from + 1, e->place.shard);
+    else if (border)
+        lb_run_find(w, border, e->from, "out of the usual range from where the curriculum changed to %.60s",
+                    e->place.curriculum);
+}
+
+void lb_run_out(lb_watch *w, lb_run_slot which, lb_watch_alarm *alarm)
+{
+    lb_run_excursion *e = &w->excursions[which];
+    if (!e->on || alarm->level > e->level) {
+        if (!e->on) e->from = alarm->step, e->place = w->place;
+        e->level = alarm->level, e->on = true;
+        e->alarm = lb_run_alarm(w, alarm);
+        look_for_bad_shard(w, e->alarm);
+    }
+    e->quiet = 0, e->last = alarm->step;
+    if (e->alarm != UINT32_MAX) w->alarms[e->alarm].until = alarm->step;
+}
+
+void lb_run_quiet(lb_watch *w, lb_run_slot which)
+{
+    lb_run_excursion *e = &w->excursions[which];
+    if (e->on && ++e->quiet >= QUIET) lb_run_over(w, which);
+}

@@ -1,0 +1,514 @@
+/* The report on workers: see lastbit/ranks.h. */
+#define _GNU_SOURCE /* asprintf */
+#include "workers/worker_findings.h"
+#include "workers/worker_products.h"
+
+#include "program/block.h"
+#include "failure/collective_calls.h"
+#include "exchanges/collective_results.h"
+#include "failure/held_copies.h"
+#include "failure/lost_rank.h"
+#include "failure/replicas.h"
+
+#include <lastbit/lacking.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_TEXT(name, text) text,
+const char *lb_ranks_finding_name(lb_ranks_finding_kind kind)
+{
+    static const char *const names[] = {LB_RANKS_FINDINGS(NAME_TEXT)};
+    return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "";
+}
+
+const char *lb_ranks_seeds_name(lb_ranks_seeds seeds)
+{
+    static const char *const names[] = {LB_RANKS_SEEDS(NAME_TEXT)};
+    return (size_t)seeds < sizeof names / sizeof *names ? names[seeds] : "";
+}
+
+const char *lb_ranks_verdict_name(lb_ranks_verdict verdict)
+{
+    static const char *const names[] = {"clean", "found", "cannot be tested"};
+    return names[verdict];
+}
+
+/* ---- dispersion -------------------------------------------------------------------------------------------------- */
+
+static double mean(const double *x, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += x[i];
+    return n ? sum / n : NAN;
+}
+
+/* Of the population: over n. */
+static double deviation(const double *x, uint32_t n)
+{
+    const double m = mean(x, n);
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += (x[i] - m) * (x[i] - m);
+    return n ? sqrt(sum / n) : NAN;
+}
+
+/* Workers of one step, as far as their gradients are known. */
+typedef struct crew {
+    const lb_worker_steps *steps;
+    uint32_t *rows; /* ranks of the capture */
+    uint32_t n;
+    double *room; /* n */
+} crew;
+
+static double cosine(const double *products, uint32_t all, uint32_t a, uint32_t b)
+{
+    const double norms = products[a * all + a] * products[b * all + b];
+    return norms > 0 ? products[a * all + b] / sqrt(norms) : NAN;
+}
+
+/* `products`: all x all, of the whole or of some parameters. */
+static void fill_row(const crew *c, const double *products, lb_ranks_row *row)
+{
+    const uint32_t all = c->steps->n_ranks;
+    double sum = 0, least = INFINITY;
+    uint32_t pairs = 0;
+    for (uint32_t i = 0; i < c->n; i++) c->room[i] = sqrt(products[c->rows[i] * all + c->rows[i]]);
+    row->grad_norm_mean = mean(c->room, c->n), row->grad_norm_std = deviation(c->room, c->n);
+    for (uint32_t i = 0; i < c->n; i++)
+        for (uint32_t k = i + 1; k < c->n; k++) {
+            const double x = cosine(products, all, c->rows[i], c->rows[k]);
+            if (!lb_workers_pair(c->steps, c->rows[i], c->rows[k]) || isnan(x)) continue;
+            sum += x, pairs++;
+            if (x < least) least = x;
+        }
+    row->grad_cosine_mean = pairs ? sum / pairs : NAN, row->grad_cosine_min = pairs ? least : NAN;
+}
+
+static void add_into(double *into, const double *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) into[i] += from[i];
+}
+
+/* A path that rows are summed up under. */
+typedef struct path {
+    const char *text;
+    size_t n;
+} path;
+
+static bool same_path(const path *a, const path *b)
+{
+    return a->n == b->n && !memcmp(a->text, b->text, a->n);
+}
+
+/* One row per path: `paths[k]` is of key k (NULL text: of none). */
+static lb_status fill_rows(const crew *c, const lb_worker_products *p, const path *paths, lb_ranks_row **rows,
+                           uint32_t *n, lb_err *err)
+{
+    const size_t cells = (size_t)p->n * p->n;
+    double *sums = malloc((cells + 1) * sizeof *sums);
+    *rows = calloc(p->n_keys + 1, sizeof **rows), *n = 0;
+    if (!sums || !*rows) {
+        free(sums);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
+    }
+    for (uint32_t k = 0; k < p->n_keys; k++) {
+        bool before = !paths[k].text;
+        for (uint32_t i = 0; i < k && !before; i++) before = paths[i].text && same_path(&paths[i], &paths[k]);
+        if (before) continue;
+        memset(sums, 0, cells * sizeof *sums);
+        for (uint32_t i = k; i < p->n_keys; i++)
+            if (paths[i].text && same_path(&paths[i], &paths[k])) add_into(sums, p->products + i * cells, cells);
+        lb_ranks_row *row = &(*rows)[(*n)++];
+        row->layer = strndup(paths[k].text, paths[k].n);
+        if (!row->layer) {
+            free(sums);
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
+        }
+        fill_row(c, sums, row);
+    }
+    free(sums);
+    return LB_OK;
+}
+
+/* The innermost residual block of each layer. */
+static lb_status block_paths(const lb_worker_step *step, const lb_worker_products *p, path *paths, lb_err *err)
+{
+    const lb_program *program = NULL;
+    lb_slice_flow *flow;
+    lb_blocks blocks = {0};
+    for (uint32_t r = 0; r < p->n && !program; r++) program = step->workers[r].program;
+    if (!program) return LB_OK;
+    LB_TRY(lb_slice_flow_new(program, &flow, err));
+    lb_status status = lb_blocks_find(program, flow, &blocks, err);
+    for (uint32_t k = 0; k < p->n_keys && status == LB_OK; k++)
+        for (uint32_t b = 0; b < blocks.n; b++) {
+            const char *text = lb_program_text(program, program->scopes[blocks.rows[b].scope].path);
+            const size_t n = strlen(text);
+            if (n > p->layer_chars[k] || strncmp(text, p->layers[k], n) || n < paths[k].n) continue;
+            if (n == p->layer_chars[k] || p->layers[k][n] == '.') paths[k] = (path){text, n};
+        }
+    lb_blocks_release(&blocks);
+    lb_slice_flow_free(flow);
+    return status;
+}
+
+static lb_status fill_gradients(const lb_worker_steps *s, const lb_worker_step *step, crew *c, lb_ranks_step *out,
+                                lb_err *err)
+{
+    lb_worker_products p;
+    LB_TRY(lb_worker_products_of(s, step, &p, err));
+    const size_t cells = (size_t)p.n * p.n;
+    double *sums = calloc(cells + 1, sizeof *sums);
+    path *paths = calloc(p.n_keys + 1, sizeof *paths);
+    lb_status status = sums && paths ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
+    out->gradients = p.n_keys, out->lacking = p.lacking, out->approximate = p.approximate;
+    c->n = 0;
+    for (uint32_t r = 0; r < s->n_ranks; r++)
+        if (p.whole[r] && lb_rank_is_worker(s, r)) c->rows[c->n++] = r;
+    for (uint32_t k = 0; k < p.n_keys && status == LB_OK; k++) {
+        add_into(sums, p.products + k * cells, cells);
+        paths[k] = (path){p.layers[k], p.layer_chars[k]};
+    }
+    if (status == LB_OK && c->n && p.n_keys) {
+        fill_row(c, sums, &out->all);
+        status = fill_rows(c, &p, paths, &out->layers, &out->n_layers, err);
+        memset(paths, 0, p.n_keys * sizeof *paths);
+        if (status == LB_OK) status = block_paths(step, &p, paths, err);
+        if (status == LB_OK) status = fill_rows(c, &p, paths, &out->blocks, &out->n_blocks, err);
+        for (uint32_t i = 0; i < c->n; i++) {
+            double sum = 0;
+            uint32_t n = 0;
+            lb_ranks_worker *w = &out->workers[c->rows[i]];
+            w->grad_norm = sqrt(sums[c->rows[i] * p.n + c->rows[i]]);
+            for (uint32_t k = 0; k < c->n; k++) {
+                const double x = k == i || !lb_workers_pair(s, c->rows[i], c->rows[k])
+                                     ? NAN
+                                     : cosine(sums, p.n, c->rows[i], c->rows[k]);
+                if (!isnan(x)) sum += x, n++;
+            }
+            if (n) w->cosine = sum / n;
+        }
+    }
+    free(sums), free(paths);
+    lb_worker_products_release(&p);
+    return status;
+}
+
+static lb_status fill_step(const lb_worker_steps *s, const lb_worker_step *step, lb_ranks_step *out, lb_err *err)
+{
+    crew c = {s, calloc(s->n_ranks + 1, sizeof *c.rows), 0, calloc(s->n_ranks + 1, sizeof *c.room)};
+    uint32_t losses = 0;
+    double least = INFINITY, most = -INFINITY;
+    *out = (lb_ranks_step){.step = step->step,
+                           .loss_mean = NAN,
+                           .loss_std = NAN,
+                           .loss_range = NAN,
+                           .all = {NULL, NAN, NAN, NAN, NAN},
+                           .workers = calloc(s->n_ranks + 1, sizeof *out->workers)};
+    lb_status status =
+        c.rows && c.room && out->workers ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", s->n_ranks);
+    for (uint32_t r = 0; r < s->n_ranks && status == LB_OK; r++) {
+        const double loss = step->workers[r].program ? step->workers[r].own.loss : NAN;
+        out->workers[out->n_workers++] = (lb_ranks_worker){s->ranks[r], loss, NAN, NAN};
+        if (isnan(loss)) continue;
+        c.room[losses++] = loss;
+        if (loss < least) least = loss;
+        if (loss > most) most = loss;
+    }
+    if (status == LB_OK && losses) {
+        out->loss_mean = mean(c.room, losses), out->loss_std = deviation(c.room, losses),
+        out->loss_range = most - least;
+        /* All alike is no dispersion, whatever the mean rounded to. */
+        if (most == least) out->loss_std = 0;
+    }
+    if (status == LB_OK) status = fill_gradients(s, step, &c, out, err);
+    free(c.rows), free(c.room);
+    return status;
+}
+
+/* ---- findings of the room below ---------------------------------------------------------------------------------- */
+
+static bool in_window(const lb_ranks_options *o, int64_t step)
+{
+    return step >= o->first_step && step <= o->last_step;
+}
+
+static lb_status add_collectives(lb_capture *capture, const lb_ranks_options *o, lb_ranks_report *out,
+                                 lb_worker_findings *f, lb_err *err)
+{
+    lb_collective_calls calls;
+    LB_TRY(lb_collective_calls_check(capture, &calls, err));
+    lb_status status = LB_OK;
+    out->collectives = calls.compared;
+    for (uint32_t i = 0; i < calls.n && status == LB_OK; i++) {
+        const lb_call_mismatch *x = &calls.list[i];
+        const lb_ranks_finding row = {
+            .kind = LB_RANKS_COLLECTIVE, .step = x->step, .ranks = x->ranks, .n_ranks = x->n_ranks};
+        if (in_window(o, x->step)) status = lb_worker_findings_add(f, &row, strdup(x->message), err);
+    }
+    lb_collective_calls_release(&calls);
+    return status;
+}
+
+/* Calls that do not match give what they like. */
+static lb_status add_results(lb_capture *capture, const lb_ranks_options *o, lb_ranks_report *out,
+                             lb_worker_findings *f, lb_err *err)
+{
+    lb_collective_results results;
+    LB_TRY(lb_collective_results_check(capture, &results, err));
+    lb_status status = LB_OK;
+    out->results = results.compared;
+    for (uint32_t i = 0; i < results.n && status == LB_OK; i++) {
+        const lb_collective_finding *x = &results.list[i];
+        const lb_ranks_finding row = {.kind = x->kind == LB_COLLECTIVE_RESULT ? LB_RANKS_RESULT : LB_RANKS_NONFINITE,
+                                      .note = x->note,
+                                      .step = x->step,
+                                      .ranks = x->ranks,
+                                      .n_ranks = x->n_ranks,
+                                      .from = x->from,
+                                      .to = x->to,
+                                      .bit = x->bit,
+                                      .element = x->element};
+        if (in_window(o, x->step)) status = lb_worker_findings_add(f, &row, strdup(x->message), err);
+    }
+    lb_collective_results_release(&results);
+    return status;
+}
+
+static lb_status add_lost(lb_capture *capture, const lb_ranks_options *o, lb_worker_findings *f, lb_err *err)
+{
+    lb_lost_ranks lost;
+    LB_TRY(lb_lost_ranks_find(capture, &lost, err));
+    const lb_ranks_finding row = {.kind = LB_RANKS_LOST, .step = lost.step, .ranks = lost.ranks, .n_ranks = lost.n};
+    const lb_status status =
+        lost.n && in_window(o, lost.step) ? lb_worker_findings_add(f, &row, strdup(lost.message), err) : LB_OK;
+    lb_lost_ranks_release(&lost);
+    return status;
+}
+
+/* What Python does between two steps is recorded with the first. */
+static bool after_optimizer(const lb_program *p, uint32_t op)
+{
+    bool after = p->n_groups > 0;
+    for (uint32_t g = 0; g < p->n_groups; g++) after &= op >= p->groups[g].first_op + p->groups[g].ops;
+    return after;
+}
+
+static char *replica_message(lb_capture *capture, const lb_unequal *u)
+{
+    static const char *const nouns[] = {"parameter", "optimizer state", "buffer"};
+    char *text = NULL, words[96], more[80] = "", where[400] = "";
+    const lb_program *p = NULL;
+    if (u->count > 1) snprintf(more, sizeof more, " and %u more", u->count - 1);
+    if (u->op != LB_NONE && lb_capture_program(capture, u->rank, u->step, &p, NULL) == LB_OK)
+        snprintf(where, sizeof where, "in step %lld, at op %u of rank %d (%.60s, %s%s%.120s)", (long long)u->step,
+                 u->op, u->rank, lb_op_name(p, &p->ops[u->op]),
+                 after_optimizer(p, u->op) ? "after the optimizer" : lb_phase_name((lb_phase)p->ops[u->op].phase),
+                 *lb_op_layer(p, &p->ops[u->op]) ? ", " : "", lb_op_layer(p, &p->ops[u->op]));
+    else if (u->at_first)
+        snprintf(where, sizeof where, "before step %lld, the first that was recorded", (long long)u->step);
+    else
+        snprintf(where, sizeof where,
+                 "between step %lld and the recorded step before it, by no recorded write of all of it",
+                 (long long)u->step);
+    const int n =
+        u->kind == LB_REPLICA_BUFFER
+            ? asprintf(&text,
+                       "buffer %s%s %s not the same on all ranks (%s): running statistics are each rank's own unless "
+                       "they are broadcast or synchronised; it began %s",
+                       u->tensor, more, u->count > 1 ? "are" : "is", lb_worker_rank_words(u->ranks, u->n_ranks, words),
+                       where)
+            : asprintf(&text, "%s %s%s %s no longer the same on the %u ranks that hold %s: %s %s; it began %s%s",
+                       nouns[u->kind], u->tensor, more, u->count > 1 ? "are" : "is", u->members,
+                       u->count > 1 ? "them" : "it", lb_worker_rank_words(u->ranks, u->n_ranks, words),
+                       u->n_ranks == u->members ? "differ from each other"
+                       : u->n_ranks == 1        ? "differs"
+                                                : "differ",
+                       where, u->unreduced ? "; its gradient is not summed over them" : "");
+    return n < 0 ? NULL : text;
+}
+
+static lb_status add_replicas(lb_capture *capture, const lb_ranks_options *o, lb_ranks_report *out,
+                              lb_worker_findings *f, lb_err *err)
+{
+    lb_replicas replicas;
+    LB_TRY(lb_replicas_check(capture, &replicas, err));
+    lb_status status = LB_OK;
+    out->replicas = replicas.compared;
+    for (uint32_t i = 0; i < replicas.n && status == LB_OK; i++) {
+        const lb_unequal *u = &replicas.list[i];
+        const lb_ranks_finding row = {.kind = u->kind == LB_REPLICA_BUFFER ? LB_RANKS_BUFFER
+                                              : u->at_first                ? LB_RANKS_INITIAL
+                                                                           : LB_RANKS_REPLICA,
+                                      .note = u->kind == LB_REPLICA_BUFFER,
+                                      .step = u->step,
+                                      .ranks = u->ranks,
+                                      .n_ranks = u->n_ranks,
+                                      .tensor = u->tensor};
+        if (in_window(o, u->step)) status = lb_worker_findings_add(f, &row, replica_message(capture, u), err);
+    }
+    lb_replicas_release(&replicas);
+    return status;
+}
+
+/* Layers that one seed initialised. */
+static lb_status add_twins(lb_capture *capture, const lb_ranks_options *o, lb_worker_findings *f, lb_err *err)
+{
+    lb_held_copies copies;
+    LB_TRY(lb_held_copies_find(capture, &copies, err));
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < copies.n_twins && status == LB_OK; i++) {
+        const lb_held_twins *t = &copies.twins[i];
+        char *message = NULL, more[60] = "";
+        if (!in_window(o, copies.step)) continue;
+        if (t->parameters > 1) snprintf(more, sizeof more, ", and %u more of their parameters", t->parameters - 1);
+        if (asprintf(
+                &message,
+                "%s on rank %d and %s on rank %d begin with the same random numbers%s: parts of one model that were "
+                "drawn from one seed",
+                t->names[0], t->ranks[0], t->names[1], t->ranks[1], more) < 0)
+            message = NULL;
+        const lb_ranks_finding row = {.kind = LB_RANKS_ALIKE,
+                                      .step = copies.step,
+                                      .ranks = (int32_t *)t->ranks,
+                                      .n_ranks = t->ranks[0] == t->ranks[1] ? 1 : 2,
+                                      .tensor = (char *)t->names[0]};
+        status = lb_worker_findings_add(f, &row, message, err);
+    }
+    lb_held_copies_release(&copies);
+    return status;
+}
+
+static lb_status add_note(lb_worker_findings *f, const int32_t *ranks, uint32_t n, int64_t step, char *message,
+                          lb_err *err)
+{
+    const lb_ranks_finding row = {
+        .kind = LB_RANKS_COVERAGE, .note = true, .step = step, .ranks = (int32_t *)ranks, .n_ranks = n};
+    return lb_worker_findings_add(f, &row, message, err);
+}
+
+/* What was not seen, and why some numbers are missing. */
+static lb_status add_coverage(const lb_worker_steps *s, lb_worker_findings *f, lb_err *err)
+{
+    bool workers = false;
+    int32_t world = 0;
+    char *message = NULL;
+    for (uint32_t r = 0; r < s->n_ranks; r++) workers |= lb_rank_is_worker(s, r);
+    for (uint32_t i = 0; i < s->n_steps; i++)
+        for (uint32_t r = 0; r < s->n_ranks; r++) {
+            const lb_program *p = s->steps[i].workers[r].program;
+            if (p && p->world > world) world = p->world;
+            if (p) continue;
+            if (asprintf(&message, "rank %d recorded no step %lld", s->ranks[r], (long long)s->steps[i].step) < 0)
+                message = NULL;
+            LB_TRY(add_note(f, &s->ranks[r], 1, s->steps[i].step, message, err));
+        }
+    if (world > (int32_t)s->n_ranks) {
+        if (asprintf(&message, "%u of %d ranks were recorded", s->n_ranks, world) < 0) message = NULL;
+        LB_TRY(add_note(f, NULL, 0, INT64_MIN, message, err));
+    }
+    if (s->n_ranks > 1 && !workers)
+        LB_TRY(add_note(
+            f, NULL, 0, INT64_MIN,
+            strdup(
+                "these ranks are no data-parallel workers (they share out one model, or exchange no gradients): their "
+                "gradients are not compared"),
+            err));
+    return LB_OK;
+}
+
+static int by_kind(const void *x, const void *y)
+{
+    const lb_ranks_finding *a = x, *b = y;
+    if (a->note != b->note) return a->note - b->note;
+    /* What is called comes before any number; of the rest what began first. */
+    const bool first_a = a->kind == LB_RANKS_COLLECTIVE, first_b = b->kind == LB_RANKS_COLLECTIVE;
+    if (first_a != first_b) return first_b - first_a;
+    if (a->step != b->step) return a->step < b->step ? -1 : 1;
+    if (a->kind != b->kind) return a->kind < b->kind ? -1 : 1;
+    return a->n_ranks && b->n_ranks ? (a->ranks[0] > b->ranks[0]) - (a->ranks[0] < b->ranks[0]) : 0;
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
+
+static char *record_again(const lb_worker_steps *s, const lb_ranks_report *r)
+{
+    lb_lack lack = {0};
+    for (uint32_t i = 0; i < r->n_steps; i++) {
+        if (!r->steps[i].lacking) continue;
+        for (uint32_t k = 0; k < s->n_ranks; k++)
+            if (s->steps[i].workers[k].program) lb_lack_add(&lack, s->steps[i].workers[k].program, LB_NONE);
+    }
+    return lb_lack_command(&lack, s->capture, NULL);
+}
+
+static void judge(const lb_worker_steps *s, lb_ranks_report *r)
+{
+    bool seen = r->replicas || r->collectives || r->results;
+    for (uint32_t i = 0; i < r->n_steps; i++)
+        seen |= !isnan(r->steps[i].loss_mean) || !isnan(r->steps[i].all.grad_norm_mean);
+    r->verdict = s->n_ranks < 2 || !seen ? LB_RANKS_UNTESTABLE : LB_RANKS_CLEAN;
+    for (uint32_t i = 0; i < r->n_findings; i++)
+        if (!r->findings[i].note) r->verdict = LB_RANKS_FOUND;
+}
+
+static lb_status fill_report(lb_worker_steps *s, const lb_ranks_options *o, lb_ranks_report *r, lb_err *err)
+{
+    lb_worker_findings f = {0};
+    r->steps = calloc(s->n_steps + 1, sizeof *r->steps);
+    lb_status status = r->steps ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u steps", s->n_steps);
+    if (status == LB_OK) status = add_collectives(s->capture, o, r, &f, err);
+    const bool match = !f.n;
+    if (status == LB_OK) status = add_lost(s->capture, o, &f, err);
+    if (status == LB_OK && match) status = add_results(s->capture, o, r, &f, err);
+    if (status == LB_OK) status = add_twins(s->capture, o, &f, err);
+    if (status == LB_OK) status = lb_worker_findings_of_gradients(s, &f, err);
+    if (status == LB_OK) status = add_replicas(s->capture, o, r, &f, err);
+    if (status == LB_OK) status = lb_worker_findings_of_data(s, &r->seeds, &f, err);
+    if (status == LB_OK) status = lb_worker_findings_of_settings(s, &f, err);
+    if (status == LB_OK) status = add_coverage(s, &f, err);
+    for (uint32_t i = 0; i < s->n_steps && status == LB_OK; i++) {
+        if (o->progress) o->progress("gradients", i, s->n_steps);
+        status = fill_step(s, &s->steps[i], &r->steps[r->n_steps++], err);
+    }
+    if (f.n) qsort(f.list, f.n, sizeof *f.list, by_kind);
+    r->findings = f.list, r->n_findings = f.n;
+    if (status == LB_OK) judge(s, r), r->again = record_again(s, r);
+    return status;
+}
+
+lb_status lb_ranks_run(lb_capture *capture, const lb_ranks_options *options, lb_ranks_report **report, lb_err *err)
+{
+    const lb_ranks_options defaults = LB_RANKS_OPTIONS_INIT, *o = options ? options : &defaults;
+    lb_worker_steps steps;
+    *report = NULL;
+    LB_TRY(lb_worker_steps_init(capture, o->first_step, o->last_step, &steps, err));
+    lb_ranks_report *r = calloc(1, sizeof *r);
+    lb_status status = r ? fill_report(&steps, o, r, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for a report");
+    lb_worker_steps_release(&steps);
+    if (status == LB_OK)
+        *report = r;
+    else
+        lb_ranks_report_free(r);
+    return status;
+}
+
+static void rows_free(lb_ranks_row *rows, uint32_t n)
+{
+    for (uint32_t i = 0; rows && i < n; i++) free(rows[i].layer);
+    free(rows);
+}
+
+void lb_ranks_report_free(lb_ranks_report *r)
+{
+    if (!r) return;
+    for (uint32_t i = 0; i < r->n_steps; i++) {
+        rows_free(r->steps[i].layers, r->steps[i].n_layers), rows_free(r->steps[i].blocks, r->steps[i].n_blocks);
+        free(r->steps[i].workers);
+    }
+    lb_worker_findings f = {r->findings, r->n_findings};
+    lb_worker_findings_release(&f);
+    free(r->steps), free(r->again), free(r);
+}

@@ -1,0 +1,217 @@
+/* Settings of one run side by side: see lastbit/ranks.h. */
+#define _GNU_SOURCE /* open_memstream */
+#include "compare/number_word.h"
+
+#include <lastbit/ranks.h>
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { LOSS, NORM, DIRECTION, MEASURES };
+static const char *const measures[MEASURES] = {"loss dispersion", "gradient-norm dispersion",
+                                               "spread of the gradients' directions"};
+
+static const lb_ranks_step *step_of(const lb_ranks_report *r, int64_t step)
+{
+    for (uint32_t i = 0; i < r->n_steps; i++)
+        if (r->steps[i].step == step) return &r->steps[i];
+    return NULL;
+}
+
+static double measured(const lb_ranks_step *s, int measure)
+{
+    return measure == LOSS ? s->loss_std : measure == NORM ? s->all.grad_norm_std : 1 - s->all.grad_cosine_mean;
+}
+
+/* Steps that all of them have. */
+static uint32_t common_steps(const lb_ranks_report *const *reports, uint32_t n, int64_t *steps)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < reports[0]->n_steps; i++) {
+        bool all = true;
+        for (uint32_t k = 1; k < n; k++) all &= step_of(reports[k], reports[0]->steps[i].step) != NULL;
+        if (all) steps[found++] = reports[0]->steps[i].step;
+    }
+    return found;
+}
+
+static double mean_of(const lb_ranks_report *r, const int64_t *steps, uint32_t n,
+                      double (*number)(const lb_ranks_step *s))
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += number(step_of(r, steps[i]));
+    return n ? sum / n : NAN;
+}
+
+static double loss_mean(const lb_ranks_step *s)
+{
+    return s->loss_mean;
+}
+static double loss_std(const lb_ranks_step *s)
+{
+    return s->loss_std;
+}
+static double loss_range(const lb_ranks_step *s)
+{
+    return s->loss_range;
+}
+static double norm_mean(const lb_ranks_step *s)
+{
+    return s->all.grad_norm_mean;
+}
+static double norm_std(const lb_ranks_step *s)
+{
+    return s->all.grad_norm_std;
+}
+static double cosine(const lb_ranks_step *s)
+{
+    return s->all.grad_cosine_mean;
+}
+
+/* Does a fair coin fall so often on one side, or more often, in less than one of a hundred runs of n? */
+static bool is_no_chance(uint32_t times, uint32_t n)
+{
+    double sum = 0, ways = 1;
+    for (uint32_t k = n; k + 1 > times; k--) {
+        sum += ways;
+        if (!k) break;
+        ways *= (double)k / (n - k + 1);
+    }
+    return n && sum * exp2(-(double)n) < 0.01;
+}
+
+static void judge(const lb_ranks_report *r, const lb_ranks_report *closest, const int64_t *steps, uint32_t n,
+                  lb_ranks_setting *out)
+{
+    uint32_t apart = 0;
+    for (int m = 0; m < MEASURES; m++) {
+        double mine = 0, theirs = 0;
+        uint32_t known = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            const double x = measured(step_of(r, steps[i]), m), y = measured(step_of(closest, steps[i]), m);
+            if (isnan(x) || isnan(y)) continue;
+            known++, mine += x, theirs += y, out->wider[m] += x > y;
+        }
+        out->apart[m] = is_no_chance(out->wider[m], known) && mine >= 1.25 * theirs;
+        apart += out->apart[m];
+    }
+    out->inconsistent = apart >= 2;
+}
+
+lb_status lb_ranks_settings_compare(const lb_ranks_report *const *reports, uint32_t n, lb_ranks_settings **settings,
+                                    lb_err *err)
+{
+    int64_t *steps = malloc((reports[0]->n_steps + 1) * sizeof *steps);
+    lb_ranks_settings *s = calloc(1, sizeof *s);
+    *settings = NULL;
+    if (s) s->list = calloc(n + 1, sizeof *s->list);
+    lb_status status = steps && s && s->list ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for settings");
+    if (status == LB_OK) s->n = n, s->n_steps = common_steps(reports, n, steps);
+    if (status == LB_OK && !s->n_steps)
+        status = lb_fail(err, LB_ERR_NOT_FOUND, "these captures have no step in common: record the same steps of each");
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        lb_ranks_setting *x = &s->list[i];
+        x->loss_mean = mean_of(reports[i], steps, s->n_steps, loss_mean);
+        x->loss_std = mean_of(reports[i], steps, s->n_steps, loss_std);
+        x->loss_range = mean_of(reports[i], steps, s->n_steps, loss_range);
+        x->grad_norm_mean = mean_of(reports[i], steps, s->n_steps, norm_mean);
+        x->grad_norm_std = mean_of(reports[i], steps, s->n_steps, norm_std);
+        x->grad_cosine_mean = mean_of(reports[i], steps, s->n_steps, cosine);
+        if (x->loss_std < s->list[s->closest].loss_std) s->closest = i;
+    }
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        if (i != s->closest) judge(reports[i], reports[s->closest], steps, s->n_steps, &s->list[i]);
+        s->found |= s->list[i].inconsistent;
+    }
+    free(steps);
+    if (status == LB_OK)
+        *settings = s;
+    else
+        lb_ranks_settings_free(s);
+    return status;
+}
+
+void lb_ranks_settings_free(lb_ranks_settings *s)
+{
+    if (s) free(s->list);
+    free(s);
+}
+
+/* ---- for a person ------------------------------------------------------------------------------------------------ */
+
+static void print_reading(FILE *out, const lb_ranks_settings *s, uint32_t i, const char *const *names)
+{
+    const lb_ranks_setting *x = &s->list[i], *c = &s->list[s->closest];
+    const double mine[] = {x->loss_std, x->grad_norm_std, 1 - x->grad_cosine_mean},
+                 theirs[] = {c->loss_std, c->grad_norm_std, 1 - c->grad_cosine_mean};
+    fprintf(out, "%s: %s", names[i],
+            x->inconsistent ? "silent inconsistency: its workers are further apart" : "not told apart from chance");
+    for (int m = 0; m < MEASURES; m++)
+        if (!isnan(mine[m]) && theirs[m] > 0)
+            fprintf(out, "%s %s %.2f times (in %u of %u steps)", m ? "," : ":", measures[m], mine[m] / theirs[m],
+                    x->wider[m], s->n_steps);
+    char t[2][16];
+    fprintf(out, "; mean loss %s for %s\n", lb_number_word(x->loss_mean, 5, t[0]),
+            lb_number_word(c->loss_mean, 5, t[1]));
+}
+
+static void print_steps(FILE *out, const lb_ranks_settings *s, const lb_ranks_report *const *reports,
+                        const char *const *names)
+{
+    fprintf(out, "%8s  %-24s %11s %11s %11s %11s %11s %11s\n", "step", "setting", "loss mean", "loss std", "loss range",
+            "norm mean", "norm std", "cosine mean");
+    for (uint32_t k = 0; k < reports[0]->n_steps; k++) {
+        const int64_t step = reports[0]->steps[k].step;
+        bool all = true;
+        for (uint32_t i = 0; i < s->n; i++) all &= step_of(reports[i], step) != NULL;
+        for (uint32_t i = 0; all && i < s->n; i++) {
+            const lb_ranks_step *x = step_of(reports[i], step);
+            char t[6][16], number[24] = "";
+            if (!i) snprintf(number, sizeof number, "%" PRId64, step);
+            fprintf(out, "%8s  %-24s %11s %11s %11s %11s %11s %11s\n", number, names[i],
+                    lb_number_word(x->loss_mean, 5, t[0]), lb_number_word(x->loss_std, 5, t[1]),
+                    lb_number_word(x->loss_range, 5, t[2]), lb_number_word(x->all.grad_norm_mean, 5, t[3]),
+                    lb_number_word(x->all.grad_norm_std, 5, t[4]), lb_number_word(x->all.grad_cosine_mean, 5, t[5]));
+        }
+    }
+}
+
+static const char *seeds_words(lb_ranks_seeds seeds)
+{
+    return seeds == LB_RANKS_SEEDS_ONE    ? "; all its workers draw from one seed (S1-1)"
+           : seeds == LB_RANKS_SEEDS_SOME ? "; some of its workers share a seed and others do not (S1-2)"
+           : seeds == LB_RANKS_SEEDS_EACH ? "; each of its workers draws from a seed of its own (S1-3)"
+                                          : "";
+}
+
+char *lb_ranks_settings_text(const lb_ranks_settings *s, const lb_ranks_report *const *reports,
+                             const char *const *names)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    bool broken = false;
+    for (uint32_t i = 0; i < s->n; i++) broken |= reports[i]->verdict == LB_RANKS_FOUND;
+    fprintf(out, "verdict: %s\n", s->found || broken ? "found" : "clean");
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->list[i].inconsistent) print_reading(out, s, i, names);
+    for (uint32_t i = 0; i < s->n; i++)
+        if (reports[i]->verdict == LB_RANKS_FOUND)
+            fprintf(out, "%s: has findings of its own, as `lastbit ranks %s` lists them\n", names[i], names[i]);
+    fprintf(out, "%s: its workers are closest together%s\n", names[s->closest],
+            seeds_words(reports[s->closest]->seeds));
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (i == s->closest) continue;
+        if (!s->list[i].inconsistent) print_reading(out, s, i, names);
+        if (*seeds_words(reports[i]->seeds)) fprintf(out, "%s%s\n", names[i], seeds_words(reports[i]->seeds));
+    }
+    if (s->n_steps < 7)
+        fprintf(out, "%u steps are too few to tell an inconsistency from chance: record 7 or more\n", s->n_steps);
+    fputc('\n', out);
+    print_steps(out, s, reports, names);
+    fclose(out);
+    return text;
+}

@@ -1,0 +1,101 @@
+/* The report on workers for a person: see lastbit/ranks.h. */
+#define _GNU_SOURCE /* open_memstream */
+#include "compare/number_word.h"
+
+#include <lastbit/ranks.h>
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char *number(double x, char text[16])
+{
+    return lb_number_word(x, 5, text);
+}
+
+static void print_findings(FILE *out, const lb_ranks_report *r)
+{
+    for (uint32_t i = 0; i < r->n_findings; i++) {
+        const lb_ranks_finding *f = &r->findings[i];
+        fprintf(out, "%-11s %s", f->note ? "note" : lb_ranks_finding_name(f->kind), f->message);
+        if (f->steps > 1 && f->step != INT64_MIN)
+            fprintf(out, " (in %u steps, first in %" PRId64 ")", f->steps, f->step);
+        else if (f->kind == LB_RANKS_TOKENS || f->kind == LB_RANKS_SEED || f->kind == LB_RANKS_OPTION)
+            fprintf(out, " (in step %" PRId64 ")", f->step);
+        fputc('\n', out);
+    }
+    if (r->n_findings) fputc('\n', out);
+}
+
+static void print_steps(FILE *out, const lb_ranks_report *r)
+{
+    fprintf(out, "%8s %12s %12s %12s %12s %12s %12s %12s\n", "step", "loss mean", "loss std", "loss range", "norm mean",
+            "norm std", "cosine mean", "cosine min");
+    for (uint32_t i = 0; i < r->n_steps; i++) {
+        const lb_ranks_step *s = &r->steps[i];
+        char t[7][16];
+        fprintf(out, "%8" PRId64 " %12s %12s %12s %12s %12s %12s %12s\n", s->step, number(s->loss_mean, t[0]),
+                number(s->loss_std, t[1]), number(s->loss_range, t[2]), number(s->all.grad_norm_mean, t[3]),
+                number(s->all.grad_norm_std, t[4]), number(s->all.grad_cosine_mean, t[5]),
+                number(s->all.grad_cosine_min, t[6]));
+    }
+}
+
+static void print_rows(FILE *out, const char *title, const lb_ranks_row *rows, uint32_t n)
+{
+    if (!n) return;
+    fprintf(out, "\n%-40s %12s %12s %12s %12s\n", title, "norm mean", "norm std", "cosine mean", "cosine min");
+    for (uint32_t i = 0; i < n; i++) {
+        char t[4][16];
+        fprintf(out, "%-40s %12s %12s %12s %12s\n", *rows[i].layer ? rows[i].layer : "(outside)",
+                number(rows[i].grad_norm_mean, t[0]), number(rows[i].grad_norm_std, t[1]),
+                number(rows[i].grad_cosine_mean, t[2]), number(rows[i].grad_cosine_min, t[3]));
+    }
+}
+
+static void print_workers(FILE *out, const lb_ranks_step *s)
+{
+    fprintf(out, "\n%-40s %12s %12s %12s\n", "worker", "loss", "norm", "cosine");
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        char t[3][16], name[24];
+        snprintf(name, sizeof name, "rank %d", s->workers[i].rank);
+        fprintf(out, "%-40s %12s %12s %12s\n", name, number(s->workers[i].loss, t[0]),
+                number(s->workers[i].grad_norm, t[1]), number(s->workers[i].cosine, t[2]));
+    }
+}
+
+char *lb_ranks_text(const lb_ranks_report *r, bool layers)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    uint32_t lacking = 0, approximate = 0;
+    for (uint32_t i = 0; i < r->n_steps; i++) lacking += r->steps[i].lacking, approximate += r->steps[i].approximate;
+    fprintf(out, "verdict: %s\n", lb_ranks_verdict_name(r->verdict));
+    fprintf(out, "compared: %u collectives, the results of %u, %u tensors that replicas hold in common\n\n",
+            r->collectives, r->results, r->replicas);
+    print_findings(out, r);
+    print_steps(out, r);
+    if (layers && r->n_steps) {
+        const lb_ranks_step *last = &r->steps[r->n_steps - 1];
+        fprintf(out, "\nstep %" PRId64 "\n", last->step);
+        print_workers(out, last);
+        print_rows(out, "layer", last->layers, last->n_layers);
+        print_rows(out, "block", last->blocks, last->n_blocks);
+    }
+    if (r->verdict == LB_RANKS_CLEAN && r->n_steps && !isnan(r->steps[0].all.grad_cosine_mean))
+        fputs("\nclean: what must be equal on all workers is. That they pull apart under a smooth mean loss (silent "
+              "inconsistency)\n"
+              "shows in the spread above, beside another setting of seeds or data: lastbit ranks ONE.lb OTHER.lb\n",
+              out);
+    if (approximate)
+        fprintf(out, "\ngradients of %u steps were computed again, and are not the recorded bits\n", approximate);
+    if (lacking)
+        fprintf(out, "\n%u gradients of single workers have neither bytes nor what they could be computed from\n",
+                lacking);
+    if (r->again) fprintf(out, "  to record them: %s\n", r->again);
+    fclose(out);
+    return text;
+}

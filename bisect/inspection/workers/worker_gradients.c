@@ -1,0 +1,360 @@
+/* Findings about gradients that ranks share, and their norm: see worker_findings.h.
+ *
+ *      gradients of this rank ─▶ norm of each ─▶ norm of these ─▶ [summed over ranks] ─▶ max / (norm + eps), clamped ─▶ gradients scaled
+ *                                                                                   └─▶ a Python number, logged
+ *
+ * What is read back or scales gradients is followed backwards to the gradients whose norm it is. Their squares are
+ * known from statistics, so that the norm over all ranks that share out the model can be computed again: every part
+ * once, however many ranks hold it. */
+#define _GNU_SOURCE /* asprintf */
+#include "workers/worker_findings.h"
+
+#include "failure/model_ranks.h"
+#include "pair/op_kind.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- added behind the reduction ---------------------------------------------------------------------------------- */
+
+static lb_status tell_late(const lb_worker_steps *s, const lb_worker_step *step, lb_worker_findings *findings,
+                           lb_err *err)
+{
+    int32_t *ranks = malloc((s->n_ranks + 1) * sizeof *ranks);
+    const lb_own_gradient *first = NULL;
+    const lb_worker *by = NULL;
+    uint32_t n = 0, gradients = 0;
+    char *message = NULL, more[40] = "";
+    if (!ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    for (uint32_t r = 0; r < s->n_ranks; r++) {
+        bool late = false;
+        for (uint32_t i = 0; i < step->workers[r].own.n; i++) {
+            const lb_own_gradient *g = &step->workers[r].own.list[i];
+            if (g->late == LB_NONE) continue;
+            late = true, gradients += !n;
+            if (!first) first = g, by = &step->workers[r];
+        }
+        if (late) ranks[n++] = s->ranks[r];
+    }
+    lb_status status = LB_OK;
+    if (first) {
+        const lb_program *p = by->program;
+        char words[96];
+        if (gradients > 1) snprintf(more, sizeof more, " and %u more", gradients - 1);
+        if (asprintf(
+                &message,
+                "%s: the gradient of %s%s is reduced at op %u of rank %d, and at op %u a micro-batch's own gradient is "
+                "added to it, which the optimizer reads unreduced: each rank steps by other numbers",
+                lb_worker_rank_words(ranks, n, words), first->key, more, p->collectives[first->collective].op, by->rank,
+                first->late) < 0)
+            message = NULL;
+        const lb_ranks_finding f = {
+            .kind = LB_RANKS_LATE, .step = step->step, .ranks = ranks, .n_ranks = n, .tensor = first->key};
+        status = lb_worker_findings_add(findings, &f, message, err);
+    }
+    free(ranks);
+    return status;
+}
+
+/* ---- norms ------------------------------------------------------------------------------------------------------- */
+
+enum { FOLLOWED = 512, MOST_SCALARS = 64 };
+
+/* A gradient that is in a norm. */
+typedef struct leaf {
+    uint32_t value;
+    double squares; /* NaN: not known */
+    lb_digest digest;
+} leaf;
+
+/* What a number is made of. */
+typedef struct norm {
+    leaf *leaves;
+    uint32_t n, value; /* `value`: the number itself */
+    double scalars[MOST_SCALARS];
+    uint32_t n_scalars;
+    uint32_t op; /* that reads it back, or scales gradients by it */
+    bool scales;
+    int precision; /* bits of the coarsest number on the way */
+} norm;
+
+static bool holds_gradient(const lb_program *p, int64_t storage)
+{
+    for (uint32_t i = 0; i < p->n_group_params; i++)
+        if (p->group_params[i].gradient == storage) return true;
+    return false;
+}
+
+static bool is_norm(const lb_program *p, const lb_op *op)
+{
+    static const char *const names[] = {"aten::linalg_vector_norm", "aten::_foreach_norm", "aten::norm"};
+    if (lb_op_name_among(p, op, names, 3) < 0 || op->args < 2) return false;
+    const lb_arg *order = &lb_op_args(p, op)[1];
+    return (order->tag == LB_ARG_INT && order->u.i == 2) || (order->tag == LB_ARG_FLOAT && order->u.f == 2);
+}
+
+static const lb_statistics *statistics_of(const lb_program *p, uint32_t value)
+{
+    return p->values[value].statistics == LB_NONE ? NULL : &p->statistics[p->values[value].statistics];
+}
+
+static void note_scalar(norm *x, const lb_program *p, uint32_t value)
+{
+    if (value == LB_NONE || x->n_scalars == MOST_SCALARS || !lb_dtype_is_float(p->values[value].dtype)) return;
+    const lb_statistics *s = statistics_of(p, value);
+    if (!s || lb_layout_numel(&p->values[value].layout) != 1 || lb_statistics_nonfinite(s)) return;
+    const int precision = lb_dtype_precision(p->values[value].dtype);
+    if (precision < x->precision) x->precision = precision;
+    x->scalars[x->n_scalars++] = s->sum;
+}
+
+typedef struct leaves {
+    const lb_program *p;
+    norm *x;
+    bool gradients;
+} leaves;
+
+static void note_leaf(void *context, uint32_t value)
+{
+    leaves *l = context;
+    if (value == LB_NONE || !holds_gradient(l->p, l->p->values[value].storage)) return;
+    l->gradients = true;
+    for (uint32_t i = 0; i < l->x->n; i++)
+        if (l->x->leaves[i].value == value) return;
+    l->x->leaves[l->x->n++].value = value;
+}
+
+/* From op `from`, which reads `value`, back to norms of gradients. */
+static void follow(const lb_program *p, const lb_slice_flow *flow, uint32_t from, uint32_t value, norm *x)
+{
+    uint32_t queue[FOLLOWED], n = 0, defs[8];
+    note_scalar(x, p, value);
+    const uint32_t first = lb_slice_flow_defs_of(flow, from, value, defs, 8);
+    for (uint32_t k = 0; k < first && k < 8; k++) queue[n++] = defs[k];
+    for (uint32_t k = 0; k < n; k++) {
+        const lb_op *op = &p->ops[queue[k]];
+        leaves l = {p, x, false};
+        if (op->phase == LB_PHASE_BACKWARD || lb_op_is_source(p, op)) continue;
+        for (uint32_t r = 0; r < lb_op_outcomes(op); r++) note_scalar(x, p, lb_op_outcome(p, op, r));
+        if (is_norm(p, op)) lb_op_each_input(p, op, note_leaf, &l);
+        for (uint32_t d = flow->first_def[queue[k]]; !l.gradients && d < flow->first_def[queue[k] + 1]; d++) {
+            bool known = n == FOLLOWED;
+            for (uint32_t t = 0; t < n && !known; t++) known = queue[t] == flow->defs[d];
+            if (!known) queue[n++] = flow->defs[d];
+        }
+    }
+}
+
+/* The scalar by which this op scales gradients, or that it reads back; LB_NONE. */
+static uint32_t used_by(const lb_program *p, const lb_op *op, bool *scales)
+{
+    static const char *const read[] = {"aten::_local_scalar_dense"};
+    static const char *const scaled[] = {"aten::_foreach_mul_", "aten::mul_", "aten::_foreach_div_", "aten::div_"};
+    const lb_arg *args = lb_op_args(p, op);
+    *scales = false;
+    if (lb_op_name_among(p, op, read, 1) >= 0)
+        return op->args && args[0].tag == LB_ARG_VALUE ? args[0].u.value : LB_NONE;
+    if (lb_op_name_among(p, op, scaled, 4) < 0 || op->args < 2 || args[1].tag != LB_ARG_VALUE || !op->written)
+        return LB_NONE;
+    const uint32_t written = *lb_op_written(p, op);
+    *scales = written != LB_NONE && holds_gradient(p, p->values[written].storage) &&
+              lb_layout_numel(&p->values[args[1].u.value].layout) == 1;
+    return *scales ? args[1].u.value : LB_NONE;
+}
+
+/* A gradient that is reduced behind the norm is this rank's own still: its norm is what it says. */
+static bool is_reduced_later(const lb_worker *w, const norm *x)
+{
+    const lb_program *p = w->program;
+    for (uint32_t i = 0; i < w->own.n; i++) {
+        const lb_own_gradient *g = &w->own.list[i];
+        if (g->collective == LB_NONE || p->collectives[g->collective].op < x->op) continue;
+        for (uint32_t k = 0; k < x->n; k++)
+            if (p->values[x->leaves[k].value].storage == p->values[w->own.values[g->first]].storage) return true;
+    }
+    return false;
+}
+
+/* ---- over all ranks ---------------------------------------------------------------------------------------------- */
+
+/* Do both hold parts of one model: gradients scattered over both, activations exchanged, messages? */
+static bool share_model(const lb_worker_steps *s, const lb_worker *a, uint32_t b)
+{
+    const lb_program *p = a->program;
+    bool shared = lb_model_ranks_write(p, s->ranks[b]);
+    for (uint32_t i = 0; i < p->n_collectives && !shared; i++) {
+        const lb_collective *c = &p->collectives[i];
+        const bool scatters = lb_collective_run_kind(lb_op_name(p, &p->ops[c->op])) == LB_EXCHANGE_REDUCE_SCATTER;
+        if (!scatters && !lb_model_ranks_meet(p, c)) continue;
+        for (uint32_t k = 0; k < c->ranks; k++) shared |= (int32_t)p->refs[c->first_rank + k] == s->ranks[b];
+    }
+    return shared;
+}
+
+/* Squares of a rank's gradients; those that another norm has, too, bit for bit, are left out, as often as they are
+ * there. */
+static double squares_of(const norm *x, const norm *const *others, uint32_t n_others)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < x->n; i++) {
+        bool held = false;
+        uint32_t turn = 0;
+        for (uint32_t k = 0; k < i; k++) turn += lb_digest_equal(x->leaves[k].digest, x->leaves[i].digest);
+        for (uint32_t o = 0; o < n_others && !held; o++) {
+            uint32_t there = 0;
+            for (uint32_t k = 0; k < others[o]->n; k++)
+                there += lb_digest_equal(others[o]->leaves[k].digest, x->leaves[i].digest);
+            held = there > turn;
+        }
+        if (!held) sum += x->leaves[i].squares;
+    }
+    return sum;
+}
+
+static bool is_among(const norm *x, double squares, double tolerance)
+{
+    for (uint32_t i = 0; i < x->n_scalars; i++)
+        if (fabs(x->scalars[i] - sqrt(squares)) <= tolerance * sqrt(squares) ||
+            fabs(x->scalars[i] - squares) <= 2 * tolerance * squares)
+            return true;
+    return false;
+}
+
+typedef struct side {
+    const lb_worker *worker;
+    norm *list;
+    uint32_t n;
+} side;
+
+static void release_sides(side *sides, uint32_t n)
+{
+    for (uint32_t r = 0; sides && r < n; r++) {
+        for (uint32_t i = 0; i < sides[r].n; i++) free(sides[r].list[i].leaves);
+        free(sides[r].list);
+    }
+    free(sides);
+}
+
+/* From statistics, or from the bytes of windows on what a collective gave. */
+static void measure_leaves(lb_capture *capture, const lb_program *p, norm *x)
+{
+    for (uint32_t i = 0; i < x->n; i++) {
+        leaf *l = &x->leaves[i];
+        const lb_value *v = &p->values[l->value];
+        const lb_statistics *known = statistics_of(p, l->value);
+        lb_statistics s;
+        lb_tensor t;
+        l->squares = NAN, l->digest = v->logical;
+        if (known && !lb_digest_is_none(v->logical))
+            s = *known;
+        else if (lb_capture_value(capture, p, l->value, &t, NULL) == LB_OK)
+            s = lb_statistics_of(&t), l->digest = lb_digest_tensor(&t);
+        else
+            continue;
+        if (!lb_statistics_nonfinite(&s)) l->squares = s.sum_squares;
+    }
+}
+
+static lb_status list_norms(lb_capture *capture, const lb_worker *w, side *out, lb_err *err)
+{
+    const lb_program *p = w->program;
+    lb_slice_flow *flow;
+    out->worker = w;
+    if (!p || !p->n_group_params) return LB_OK;
+    LB_TRY(lb_slice_flow_new(p, &flow, err));
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
+        bool scales;
+        const uint32_t value = p->ops[i].phase == LB_PHASE_BACKWARD ? LB_NONE : used_by(p, &p->ops[i], &scales);
+        const norm *last = out->n ? &out->list[out->n - 1] : NULL;
+        if (value == LB_NONE || (last && last->value == value && last->scales == scales)) continue;
+        norm x = {.leaves = calloc(p->n_values + 1, sizeof *x.leaves),
+                  .value = value,
+                  .op = i,
+                  .scales = scales,
+                  .precision = 53};
+        norm *grown = realloc(out->list, (out->n + 1) * sizeof *grown);
+        if (grown) out->list = grown;
+        if (!grown || !x.leaves) {
+            free(x.leaves);
+            status = lb_fail(err, LB_ERR_NOMEM, "out of memory for norms");
+            break;
+        }
+        follow(p, flow, i, value, &x);
+        measure_leaves(capture, p, &x);
+        if (x.n && !is_reduced_later(w, &x))
+            out->list[out->n++] = x;
+        else
+            free(x.leaves);
+    }
+    lb_slice_flow_free(flow);
+    return status;
+}
+
+/* The k-th norm of each rank that shares the model of rank `r`. */
+static lb_status judge_norm(const lb_worker_steps *s, const lb_worker_step *step, const side *sides, uint32_t r,
+                            uint32_t k, lb_worker_findings *findings, lb_err *err)
+{
+    const norm *x = &sides[r].list[k];
+    const lb_program *p = sides[r].worker->program;
+    const norm **theirs = calloc(s->n_ranks + 1, sizeof *theirs);
+    uint32_t n = 0;
+    bool known = theirs != NULL;
+    lb_status status = known ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for norms");
+    const double own = squares_of(x, NULL, 0);
+    double all = own, counted = own;
+    for (uint32_t q = 0; q < s->n_ranks && known; q++) {
+        if (q == r || !share_model(s, sides[r].worker, q)) continue;
+        known &= sides[q].worker->program && k < sides[q].n && sides[q].list[k].scales == x->scales;
+        if (!known) break;
+        const norm *y = &sides[q].list[k];
+        if (!n) theirs[n++] = x;
+        all += squares_of(y, theirs, n), counted += squares_of(y, NULL, 0);
+        theirs[n++] = y;
+    }
+    const double tolerance = fmax(1e-4, ldexp(1, 3 - x->precision));
+    const bool part = fabs(sqrt(own) - sqrt(all)) > 10 * tolerance * sqrt(all) && is_among(x, own, tolerance);
+    const bool twice = fabs(sqrt(counted) - sqrt(all)) > 10 * tolerance * sqrt(all) && is_among(x, counted, tolerance);
+    if (status == LB_OK && known && n && all > 0 && !is_among(x, all, tolerance) && (part || twice)) {
+        char *message = NULL, where[LB_LINE_TEXT + 100] = "";
+        const lb_code_line line = lb_op_line(p, &p->ops[x->op]);
+        if (line.number) lb_code_line_text(&line, where, sizeof where);
+        if (asprintf(
+                &message, "%s rank %d is %s: %.6g, where all parts of the model together, each once, have %.6g%s%s",
+                x->scales ? "the norm by which gradients are clipped on" : "the norm of the gradients that is read on",
+                s->ranks[r],
+                twice ? "a sum in which copies are counted once for every rank" : "that of its own part alone",
+                sqrt(twice ? counted : own), sqrt(all), *where ? " — " : "", where) < 0)
+            message = NULL;
+        const lb_ranks_finding f = {
+            .kind = LB_RANKS_CLIP, .step = step->step, .ranks = (int32_t *)&s->ranks[r], .n_ranks = 1};
+        status = lb_worker_findings_add(findings, &f, message, err);
+    }
+    free(theirs);
+    return status;
+}
+
+static lb_status tell_norms(const lb_worker_steps *s, const lb_worker_step *step, lb_worker_findings *findings,
+                            lb_err *err)
+{
+    side *sides = calloc(s->n_ranks + 1, sizeof *sides);
+    lb_status status = sides ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for norms");
+    for (uint32_t r = 0; r < s->n_ranks && status == LB_OK; r++)
+        status = list_norms(s->capture, &step->workers[r], &sides[r], err);
+    for (uint32_t r = 0; r < s->n_ranks && status == LB_OK; r++)
+        for (uint32_t k = 0; k < sides[r].n && status == LB_OK; k++)
+            status = judge_norm(s, step, sides, r, k, findings, err);
+    release_sides(sides, s->n_ranks);
+    return status;
+}
+
+lb_status lb_worker_findings_of_gradients(const lb_worker_steps *s, lb_worker_findings *findings, lb_err *err)
+{
+    for (uint32_t i = 0; i < s->n_steps && s->n_ranks > 1; i++) {
+        LB_TRY(tell_late(s, &s->steps[i], findings, err));
+        LB_TRY(tell_norms(s, &s->steps[i], findings, err));
+    }
+    return LB_OK;
+}

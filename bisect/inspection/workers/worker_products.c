@@ -1,0 +1,305 @@
+/* Products of gradients over workers: see worker_products.h. */
+#define _GNU_SOURCE /* fileno */
+#include "workers/worker_products.h"
+
+#include "pair/regenerated.h"
+
+#include <lastbit/output.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PIECE = 8192, LANES = 8 };
+
+/* ---- bytes that were not kept ------------------------------------------------------------------------------------ */
+
+/* Gradients that were computed again, in an unlinked file, row-major elements of their dtypes. */
+typedef struct store {
+    FILE *file;
+    int64_t size;
+    char *bytes;  /* all of it, mapped */
+    int64_t **at; /* per worker and row of own.values: where its elements begin, -1: not here */
+    bool approximate;
+} store;
+
+static lb_status keep_value(store *s, const lb_tensor *t, int64_t *at, lb_err *err)
+{
+    const size_t size = lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout));
+    void *dense = malloc(size + 1);
+    if (!dense) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a gradient of %zu bytes", size);
+    lb_status status = lb_tensor_gather(t, dense, err);
+    if (status == LB_OK && fwrite(dense, 1, size, s->file) != size)
+        status = lb_fail(err, LB_ERR_IO, "could not write %zu bytes of gradients to a file in TMPDIR", size);
+    free(dense);
+    if (status == LB_OK) *at = s->size, s->size += (int64_t)size;
+    for (; status == LB_OK && s->size % 16; s->size++) /* elements begin aligned */
+        if (fputc(0, s->file) == EOF) status = lb_fail(err, LB_ERR_IO, "could not write to a file in TMPDIR");
+    return status;
+}
+
+/* Replays one worker's step, if anything of its gradient was not kept. */
+static lb_status regenerate(lb_capture *capture, const lb_worker *w, store *s, int64_t *at, lb_err *err)
+{
+    lb_program_view view;
+    lb_regenerated again;
+    bool lacks = false;
+    for (uint32_t i = 0; i < w->own.n_values; i++) {
+        at[i] = -1;
+        lacks |= !lb_capture_has_value(capture, w->program, w->own.values[i]);
+    }
+    if (!lacks) return LB_OK;
+    LB_TRY(lb_program_view_init(capture, &w->program, 1, &view, err));
+    lb_status status = lb_regenerated_init(&view, &again, err);
+    if (status == LB_OK) {
+        for (uint32_t i = 0; i < w->own.n_values; i++) lb_regenerated_want(&again, w->own.values[i]);
+        status = lb_regenerated_run(&again, err);
+        for (uint32_t i = 0; i < w->own.n_values && status == LB_OK; i++) {
+            lb_tensor t;
+            bool exact;
+            if (lb_capture_has_value(capture, w->program, w->own.values[i]) ||
+                !lb_regenerated_value(&again, w->own.values[i], &t, &exact))
+                continue;
+            s->approximate |= !exact;
+            status = keep_value(s, &t, &at[i], err);
+        }
+        lb_regenerated_release(&again);
+    }
+    lb_program_view_release(&view);
+    return status;
+}
+
+static void store_release(store *s, uint32_t n)
+{
+    if (s->bytes) munmap(s->bytes, (size_t)s->size);
+    if (s->file) fclose(s->file);
+    for (uint32_t r = 0; s->at && r < n; r++) free(s->at[r]);
+    free(s->at);
+}
+
+static lb_status store_init(const lb_worker_steps *steps, const lb_worker_step *step, store *s, lb_err *err)
+{
+    lb_status status = LB_OK;
+    *s = (store){.file = lb_output_scratch(NULL, NULL), .at = calloc(steps->n_ranks + 1, sizeof *s->at)};
+    if (!s->file || !s->at) status = lb_fail(err, LB_ERR_IO, "could not make a file in TMPDIR for gradients");
+    for (uint32_t r = 0; r < steps->n_ranks && status == LB_OK; r++) {
+        const lb_worker *w = &step->workers[r];
+        s->at[r] = malloc((w->own.n_values + 1) * sizeof **s->at);
+        if (!s->at[r]) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
+        if (status == LB_OK && w->program) status = regenerate(steps->capture, w, s, s->at[r], err);
+    }
+    if (status == LB_OK && s->size) {
+        s->bytes =
+            fflush(s->file) ? MAP_FAILED : mmap(NULL, (size_t)s->size, PROT_READ, MAP_PRIVATE, fileno(s->file), 0);
+        if (s->bytes == MAP_FAILED) s->bytes = NULL, status = lb_fail(err, LB_ERR_IO, "could not read gradients back");
+    }
+    if (status != LB_OK) store_release(s, steps->n_ranks);
+    return status;
+}
+
+/* ---- one parameter ----------------------------------------------------------------------------------------------- */
+
+/* One worker's gradient of it: dense tensors to be added up. */
+typedef struct addends {
+    const void **data;
+    void **owned; /* gathered copies of strided ones */
+    lb_dtype *dtypes;
+    uint32_t n;
+    int64_t elements;
+} addends;
+
+static void addends_release(addends *a)
+{
+    for (uint32_t i = 0; a->owned && i < a->n; i++) free(a->owned[i]);
+    free(a->data), free(a->owned), free(a->dtypes);
+    *a = (addends){0};
+}
+
+/* LB_ERR_NOT_CAPTURED: bytes lack. */
+static lb_status addends_init(lb_capture *capture, const lb_worker *w, const lb_own_gradient *g, const store *s,
+                              const int64_t *at, addends *a, lb_err *err)
+{
+    *a = (addends){.data = calloc(g->values, sizeof *a->data),
+                   .owned = calloc(g->values, sizeof *a->owned),
+                   .dtypes = calloc(g->values, sizeof *a->dtypes)};
+    if (!a->data || !a->owned || !a->dtypes) return lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
+    for (a->n = 0; a->n < g->values; a->n++) {
+        const uint32_t i = g->first + a->n, value = w->own.values[i];
+        lb_tensor t;
+        a->dtypes[a->n] = w->program->values[value].dtype;
+        a->elements = lb_layout_numel(&w->program->values[value].layout);
+        if (at[i] >= 0) {
+            a->data[a->n] = s->bytes + at[i];
+            continue;
+        }
+        if (lb_capture_value(capture, w->program, value, &t, NULL) != LB_OK) return LB_ERR_NOT_CAPTURED;
+        a->data[a->n] = t.data;
+        if (lb_layout_is_contiguous(&t.layout)) continue;
+        void *dense = a->owned[a->n] = malloc(lb_dtype_bytes(t.dtype, (size_t)a->elements) + 1);
+        a->data[a->n] = dense;
+        if (!dense) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a gradient");
+        const lb_status status = lb_tensor_gather(&t, dense, err);
+        if (status != LB_OK) return a->n++, status;
+    }
+    return LB_OK;
+}
+
+static void load_piece(const addends *a, int64_t from, size_t n, double *out, double *room)
+{
+    for (uint32_t i = 0; i < a->n; i++) {
+        const char *at = (const char *)a->data[i] + lb_dtype_bytes(a->dtypes[i], (size_t)from);
+        lb_load_f64(i ? room : out, a->dtypes[i], at, n);
+        for (size_t k = 0; i && k < n; k++) out[k] += room[k];
+    }
+}
+
+static double product(const double *x, const double *y, size_t n)
+{
+    double lanes[LANES] = {0}, sum = 0;
+    size_t k = 0;
+    for (; k + LANES <= n; k += LANES)
+        for (int l = 0; l < LANES; l++) lanes[l] += x[k + (size_t)l] * y[k + (size_t)l];
+    for (; k < n; k++) lanes[k % LANES] += x[k] * y[k];
+    for (int l = 0; l < LANES; l++) sum += lanes[l];
+    return sum;
+}
+
+/* Adds g_i . g_j over all elements to `into` (n x n). Pieces are shared out over threads in rounds, and added in
+ * order. */
+static lb_status add_products(const addends *a, uint32_t n, int64_t elements, double *into, lb_err *err)
+{
+    enum { ROUND = 64 };
+    const int64_t pieces = (elements + PIECE - 1) / PIECE;
+    double *sums = malloc((size_t)ROUND * n * n * sizeof *sums + 1);
+    bool failed = !sums;
+    for (int64_t base = 0; base < pieces && !failed; base += ROUND) {
+        const int64_t end = base + ROUND < pieces ? base + ROUND : pieces;
+#pragma omp parallel if (end - base > 4)
+        {
+            double *room = malloc(((size_t)n + 1) * PIECE * sizeof *room);
+#pragma omp for
+            for (int64_t piece = base; piece < end; piece++) {
+                const int64_t from = piece * PIECE, left = elements - from;
+                const size_t count = left < PIECE ? (size_t)left : PIECE;
+                double *out = sums + (size_t)(piece - base) * n * n;
+                if (!room) {
+#pragma omp atomic write
+                    failed = true;
+                    continue;
+                }
+                for (uint32_t i = 0; i < n; i++)
+                    load_piece(&a[i], from, count, room + (size_t)i * PIECE, room + (size_t)n * PIECE);
+                for (uint32_t i = 0; i < n; i++)
+                    for (uint32_t j = i; j < n; j++)
+                        out[i * n + j] =
+                            a[i].n && a[j].n ? product(room + (size_t)i * PIECE, room + (size_t)j * PIECE, count) : 0;
+            }
+            free(room);
+        }
+        for (int64_t piece = base; piece < end && !failed; piece++)
+            for (uint32_t i = 0; i < n; i++)
+                for (uint32_t j = i; j < n; j++) into[i * n + j] += sums[(size_t)(piece - base) * n * n + i * n + j];
+    }
+    free(sums);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < i; j++) into[i * n + j] = into[j * n + i];
+    return failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients") : LB_OK;
+}
+
+static const lb_own_gradient *find_gradient(const lb_worker *w, const char *key)
+{
+    for (uint32_t i = 0; i < w->own.n; i++)
+        if (!strcmp(w->own.list[i].key, key)) return &w->own.list[i];
+    return NULL;
+}
+
+static lb_status products_of_key(const lb_worker_steps *steps, const lb_worker_step *step, const store *s, uint32_t key,
+                                 lb_worker_products *out, lb_err *err)
+{
+    const uint32_t n = steps->n_ranks;
+    addends *a = calloc(n + 1, sizeof *a);
+    double *into = out->products + (size_t)key * n * n;
+    int64_t elements = 0;
+    lb_status status = a ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
+    for (uint32_t r = 0; r < n && status == LB_OK; r++) {
+        const lb_worker *w = &step->workers[r];
+        const lb_own_gradient *g = w->program ? find_gradient(w, out->keys[key]) : NULL;
+        if (!g || !lb_rank_is_worker(steps, r)) continue;
+        status = addends_init(steps->capture, w, g, s, s->at[r], &a[r], err);
+        /* Another size under one name cannot be compared. */
+        const bool other = status == LB_OK && elements && a[r].elements != elements;
+        if (status == LB_ERR_NOT_CAPTURED || other) {
+            addends_release(&a[r]);
+            out->lacking++, out->whole[r] = false;
+            status = LB_OK;
+        }
+        if (a[r].n) elements = a[r].elements;
+    }
+    if (status == LB_OK) status = add_products(a, n, elements, into, err);
+    for (uint32_t r = 0; r < n && status == LB_OK; r++)
+        for (uint32_t q = 0; q < n; q++) into[r * n + q] /= step->workers[r].own.scale * step->workers[q].own.scale;
+    for (uint32_t r = 0; a && r < n; r++) addends_release(&a[r]);
+    free(a);
+    return status;
+}
+
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
+
+static lb_status list_keys(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_products *out,
+                           lb_err *err)
+{
+    uint32_t room = 1;
+    for (uint32_t r = 0; r < steps->n_ranks; r++) room += step->workers[r].own.n;
+    out->keys = calloc(room, sizeof *out->keys);
+    out->layers = calloc(room, sizeof *out->layers), out->layer_chars = calloc(room, sizeof *out->layer_chars);
+    out->whole = calloc(steps->n_ranks + 1, sizeof *out->whole);
+    if (!out->keys || !out->layers || !out->layer_chars || !out->whole)
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
+    for (uint32_t r = 0; r < steps->n_ranks; r++) {
+        const lb_worker *w = &step->workers[r];
+        out->whole[r] = w->program && w->own.n;
+        for (uint32_t i = 0; i < w->own.n; i++) {
+            const lb_own_gradient *g = &w->own.list[i];
+            bool known = !lb_worker_key_reduced(steps, g->key);
+            for (uint32_t k = 0; k < out->n_keys && !known; k++) known = !strcmp(out->keys[k], g->key);
+            if (known) continue;
+            const char *dot = g->name != LB_NONE ? strrchr(g->key, '.') : NULL;
+            const char *path = lb_program_text(w->program, w->program->scopes[g->scope].path);
+            out->layers[out->n_keys] = g->name != LB_NONE ? g->key : path;
+            out->layer_chars[out->n_keys] = g->name == LB_NONE ? strlen(path) : dot ? (size_t)(dot - g->key) : 0;
+            out->keys[out->n_keys++] = g->key;
+        }
+    }
+    return LB_OK;
+}
+
+lb_status lb_worker_products_of(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_products *out,
+                                lb_err *err)
+{
+    store s;
+    *out = (lb_worker_products){.n = steps->n_ranks};
+    lb_status status = list_keys(steps, step, out, err);
+    if (status == LB_OK) {
+        out->products = calloc((size_t)out->n_keys * out->n * out->n + 1, sizeof *out->products);
+        if (!out->products) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients");
+    }
+    if (status == LB_OK && out->n_keys) {
+        status = store_init(steps, step, &s, err);
+        if (status == LB_OK) {
+            out->approximate = s.approximate;
+            for (uint32_t k = 0; k < out->n_keys && status == LB_OK; k++)
+                status = products_of_key(steps, step, &s, k, out, err);
+            store_release(&s, steps->n_ranks);
+        }
+    }
+    if (status != LB_OK) lb_worker_products_release(out);
+    return status;
+}
+
+void lb_worker_products_release(lb_worker_products *p)
+{
+    free(p->keys), free(p->layers), free(p->layer_chars), free(p->whole), free(p->products);
+    *p = (lb_worker_products){0};
+}

@@ -1,0 +1,576 @@
+/* Matching by numbers: see contents.h. */
+#include "contents/contents.h"
+
+#include "base/array.h"
+#include "base/hash.h"
+#include <lastbit/program.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *lb_content_relation_name(lb_content_relation relation)
+{
+    static const char *const names[] = {"none",     "same",  "renamed", "reshaped", "transposed",
+                                        "permuted", "fused", "split",   "padded",   "named"};
+    return names[relation];
+}
+
+/* ---- vectors ---- */
+
+/* The ways a tensor is cut into vectors. */
+typedef enum cut { WHOLE, ROWS, FLAT_ROWS, COLUMNS, FLAT_COLUMNS, CUTS } cut;
+
+typedef struct vector {
+    uint32_t tensor;
+    uint8_t cut;
+    int64_t start, stride, n; /* elements, row-major */
+} vector;
+
+typedef struct vectors {
+    int64_t count, n; /* how many, and numbers of each */
+} vectors;
+
+static vectors vectors_of(const lb_layout *layout, cut how)
+{
+    const int32_t d = layout->ndim;
+    const int64_t all = lb_layout_numel(layout);
+    if (all <= 0) return (vectors){0, 0};
+    switch (how) {
+    case WHOLE: return (vectors){1, all};
+    case ROWS: return d >= 2 ? (vectors){all / layout->shape[d - 1], layout->shape[d - 1]} : (vectors){0, 0};
+    case FLAT_ROWS: return d >= 3 ? (vectors){layout->shape[0], all / layout->shape[0]} : (vectors){0, 0};
+    case COLUMNS: return d >= 2 ? (vectors){all / layout->shape[d - 2], layout->shape[d - 2]} : (vectors){0, 0};
+    case FLAT_COLUMNS: return d >= 3 ? (vectors){all / layout->shape[0], layout->shape[0]} : (vectors){0, 0};
+    case CUTS: break;
+    }
+    return (vectors){0, 0};
+}
+
+static vector vector_at(uint32_t tensor, const lb_layout *layout, cut how, int64_t i)
+{
+    const vectors all = vectors_of(layout, how);
+    vector v = {tensor, (uint8_t)how, i * all.n, 1, all.n};
+    if (how != COLUMNS && how != FLAT_COLUMNS) return v;
+    const int64_t width = how == COLUMNS ? layout->shape[layout->ndim - 1] : all.count;
+    v.start = i / width * all.n * width + i % width, v.stride = width;
+    return v;
+}
+
+/* ---- numbers ---- */
+
+/* A tensor whose numbers are read where they lie, a portion at a time, in row-major order; floats rounded to `as`, if
+ * that is given. */
+typedef struct source {
+    const lb_tensor *t;
+    const char *bytes; /* dense */
+    void *owned;       /* a dense copy of a tensor that is not; NULL */
+    lb_dtype as;       /* LB_NO_DTYPE: as they are */
+} source;
+
+enum { PORTION = 512 };
+
+static bool open_source(source *s, const lb_tensor *t, const lb_dtype *as)
+{
+    *s = (source){t, t->data, NULL, as && lb_dtype_is_float(t->dtype) ? *as : LB_NO_DTYPE};
+    if (lb_layout_is_contiguous(&t->layout)) return true;
+    s->bytes = s->owned = malloc(lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout)) + 1);
+    return s->owned && lb_tensor_gather(t, s->owned, NULL) == LB_OK;
+}
+
+/* `n` numbers from element `first` on, `stride` elements apart; n is at most PORTION. */
+static void load(const source *s, int64_t first, int64_t stride, int64_t n, double *x)
+{
+    const lb_cast once = LB_CAST_INIT;
+    const size_t width = lb_dtype_bits(s->t->dtype) / 8;
+    char rounded[PORTION * sizeof(double)];
+    lb_load_f64_strided(x, s->t->dtype, s->bytes + (size_t)first * width, (ptrdiff_t)stride, (size_t)n);
+    if (s->as == LB_NO_DTYPE) return;
+    lb_store_f64_strided(s->as, rounded, 1, x, (size_t)n, &once);
+    lb_load_f64_strided(x, s->as, rounded, 1, (size_t)n);
+}
+
+/* -0 is 0. */
+static uint64_t mixed(uint64_t hash, double x)
+{
+    const double number = x + 0.0;
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    hash = (hash ^ bits) * UINT64_C(0xFF51AFD7ED558CCD);
+    return hash ^ hash >> 32;
+}
+
+static uint64_t seed_of(int64_t n)
+{
+    return (uint64_t)n * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+/* The hash of each column, row by row: every column goes on from its own state, so that memory is read in its order. */
+static void hash_columns(const source *s, int64_t width, int64_t height, uint64_t *out)
+{
+    const int64_t all = lb_layout_numel(&s->t->layout);
+    double x[PORTION];
+    for (int64_t i = 0; i < all / height; i++) out[i] = seed_of(height);
+    for (int64_t row = 0; row < all / width; row++) {
+        uint64_t *states = out + row / height * width;
+        for (int64_t at = 0; at < width; at += PORTION) {
+            const int64_t n = width - at < PORTION ? width - at : PORTION;
+            load(s, row * width + at, 1, n, x);
+            for (int64_t i = 0; i < n; i++) states[at + i] = mixed(states[at + i], x[i]);
+        }
+    }
+}
+
+/* The hashes of all vectors of a cut. */
+static void hash_vectors(const source *s, cut how, uint64_t *out)
+{
+    const vectors all = vectors_of(&s->t->layout, how);
+    double x[PORTION];
+    if (how == COLUMNS || how == FLAT_COLUMNS) {
+        const lb_layout *l = &s->t->layout;
+        hash_columns(s, how == COLUMNS ? l->shape[l->ndim - 1] : all.count, all.n, out);
+        return;
+    }
+    for (int64_t i = 0; i < all.count; i++) {
+        out[i] = seed_of(all.n);
+        for (int64_t at = 0; at < all.n; at += PORTION) {
+            const int64_t n = all.n - at < PORTION ? all.n - at : PORTION;
+            load(s, i * all.n + at, 1, n, x);
+            for (int64_t k = 0; k < n; k++) out[i] = mixed(out[i], x[k]);
+        }
+    }
+}
+
+static bool is_constant(const source *s, const vector *v)
+{
+    double first[PORTION], x[PORTION];
+    load(s, v->start, v->stride, 1, first);
+    for (int64_t at = 0; at < v->n; at += PORTION) {
+        const int64_t n = v->n - at < PORTION ? v->n - at : PORTION;
+        load(s, v->start + at * v->stride, v->stride, n, x);
+        for (int64_t i = 0; i < n; i++)
+            if (x[i] != first[0]) return false;
+    }
+    return true;
+}
+
+static double first_of(const source *s, const vector *v)
+{
+    double x[PORTION];
+    load(s, v->start, v->stride, 1, x);
+    return x[0];
+}
+
+static bool are_equal(const source *a, const vector *v, const source *b, const vector *w)
+{
+    double x[PORTION], y[PORTION];
+    for (int64_t at = 0; at < v->n; at += PORTION) {
+        const int64_t n = v->n - at < PORTION ? v->n - at : PORTION;
+        load(a, v->start + at * v->stride, v->stride, n, x);
+        load(b, w->start + at * w->stride, w->stride, n, y);
+        for (int64_t i = 0; i < n; i++)
+            if (x[i] != y[i]) return false;
+    }
+    return true;
+}
+
+/* ---- what A holds ---- */
+
+/* A vector of A, by its number among those of a cut. */
+typedef struct place {
+    uint32_t tensor;
+    uint32_t cut;
+    int64_t at;
+} place;
+
+typedef struct holder {
+    const lb_content_tensor *a;
+    uint32_t n_a;
+    source *sources; /* per tensor of A; t NULL: it cannot be held */
+    place *list;
+    uint32_t n;
+    lb_hash index;
+    uint8_t *used; /* per tensor of A: some tensor of B is made of it */
+} holder;
+
+static bool can_hold(const lb_tensor *t)
+{
+    return t->data && t->dtype < LB_DTYPE_COUNT && lb_dtype_bits(t->dtype) >= 8 && !lb_dtype_is_complex(t->dtype) &&
+           lb_layout_numel(&t->layout) > 0;
+}
+
+static vector vector_of(const holder *h, uint32_t row)
+{
+    const place *p = &h->list[row];
+    return vector_at(p->tensor, &h->a[p->tensor].tensor.layout, (cut)p->cut, p->at);
+}
+
+/* Of equal vectors behind each other (rows of zeros) the first one alone is in the index: the others are met as its
+ * successors. */
+static bool add_vectors(holder *h, uint32_t tensor, cut how)
+{
+    const vectors all = vectors_of(&h->a[tensor].tensor.layout, how);
+    const size_t n = all.count > 0 && all.count < UINT32_MAX / 2 ? (size_t)all.count : 0;
+    place *more = lb_array_reserve(h->list, h->n, n, sizeof *more);
+    uint64_t *hashes = malloc((n + 1) * sizeof *hashes);
+    if (more) h->list = more;
+    bool room = more && hashes && n < LB_NONE - h->n;
+    if (room && n) hash_vectors(&h->sources[tensor], how, hashes);
+    for (size_t i = 0; i < n && room; i++) {
+        h->list[h->n] = (place){tensor, (uint32_t)how, (int64_t)i};
+        if (!i || hashes[i] != hashes[i - 1]) room = lb_hash_add(&h->index, hashes[i], h->n);
+        h->n++;
+    }
+    free(hashes);
+    return room;
+}
+
+static void close_holder(holder *h)
+{
+    for (uint32_t i = 0; h->sources && i < h->n_a; i++) free(h->sources[i].owned);
+    free(h->sources), free(h->list), free(h->used);
+    lb_hash_release(&h->index);
+}
+
+static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, const lb_dtype *as)
+{
+    *h = (holder){.a = a, .n_a = n_a, .sources = calloc(n_a + 1, sizeof *h->sources), .used = calloc(n_a + 1, 1)};
+    bool room = h->sources && h->used;
+    for (uint32_t i = 0; i < n_a && room; i++) {
+        if (!can_hold(&a[i].tensor)) continue;
+        room = open_source(&h->sources[i], &a[i].tensor, as);
+        for (cut how = WHOLE; how < CUTS && room; how++) room = add_vectors(h, i, how);
+    }
+    return room;
+}
+
+/* ---- one tensor of B ---- */
+
+typedef struct finder {
+    holder *holder;
+    const lb_content_tensor *b;
+    source x; /* of b */
+    lb_contents *out;
+    struct element *elements; /* of A's biases, when they were first asked for */
+    uint32_t n_elements;
+    bool listed, failed;
+} finder;
+
+/* Which of two vectors of A that hold the same numbers it rather is: the one behind the last one, one of a tensor by
+ * that name, of that shape, one of a tensor that no other one is made of. */
+static int liking(const finder *f, const vector *v, const vector *last)
+{
+    const lb_content_tensor *a = &f->holder->a[v->tensor], *b = f->b;
+    const bool behind = last && last->tensor == v->tensor && last->cut == v->cut &&
+                        (v->start == last->start + last->n * last->stride || v->start == last->start + 1);
+    const bool same = last && last->tensor == v->tensor;
+    return 16 * behind + 8 * same + 4 * (*b->name && !strcmp(a->name, b->name)) +
+           2 * lb_layout_same_shape(&a->tensor.layout, &b->tensor.layout) + !f->holder->used[v->tensor];
+}
+
+/* `last`: the row of the vector that was found before, or LB_NONE. Its successor is what is liked best. */
+static uint32_t find_vector(const finder *f, uint64_t hash, const vector *w, uint32_t last)
+{
+    const holder *h = f->holder;
+    const vector before = last == LB_NONE ? (vector){0} : vector_of(h, last);
+    uint32_t best = LB_NONE;
+    int most = -1;
+    if (last != LB_NONE && last + 1 < h->n && h->list[last + 1].tensor == before.tensor &&
+        h->list[last + 1].cut == before.cut) {
+        const vector next = vector_of(h, last + 1);
+        if (next.n == w->n && are_equal(&h->sources[next.tensor], &next, &f->x, w)) return last + 1;
+    }
+    LB_HASH_EACH(row, &h->index, hash)
+    {
+        const vector v = vector_of(h, row);
+        if (v.n != w->n) continue;
+        const int now = liking(f, &v, last == LB_NONE ? NULL : &before);
+        if (now <= most || !are_equal(&h->sources[v.tensor], &v, &f->x, w)) continue;
+        most = now, best = row;
+    }
+    return best;
+}
+
+static void add_run(finder *f, const vector *v, const vector *w, uint32_t first)
+{
+    lb_contents *out = f->out;
+    lb_content_run *last = out->n_runs > first ? &out->runs[out->n_runs - 1] : NULL;
+    if (last && last->tensor == v->tensor && v->stride == 1 && w->stride == 1 && last->from_stride == 1 &&
+        last->to_stride == 1 && last->from + last->n == v->start && last->to + last->n == w->start) {
+        last->n += v->n;
+        return;
+    }
+    lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
+    f->failed |= !more;
+    if (!more) return;
+    out->runs = more;
+    out->runs[out->n_runs++] = (lb_content_run){v->tensor, v->start, v->stride, w->start, w->stride, v->n};
+}
+
+/* What is left of a tensor, some of which was found, is padding where it is one number all over. */
+static bool is_padding(const finder *f, cut how, int64_t found)
+{
+    const vectors all = vectors_of(&f->b->tensor.layout, how);
+    const vector last = vector_at(0, &f->b->tensor.layout, how, all.count - 1);
+    const double filler = first_of(&f->x, &last);
+    int64_t left = 0;
+    for (int64_t i = 0; i < all.count; i++) {
+        const vector w = vector_at(0, &f->b->tensor.layout, how, i);
+        if (is_constant(&f->x, &w) && first_of(&f->x, &w) == filler) left += w.n;
+    }
+    return found > 0 && found + left >= all.count * all.n;
+}
+
+/* Cuts B's tensor in that way and looks up each vector; `found`: elements. */
+static void try_cut(finder *f, cut how, lb_content *out)
+{
+    const lb_layout *layout = &f->b->tensor.layout;
+    const vectors all = vectors_of(layout, how);
+    uint64_t *hashes = malloc((size_t)(all.count > 0 ? all.count : 1) * sizeof *hashes);
+    uint32_t last = LB_NONE;
+    out->first = f->out->n_runs, out->found = 0, out->all = all.count * all.n;
+    f->failed |= !hashes;
+    if (hashes && all.count > 0) hash_vectors(&f->x, how, hashes);
+    for (int64_t i = 0; i < all.count && !f->failed; i++) {
+        const vector w = vector_at(0, layout, how, i);
+        const uint32_t row = find_vector(f, hashes[i], &w, last);
+        if (row == LB_NONE) continue;
+        const vector v = vector_of(f->holder, row);
+        last = row;
+        add_run(f, &v, &w, out->first);
+        out->found += w.n;
+    }
+    free(hashes);
+    out->n = f->out->n_runs - out->first;
+}
+
+static lb_content_relation relation_of(const finder *f, const lb_content *c, cut how)
+{
+    const lb_content_run *runs = f->out->runs + c->first;
+    const lb_content_tensor *a = &f->holder->a[runs[0].tensor];
+    bool several = false, across = false, in_order = true;
+    for (uint32_t i = 0; i < c->n; i++) {
+        several |= runs[i].tensor != runs[0].tensor;
+        across |= (runs[i].from_stride == 1) != (runs[i].to_stride == 1);
+        in_order &= runs[i].from == runs[i].to && runs[i].from_stride == runs[i].to_stride;
+    }
+    if (several) return LB_CONTENT_FUSED;
+    if (across) return LB_CONTENT_TRANSPOSED;
+    if (c->found < c->all) return LB_CONTENT_PADDED;
+    if (lb_layout_numel(&a->tensor.layout) > c->all) return LB_CONTENT_SPLIT;
+    if (!in_order && how != WHOLE) return LB_CONTENT_PERMUTED;
+    if (!lb_layout_same_shape(&a->tensor.layout, &f->b->tensor.layout)) return LB_CONTENT_RESHAPED;
+    return *a->name && !strcmp(a->name, f->b->name) ? LB_CONTENT_SAME : LB_CONTENT_RENAMED;
+}
+
+/* Elements of a vector of B stand in A's vectors in another order (biases of permuted rows) or behind each other (of
+ * fused ones). A bias may have several dimensions (heads, size) on either side. */
+typedef struct element {
+    double number;
+    uint32_t tensor;
+    int64_t at;
+} element;
+
+static int by_number(const void *x, const void *y)
+{
+    const double a = ((const element *)x)->number, b = ((const element *)y)->number;
+    return (a > b) - (a < b);
+}
+
+/* A parameter that was flattened for sharding is no vector of a model; a larger tensor of several dimensions is no
+ * bias. */
+enum { LONGEST_VECTOR = 1 << 16, LONGEST_BIAS = 1 << 13 };
+
+static bool may_be_bias(const lb_layout *l)
+{
+    return lb_layout_numel(l) <= (l->ndim == 1 ? LONGEST_VECTOR : LONGEST_BIAS);
+}
+
+static uint32_t list_elements(const holder *h, element **out)
+{
+    uint32_t n = 0;
+    double x[PORTION];
+    *out = NULL;
+    for (uint32_t t = 0; t < h->n_a; t++) {
+        const lb_layout *l = &h->a[t].tensor.layout;
+        const int64_t all = lb_layout_numel(l);
+        if (!h->sources[t].t || !may_be_bias(l)) continue;
+        for (int64_t i = 0; i < all; i++) {
+            if (i % PORTION == 0) load(&h->sources[t], i, 1, all - i < PORTION ? all - i : PORTION, x);
+            element *more = lb_array_grow(*out, n, sizeof *more);
+            if (!more) return n;
+            *out = more;
+            (*out)[n++] = (element){x[i % PORTION] + 0.0, t, i};
+        }
+    }
+    if (n) qsort(*out, n, sizeof **out, by_number);
+    return n;
+}
+
+static void try_elements(finder *f, lb_content *out)
+{
+    if (!f->listed) f->n_elements = list_elements(f->holder, &f->elements), f->listed = true;
+    const element *list = f->elements;
+    const uint32_t n = f->n_elements;
+    const int64_t all = lb_layout_numel(&f->b->tensor.layout);
+    element last = {0};
+    double x[PORTION];
+    bool any = false;
+    out->first = f->out->n_runs, out->found = 0, out->all = all;
+    for (int64_t i = 0; i < all && !f->failed; i++) {
+        if (i % PORTION == 0) load(&f->x, i, 1, all - i < PORTION ? all - i : PORTION, x);
+        const double number = x[i % PORTION] + 0.0;
+        uint32_t low = 0, high = n, best = LB_NONE;
+        while (low < high) {
+            const uint32_t middle = low + (high - low) / 2;
+            if (list[middle].number < number)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        for (uint32_t k = low; k < n && list[k].number == number; k++) {
+            const bool behind = any && list[k].tensor == last.tensor && list[k].at == last.at + 1;
+            if (best == LB_NONE || behind) best = k;
+            if (behind) break;
+        }
+        if (best == LB_NONE) break;
+        const vector v = {list[best].tensor, ROWS, list[best].at, 1, 1}, w = {0, ROWS, i, 1, 1};
+        last = list[best], any = true;
+        add_run(f, &v, &w, out->first);
+        out->found++;
+    }
+    out->n = f->out->n_runs - out->first;
+}
+
+/* Elements that were found one by one are a match where they lie behind each other, or, of a vector, use up all of the
+ * tensors that they come from. */
+static bool is_convincing(const finder *f, const lb_content *c)
+{
+    int64_t used = 0;
+    if (c->found < c->all) return false;
+    if (c->n <= c->all / 4 + 1 || f->b->tensor.layout.ndim != 1) return c->n <= c->all / 4 + 1;
+    for (uint32_t i = 0; i < c->n; i++) {
+        const lb_content_run *run = &f->out->runs[c->first + i];
+        bool listed = false;
+        for (uint32_t k = 0; k < i && !listed; k++) {
+            const lb_content_run *before = &f->out->runs[c->first + k];
+            if (before->tensor == run->tensor && before->from < run->from + run->n &&
+                run->from < before->from + before->n)
+                return false;
+            listed = before->tensor == run->tensor;
+        }
+        if (!listed) used += lb_layout_numel(&f->holder->a[run->tensor].tensor.layout);
+    }
+    return used == c->all;
+}
+
+static void use(finder *f, lb_content *c, cut how, bool cast)
+{
+    c->relation = relation_of(f, c, how), c->tensor = f->out->runs[c->first].tensor, c->cast = cast;
+    for (uint32_t i = 0; i < c->n; i++) f->holder->used[f->out->runs[c->first + i].tensor] = 1;
+}
+
+static bool tells(const finder *f)
+{
+    const vector all = {0, WHOLE, 0, 1, lb_layout_numel(&f->b->tensor.layout)};
+    return all.n > 1 && !is_constant(&f->x, &all);
+}
+
+/* The first way in which all of it is found; false: there is none. */
+static bool match_tensor(finder *f, bool cast, lb_content *c)
+{
+    static const cut order[] = {WHOLE, FLAT_ROWS, ROWS, COLUMNS, FLAT_COLUMNS};
+    for (size_t k = 0; k < sizeof order / sizeof *order && !f->failed; k++) {
+        lb_content now = {.tensor = LB_NONE};
+        if (order[k] != WHOLE && !tells(f)) break;
+        try_cut(f, order[k], &now);
+        if (now.found && (now.found == now.all || (order[k] == ROWS && is_padding(f, order[k], now.found)))) {
+            *c = now;
+            use(f, c, order[k], cast);
+            return true;
+        }
+        f->out->n_runs = now.first;
+    }
+    if (!may_be_bias(&f->b->tensor.layout) || !tells(f)) return false;
+    lb_content now = {.tensor = LB_NONE};
+    try_elements(f, &now);
+    if (is_convincing(f, &now)) {
+        *c = now;
+        use(f, c, ROWS, cast);
+        return true;
+    }
+    f->out->n_runs = now.first;
+    return false;
+}
+
+/* ---- all of them ---- */
+
+static bool is_pending(const lb_contents *out, const lb_content_tensor *b, uint32_t i)
+{
+    return out->list[i].relation == LB_CONTENT_NONE && can_hold(&b[i].tensor);
+}
+
+static bool match_all(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
+                      const lb_dtype *as, lb_contents *out)
+{
+    holder h;
+    finder f = {.holder = &h, .out = out, .failed = !open_holder(&h, a, n_a, as)};
+    for (uint32_t i = 0; i < n_b && !f.failed; i++) {
+        if (!is_pending(out, b, i) || (as && b[i].tensor.dtype != *as)) continue;
+        f.b = &b[i], f.failed |= !open_source(&f.x, &b[i].tensor, NULL);
+        if (!f.failed) match_tensor(&f, as != NULL, &out->list[i]);
+        free(f.x.owned);
+    }
+    free(f.elements);
+    close_holder(&h);
+    return !f.failed;
+}
+
+/* A tensor of B whose numbers are not A's, by its name. */
+static bool match_name(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t i,
+                       lb_contents *out)
+{
+    for (uint32_t k = 0; k < n_a; k++) {
+        if (!*b->name || strcmp(a[k].name, b->name) || !lb_layout_same_shape(&a[k].tensor.layout, &b->tensor.layout))
+            continue;
+        lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
+        if (!more) return false;
+        const int64_t all = lb_layout_numel(&b->tensor.layout);
+        out->runs = more;
+        out->runs[out->n_runs] = (lb_content_run){k, 0, 1, 0, 1, all};
+        out->list[i] = (lb_content){LB_CONTENT_NAMED, false, k, out->n_runs++, 1, 0, all};
+        return true;
+    }
+    return true;
+}
+
+lb_status lb_contents_match(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
+                            lb_contents *out, lb_err *err)
+{
+    *out = (lb_contents){.list = calloc(n_b + 1, sizeof *out->list), .n = n_b};
+    bool room = out->list != NULL;
+    for (uint32_t i = 0; i < n_b && room; i++)
+        out->list[i] = (lb_content){.tensor = LB_NONE, .all = lb_layout_numel(&b[i].tensor.layout)};
+    room = room && match_all(a, n_a, b, n_b, NULL, out);
+    bool tried[LB_DTYPE_COUNT] = {false};
+    for (uint32_t i = 0; i < n_b && room; i++) {
+        const lb_dtype as = b[i].tensor.dtype;
+        if (!is_pending(out, b, i) || !lb_dtype_is_float(as) || tried[as]) continue;
+        bool wider = false;
+        for (uint32_t k = 0; k < n_a; k++)
+            wider |= lb_dtype_is_float(a[k].tensor.dtype) && lb_dtype_bits(a[k].tensor.dtype) > lb_dtype_bits(as);
+        if (wider) room = match_all(a, n_a, b, n_b, &as, out);
+        tried[as] = true;
+    }
+    for (uint32_t i = 0; i < n_b && room; i++)
+        if (out->list[i].relation == LB_CONTENT_NONE) room = match_name(a, n_a, &b[i], i, out);
+    if (room) return LB_OK;
+    lb_contents_release(out);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for the contents of %u and %u tensors", n_a, n_b);
+}
+
+void lb_contents_release(lb_contents *contents)
+{
+    free(contents->list), free(contents->runs);
+    *contents = (lb_contents){0};
+}

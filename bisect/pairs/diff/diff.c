@@ -1,0 +1,346 @@
+/* Diff of two captures: see lastbit/diff.h for the three questions.
+ *
+ * Per aligned step and rank: digests are compared op by op; only if something differs are both sides replayed
+ * (shadow_pair.h); then one walk over A's program spreads the answers (diff_walk.h).
+ */
+#include "diff/diff_half.h"
+#include "diff/diff_implementations.h"
+#include "diff/diff_orders.h"
+#include "diff/diff_tokens.h"
+#include "implementations/strangers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Tensors of one moment: that other steps are not there is no gap. */
+static bool is_checkpoint(const lb_diff_half *h)
+{
+    const int64_t *steps;
+    const lb_program *p;
+    return lb_capture_steps(h->capture, &steps) == 1 &&
+           lb_capture_program(h->capture, h->ranks[0], steps[0], &p, NULL) == LB_OK && !lb_diff_step_has_ops(p);
+}
+
+/* Steps that the second side alone has: the first side's program ended before them, or they were not recorded there. */
+static void list_lone_steps(lb_diff_session *s, lb_diff_half *first, lb_diff_half *second)
+{
+    const int64_t *steps;
+    const uint32_t n = lb_capture_steps(s->b, &steps);
+    char text[160];
+    for (uint32_t i = 0; i < n; i++) {
+        if (steps[i] < s->options->first_step || steps[i] > s->options->last_step) continue;
+        if (lb_diff_half_load(second, steps[i]) && !lb_diff_half_load(first, steps[i]) && !is_checkpoint(first)) {
+            snprintf(text, sizeof text, "step %lld of rank %d was captured on the second side only",
+                     (long long)steps[i], second->ranks[0]);
+            lb_report_missing(s->report, text);
+        }
+        lb_diff_half_close(first), lb_diff_half_close(second);
+    }
+}
+
+/* A step in which one side's program ended, by an exception: what it did not come to is no difference, and the step is
+ * not compared. Of two that ended there, each is what there is. */
+static bool is_cut_off(const lb_diff_session *s, const lb_diff_half *first, const lb_diff_half *second)
+{
+    bool complete[2] = {true, true};
+    char text[240];
+    for (uint32_t i = 0; i < first->n_ranks; i++) complete[0] &= first->programs[i]->complete != 0;
+    for (uint32_t i = 0; i < second->n_ranks; i++) complete[1] &= second->programs[i]->complete != 0;
+    if (complete[0] == complete[1]) return false;
+    snprintf(text, sizeof text,
+             "step %lld of rank %d is incomplete on the %s side: its program, or the recording of it, ended there; "
+             "that step is not compared",
+             (long long)first->programs[0]->step, first->ranks[0], complete[0] ? "second" : "first");
+    if (!s->quiet) lb_report_missing(s->report, text);
+    return true;
+}
+
+/* A step of the first side, against the second's. */
+static lb_status diff_one(lb_diff_session *s, lb_diff_half *first, lb_diff_half *second, int64_t step,
+                          lb_diff_walk_past *past, lb_err *err)
+{
+    char text[160];
+    lb_status status = LB_OK;
+    if (lb_diff_half_load(first, step)) {
+        if (lb_diff_half_load(second, step)) {
+            const bool cut_off = is_cut_off(s, first, second);
+            if (cut_off) s->shared++;
+            if (!cut_off) status = lb_diff_half_open_both(first, second, &past->plan, err);
+            if (status == LB_OK && !cut_off) status = lb_diff_half_compare(s, first, second, past, err);
+        } else if (!is_checkpoint(second) && !s->quiet) {
+            snprintf(text, sizeof text, "step %lld of rank %d was captured on the first side only", (long long)step,
+                     first->ranks[0]);
+            lb_report_missing(s->report, text);
+        }
+    }
+    lb_diff_half_close(first), lb_diff_half_close(second);
+    return status;
+}
+
+/* A window that begins in the middle of what both sides recorded: the steps before it say what it begins with. */
+static lb_status diff_quietly(lb_diff_session *s, lb_diff_half *first, lb_diff_half *second, int64_t step,
+                              lb_diff_walk_past *past, lb_err *err)
+{
+    s->quiet = calloc(1, sizeof *s->quiet);
+    if (!s->quiet) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = diff_one(s, first, second, step, past, err);
+    lb_diff_report_free(s->quiet);
+    s->quiet = NULL;
+    return status;
+}
+
+static lb_status diff_steps(lb_diff_session *s, lb_diff_half *first, lb_diff_half *second, lb_err *err)
+{
+    const int64_t *steps;
+    uint32_t n_steps = lb_capture_steps(s->a, &steps);
+    lb_diff_walk_past past = {
+        .read = {LB_VERDICT_IDENTICAL, 0, false}}; /* a parameter hands its verdict on over the steps */
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < n_steps && status == LB_OK; i++) {
+        if (steps[i] > s->options->last_step) continue;
+        if (s->options->progress) s->options->progress("comparing steps", i, n_steps);
+        status = steps[i] < s->options->first_step && !s->options->digests_only
+                     ? diff_quietly(s, first, second, steps[i], &past, err)
+                 : steps[i] < s->options->first_step ? LB_OK
+                                                     : diff_one(s, first, second, steps[i], &past, err);
+    }
+    if (status == LB_OK) list_lone_steps(s, first, second);
+    lb_taints_release(&past.storages[0]), lb_taints_release(&past.storages[1]);
+    lb_fused_sources_release(&past.fused);
+    lb_met_storages_release(&past.met);
+    lb_rank_plan_release(&past.plan);
+    return status;
+}
+
+static bool holds_world(lb_capture *capture, const int32_t *ranks, uint32_t n, int32_t *world)
+{
+    const int64_t *steps;
+    const lb_program *p;
+    if (!n || !lb_capture_steps(capture, &steps)) return false;
+    if (lb_capture_program(capture, ranks[0], steps[0], &p, NULL) != LB_OK) return false;
+    *world = p->world > 0 ? p->world : 1;
+    return (uint32_t)*world == n;
+}
+
+static bool communicates(lb_capture *capture, int32_t rank)
+{
+    const int64_t *steps;
+    const lb_program *p;
+    return lb_capture_steps(capture, &steps) && lb_capture_program(capture, rank, steps[0], &p, NULL) == LB_OK &&
+           p->n_collectives;
+}
+
+/* All ranks of a run against all of one that has several times as many: each rank, or the one process, is held against
+ * that many of the other side put together. Of as many ranks, each is held against its own, and what a collective gives
+ * to one against what all brought. */
+static bool are_taken_together(const lb_diff_session *s, const lb_diff_half *first, const lb_diff_half *second)
+{
+    int32_t world_a, world_b;
+    const uint32_t few = first->n_ranks < second->n_ranks ? first->n_ranks : second->n_ranks,
+                   many = first->n_ranks < second->n_ranks ? second->n_ranks : first->n_ranks;
+    if (!few || many % few || many == 1 || !holds_world(s->a, first->ranks, first->n_ranks, &world_a) ||
+        !holds_world(s->b, second->ranks, second->n_ranks, &world_b))
+        return false;
+    return few != many || communicates(s->a, first->ranks[0]);
+}
+
+static lb_status diff_ranks(lb_diff_session *s, lb_err *err)
+{
+    lb_diff_half all_a = {.capture = s->a}, all_b = {.capture = s->b};
+    all_a.n_ranks = lb_capture_ranks(s->a, &all_a.ranks), all_b.n_ranks = lb_capture_ranks(s->b, &all_b.ranks);
+    if (are_taken_together(s, &all_a, &all_b)) return diff_steps(s, &all_a, &all_b, err);
+    for (uint32_t i = 0; i < all_a.n_ranks; i++) {
+        lb_diff_half first = {.capture = s->a, .ranks = &all_a.ranks[i], .n_ranks = 1};
+        lb_diff_half second = {.capture = s->b, .ranks = first.ranks, .n_ranks = 1};
+        uint32_t j = 0;
+        while (j < all_b.n_ranks && all_b.ranks[j] != all_a.ranks[i]) j++;
+        if (j < all_b.n_ranks) {
+            LB_TRY(diff_steps(s, &first, &second, err));
+        } else {
+            char text[80];
+            snprintf(text, sizeof text, "rank %d was captured on the first side only", all_a.ranks[i]);
+            lb_report_missing(s->report, text);
+        }
+    }
+    return LB_OK;
+}
+
+/* ---- by aligned ops, or by values ---- */
+
+/* Ops without a partner: the sides spell something differently. */
+static bool is_spelled_differently(const lb_diff_report *r)
+{
+    for (uint32_t i = 0; i < r->n_structures; i++) {
+        const lb_phase phase = r->structures[i].phase;
+        if (phase == LB_PHASE_FORWARD || phase == LB_PHASE_BACKWARD || phase == LB_PHASE_OPTIMIZER) return true;
+    }
+    return false;
+}
+
+/* What the other report knows of tokens and routing goes with the answer. */
+static void take_over(lb_diff_report *to, lb_diff_report *from)
+{
+    to->tokens = from->tokens, to->n_tokens = from->n_tokens, to->tokens_approximate = from->tokens_approximate;
+    to->routings = from->routings, to->n_routings = from->n_routings;
+    for (uint32_t i = 0; i < to->n_tokens; i++) to->tokens[i].kind = lb_report_keep(to, to->tokens[i].kind);
+    for (uint32_t i = 0; i < to->n_routings; i++) to->routings[i].layer = lb_report_keep(to, to->routings[i].layer);
+    from->tokens = NULL, from->n_tokens = 0, from->routings = NULL, from->n_routings = 0;
+}
+
+/* Arguments and lines of a row live as long as their report. */
+static void keep_texts(lb_diff_report *to, lb_diff_row *row)
+{
+    for (uint32_t i = 0; i < row->n_arguments; i++) {
+        lb_diff_argument *x = &row->arguments[i];
+        x->name = lb_report_keep(to, x->name), x->group = lb_report_keep(to, x->group);
+        x->first = lb_report_keep(to, x->first), x->second = lb_report_keep(to, x->second);
+    }
+    for (int k = 0; k < 2; k++) row->lines[k] = lb_report_keep_line(to, &row->lines[k]);
+}
+
+/* All places that differ by themselves, beside the first that the walk over aligned ops has named. */
+static void take_differences(lb_diff_report *to, const lb_diff_report *from)
+{
+    for (uint32_t i = 0; i < from->n_differences; i++) {
+        lb_diff_difference d = from->differences[i];
+        d.row.layer = lb_report_keep(to, d.row.layer), d.row.op = lb_report_keep(to, d.row.op),
+        d.row.why = lb_report_keep(to, d.row.why);
+        if (d.row.parameter) d.row.parameter = lb_report_keep(to, d.row.parameter);
+        if (d.row.means) d.row.means = lb_report_keep(to, d.row.means);
+        if (d.row.before) d.row.before = lb_report_keep(to, d.row.before);
+        if (d.row.after) d.row.after = lb_report_keep(to, d.row.after);
+        keep_texts(to, &d.row);
+        if (d.layer_b) d.layer_b = lb_report_keep(to, d.layer_b);
+        if (d.op_b) d.op_b = lb_report_keep(to, d.op_b);
+        LB_DIFF_APPEND(to->differences, to->n_differences, d);
+    }
+}
+
+/* Nothing lacks but what ranks that cut a batch otherwise do not tell, and nothing was found. */
+static bool is_cut_otherwise(const lb_diff_report *r)
+{
+    return r->n_cuts && r->n_cuts == r->n_missing && r->verdict != LB_VERDICT_DIVERGED;
+}
+
+/* Steps of one number are of other tokens: what the walk said of them goes. */
+static void say_cut_steps(lb_diff_report *report, bool judged)
+{
+    if (judged) return;
+    report->verdict = LB_VERDICT_MISSING;
+    lb_report_missing(report, "the sides are given their input in other steps, so that steps of one number are not "
+                              "compared: record both in the same ones");
+}
+
+/* Both answers say what both have cost. */
+static void share_cost(lb_diff_report *x, lb_diff_report *y)
+{
+    const uint64_t recorded = x->recorded_ops > y->recorded_ops ? x->recorded_ops : y->recorded_ops;
+    x->cost.runs += y->cost.runs, x->cost.ops += y->cost.ops, x->exact_runs += y->exact_runs;
+    y->cost = x->cost, y->exact_runs = x->exact_runs;
+    x->recorded_ops = y->recorded_ops = recorded;
+}
+
+/* Do ops that each side alone runs write memory that later steps have? The walk over aligned ops compares none. */
+static bool leaves_alone(const lb_diff_report *r)
+{
+    return r->lone_writes[0] && r->lone_writes[1];
+}
+
+/* Judged by values alone; the answer stands in the place of the report where it says more: it proves that both are one
+ * function, or names a place where the walk over aligned ops could not judge. */
+static lb_status try_implementations(lb_diff_session *s, bool strangers, bool spelled, bool cut, lb_err *err)
+{
+    lb_diff_report *by_value = calloc(1, sizeof *by_value);
+    bool judged = false;
+    if (!by_value) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_err why = LB_ERR_INIT;
+    lb_status status = lb_diff_implementations(s->a, s->b, s->options, by_value, &judged, &why);
+    if (status == LB_ERR_NOMEM) {
+        lb_diff_report_free(by_value);
+        return lb_fail(err, status, "%s", why.message);
+    }
+    share_cost(s->report, by_value);
+    const bool same = by_value->verdict != LB_VERDICT_DIVERGED,
+               missing = s->report->verdict == LB_VERDICT_MISSING || is_cut_otherwise(s->report);
+    /* Where it is not known which token is which, places are none: that all is the same is a proof. */
+    judged &= same || !by_value->untold || !s->report->n_cuts;
+    /* Of sides whose ops line up places are the walk's; values alone prove that nothing differs, which names could
+     * not. */
+    const bool proves = same && (missing || spelled);
+    if (cut && status == LB_OK) say_cut_steps(by_value, judged), judged = true;
+    if (status == LB_OK && judged && !same && !missing && !strangers) {
+        const uint32_t first = s->report->n_differences;
+        take_differences(s->report, by_value);
+        if (s->report->verdict != LB_VERDICT_DIVERGED) lb_report_row(s->report, &s->report->differences[first].row);
+    } else if (status == LB_OK && judged && (strangers || proves || missing)) {
+        take_over(by_value, s->report);
+        lb_diff_report *old = s->report;
+        s->report = by_value, by_value = old;
+    } else if (status == LB_OK && !judged && (strangers || leaves_alone(s->report))) /* why values did not tell */
+        for (uint32_t i = 0; i < by_value->n_missing; i++) lb_report_missing(s->report, by_value->missing[i]);
+    lb_diff_report_free(by_value);
+    return LB_OK;
+}
+
+/* Does a side compute in 16 bits or fewer? There finite numbers of exact arithmetic may stand for what overflowed. */
+static bool is_narrow(lb_capture *capture)
+{
+    const int32_t *ranks;
+    const int64_t *steps;
+    const lb_program *p;
+    if (!lb_capture_ranks(capture, &ranks) || !lb_capture_steps(capture, &steps)) return false;
+    if (lb_capture_program(capture, ranks[0], steps[0], &p, NULL) != LB_OK) return false;
+    for (uint32_t i = 0; i < p->n_values; i++)
+        if (lb_dtype_is_float(p->values[i].dtype) && lb_dtype_bits(p->values[i].dtype) <= 16) return true;
+    return false;
+}
+
+static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
+{
+    const lb_verdict verdict = s->report->verdict;
+    const bool left = leaves_alone(s->report);
+    const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing || left;
+    if (s->options->digests_only) return LB_OK;
+    if (lb_strangers_are_cut(s->a, s->b, s->options->first_step, s->options->last_step))
+        return try_implementations(s, true, true, true, err);
+    if (!unsure || !lb_strangers_may_be_compared(s->a, s->b)) return LB_OK;
+    const bool strangers = lb_strangers_are(s->a, s->b) || lb_strangers_hold_merged(s->a, s->b);
+    if (!strangers && (is_narrow(s->a) || is_narrow(s->b))) return LB_OK;
+    const bool spelled = is_spelled_differently(s->report);
+    if (!strangers && !spelled && !left && !is_cut_otherwise(s->report) && verdict != LB_VERDICT_DIVERGED &&
+        verdict != LB_VERDICT_MISSING)
+        return LB_OK;
+    return try_implementations(s, strangers, spelled, false, err);
+}
+
+lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report **out, lb_err *err)
+{
+    lb_layer_names_map *rules = NULL;
+    LB_TRY(lb_layer_names_map_new(options->maps, options->n_maps, &rules, err));
+    lb_diff_session s = {.a = a, .b = b, .options = options, .rules = rules, .report = calloc(1, sizeof *s.report)};
+    lb_status status = s.report ? diff_ranks(&s, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    const int64_t *steps;
+    for (int k = 0; k < 2 && status == LB_OK && s.shared == 0; k++)
+        if (!lb_capture_steps(k ? b : a, &steps)) status = lb_capture_lacks(k ? b : a, INT64_MIN, INT64_MAX, err);
+    if (status == LB_OK && s.shared == 0)
+        status =
+            lb_fail(err, LB_ERR_NOT_FOUND, "%s and %s share no step of one rank; see `lastbit ls` for what each holds",
+                    lb_capture_path(a), lb_capture_path(b));
+    lb_layer_names_map_free(rules);
+    if (status == LB_OK && s.shared) status = judge_by_value(&s, err);
+    if (status == LB_OK && s.report->verdict == LB_VERDICT_MISSING) lb_diff_step_say_lacks(&s);
+    if (status == LB_OK && s.report->unseen && !s.report->identical && s.report->verdict == LB_VERDICT_IDENTICAL)
+        lb_report_missing(s.report, "no op has results with digests on both sides: their bits were not compared");
+    if (status == LB_OK && s.report->n_missing)
+        s.report->verdict = lb_report_worse(s.report->verdict, LB_VERDICT_MISSING);
+    if (status == LB_OK) lb_report_settle_differences(s.report);
+    if (status == LB_OK) lb_diff_tokens_finish(s.report);
+    if (status == LB_OK && !options->digests_only) status = lb_diff_name_exchanges(s.report, a, b, err);
+    if (status == LB_OK) lb_diff_name_orders(s.report, a, b, options, s.swapped);
+    if (status == LB_OK)
+        *out = s.report;
+    else
+        lb_diff_report_free(s.report);
+    return status;
+}

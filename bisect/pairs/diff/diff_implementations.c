@@ -1,0 +1,696 @@
+/* The report on two implementations: see diff_implementations.h. */
+#include "diff/diff_implementations.h"
+
+#include "diff/diff_arguments.h"
+#include "diff/diff_place.h"
+#include "implementations/implementations.h"
+#include "joined/joined_ranks.h"
+#include "joined/joined_steps.h"
+#include "implementations/kept_table.h"
+#include "implementations/modules.h"
+#include "implementations/region_op.h"
+#include "pair/side_replay.h"
+#include "implementations/strangers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- rows ---- */
+
+typedef struct writer {
+    const lb_implementations *x;
+    lb_diff_report *report;
+    const lb_program *p[2];
+    uint8_t *state[2];   /* per op: ROW_… */
+    uint32_t *beside[2]; /* per scope of either side: the other's (modules.h); NULL where no place differs */
+} writer;
+
+enum { ROW_PLAIN, ROW_IN_REGION, ROW_NAMED };
+
+static uint32_t first_value(const lb_program *p, uint32_t op)
+{
+    for (uint32_t i = 0; i < lb_op_outcomes(&p->ops[op]); i++)
+        if (lb_op_outcome(p, &p->ops[op], i) != LB_NONE) return lb_op_outcome(p, &p->ops[op], i);
+    return LB_NONE;
+}
+
+/* What was recorded of the op: the program of the lowest rank of a side that runs it, or of its step. */
+static const lb_program *recorded_of(const writer *w, int side, uint32_t op)
+{
+    const lb_program_view *view = w->x->sides[side].view;
+    return op == LB_NONE ? w->p[side] : view->parts[lb_program_view_part_of(view, op)].program;
+}
+
+/* Ranks of the parts that have a bit; steps of one rank are parts, too. */
+static uint64_t ranks_of(const writer *w, int side, uint64_t parts)
+{
+    const lb_program_view *view = w->x->sides[side].view;
+    uint64_t ranks = 0;
+    for (uint32_t k = 0; k < view->n_parts; k++)
+        if (parts & lb_program_view_rank_bit(k))
+            ranks |= lb_program_view_rank_bit((uint32_t)view->parts[k].program->rank);
+    return ranks;
+}
+
+/* The op as its rank, or its step, recorded it: what `show` is asked for. */
+static uint32_t recorded_op(const writer *w, int side, uint32_t op)
+{
+    const lb_program_view *view = w->x->sides[side].view;
+    if (op == LB_NONE || !view->op_of) return op;
+    const lb_program_view_part *part = &view->parts[lb_program_view_part_of(view, op)];
+    for (uint32_t i = 0; i < part->program->n_ops; i++)
+        if (view->op_of[part->first_op + i] == op) return i;
+    return op;
+}
+
+static lb_diff_row row_at(const writer *w, uint32_t a, uint32_t b)
+{
+    const lb_program *p = a != LB_NONE ? w->p[0] : w->p[1];
+    const lb_op *op = &p->ops[a != LB_NONE ? a : b];
+    const lb_program *here = a == LB_NONE && w->x->sides[0].view->n_parts == 1
+                                 ? w->p[0]
+                                 : recorded_of(w, a == LB_NONE, a == LB_NONE ? b : a);
+    lb_diff_row row = {.step = here->step,
+                       .rank = here->rank,
+                       .phase = (lb_phase)op->phase,
+                       .layer = lb_report_keep(w->report, lb_op_layer(p, op)),
+                       .op = lb_report_keep(w->report, lb_joined_ranks_op_name(p, op)),
+                       .index = recorded_op(w, 0, a),
+                       .other = recorded_op(w, 1, b),
+                       .other_rank = recorded_of(w, 1, b)->rank,
+                       .other_step = recorded_of(w, 1, b)->step,
+                       .order = a != LB_NONE ? a : b,
+                       .verdict = LB_VERDICT_IDENTICAL,
+                       .local = LB_VERDICT_IDENTICAL,
+                       .inherited = LB_VERDICT_IDENTICAL,
+                       .why = "",
+                       .bound_ratio = NAN};
+    return row;
+}
+
+/* An op of A whose result is a quantity of B: the same bits where both lie in one order and have one digest, else
+ * rounding. */
+static void add_met_row(writer *w, uint32_t a, uint32_t va, uint32_t vb, bool led)
+{
+    const uint32_t b = w->x->sides[1].graph.giver[vb];
+    lb_diff_row row = row_at(w, a, b);
+    const lb_value *x = &w->p[0]->values[va], *y = &w->p[1]->values[vb];
+    const bool alike = x->dtype == y->dtype && lb_layout_same_shape(&x->layout, &y->layout);
+    const bool equal = alike && !lb_digest_is_none(x->logical) &&
+                       !lb_program_view_values_differ(w->x->sides[0].view, va, w->x->sides[1].view, vb);
+    w->report->ops++, w->report->identical += equal;
+    if (led)
+        row.inherited = row.verdict = LB_VERDICT_DIVERGED, row.why = "follows from a difference before it";
+    else if (!equal)
+        row.local = row.verdict = LB_VERDICT_ROUNDING,
+        row.why = "both sides compute this quantity, in different bits or another order";
+    lb_report_layer(w->report, &row);
+    if (!led && !equal && !w->report->has_earliest) w->report->earliest = row, w->report->has_earliest = true;
+    if (!led && !equal && !w->x->regions.n) lb_report_row(w->report, &row);
+}
+
+static void add_rows(writer *w)
+{
+    bool led = false;
+    for (uint32_t i = 0; i < w->p[0]->n_ops; i++) {
+        const uint32_t v = lb_value_graph_computes(w->p[0], &w->p[0]->ops[i]) ? first_value(w->p[0], i) : LB_NONE;
+        if (v == LB_NONE) continue;
+        led |= w->state[0][i] != ROW_PLAIN;
+        if (w->state[0][i] == ROW_PLAIN && w->x->met[0][v] != LB_NONE) add_met_row(w, i, v, w->x->met[0][v], led);
+    }
+}
+
+/* ---- differences ---- */
+
+/* An op of the other side's part of a region that reads the value; LB_NONE. */
+static uint32_t reader_in_region(const writer *w, const lb_region *r, int side, uint32_t value)
+{
+    const lb_value_graph *g = &w->x->sides[side].graph;
+    const uint32_t *ops = w->x->regions.ops + r->first[side];
+    for (uint32_t i = 0; i < r->n[side]; i++)
+        for (uint32_t k = g->first_use[value]; k < g->first_use[value + 1]; k++)
+            if (g->uses[k] == ops[i]) return ops[i];
+    return LB_NONE;
+}
+
+/* Where the other side has no such op: the op that goes on from what the lone one reads, else the one that gives it;
+ * LB_NONE. */
+static uint32_t op_beside_lone(const writer *w, const lb_region *r, int lone)
+{
+    const lb_exact_side *mine = &w->x->sides[lone], *other = &w->x->sides[!lone];
+    const lb_op *op = &w->p[lone]->ops[r->op[lone]];
+    for (uint32_t k = 0; k < op->args; k++) {
+        const lb_arg *arg = &lb_op_args(w->p[lone], op)[k];
+        if (arg->tag != LB_ARG_VALUE || arg->u.value == LB_NONE) continue;
+        const uint32_t v = lb_value_graph_whole(&mine->graph, arg->u.value), met = w->x->met[lone][v];
+        const uint32_t giver = met == LB_NONE ? LB_NONE : other->graph.giver[met];
+        if (giver == LB_NONE || lb_op_is_source(w->p[!lone], &w->p[!lone]->ops[giver]) ||
+            w->p[!lone]->ops[giver].phase != op->phase)
+            continue;
+        const uint32_t reader = reader_in_region(w, r, !lone, met);
+        return reader != LB_NONE ? reader : giver;
+    }
+    return LB_NONE;
+}
+
+/* What the ops were called with, what a lone one is for, and the lines of code that called them. Where one side has no
+ * such op, its region's first op says where it goes on. */
+static void describe(writer *w, const lb_region *r, lb_diff_row *row)
+{
+    uint32_t ops[2];
+    char text[160] = "";
+    for (int k = 0; k < 2; k++) {
+        ops[k] = r->op[k];
+        if (ops[k] == LB_NONE && r->reason == LB_REGION_MISSING && r->op[!k] != LB_NONE)
+            ops[k] = op_beside_lone(w, r, !k);
+        if (ops[k] == LB_NONE && r->n[k]) ops[k] = w->x->regions.ops[r->first[k]];
+        if (ops[k] == LB_NONE) continue;
+        const lb_code_line line = lb_op_line(w->p[k], &w->p[k]->ops[ops[k]]);
+        row->lines[k] = lb_report_keep_line(w->report, &line);
+    }
+    if (r->reason == LB_REGION_ARGUMENTS || r->reason == LB_REGION_MASK || r->reason == LB_REGION_PART)
+        lb_arguments_describe(w->report, w->p, r->op, row);
+    if (r->reason != LB_REGION_MISSING && r->reason != LB_REGION_OPS) return;
+    const uint32_t *all = w->x->regions.ops;
+    const lb_arguments_span span = {{all + r->first[0], all + r->first[1]}, {r->n[0], r->n[1]}};
+    if (ops[0] != LB_NONE && ops[1] != LB_NONE) lb_arguments_options(w->report, w->p, ops, &span, row);
+    if (r->reason != LB_REGION_MISSING) return;
+    const int lone = r->op[0] == LB_NONE;
+    uint32_t *partner = malloc((w->p[lone]->n_ops + 1) * sizeof *partner);
+    if (partner) memset(partner, 0xFF, (w->p[lone]->n_ops + 1) * sizeof *partner);
+    if (partner) lb_arguments_meaning(w->p[lone], &r->op[lone], 1, partner, text, sizeof text);
+    if (*text) row->means = lb_report_keep(w->report, text);
+    free(partner);
+}
+
+/* The innermost module that holds the first op of one side's part of a region and what gives its inputs: there the
+ * other side's op would stand. */
+static uint32_t scope_around(const writer *w, const lb_region *r, int side)
+{
+    const lb_program *p = w->p[side];
+    const lb_value_graph *g = &w->x->sides[side].graph;
+    const lb_op *first = r->n[side] ? &p->ops[w->x->regions.ops[r->first[side]]] : NULL;
+    if (!first || !lb_op_outcomes(first) || lb_op_outcome(p, first, 0) == LB_NONE) return LB_NONE;
+    const uint32_t v = lb_op_outcome(p, first, 0);
+    uint32_t scope = first->scope;
+    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
+        const uint32_t giver = g->giver[g->preds[k]];
+        if (giver == LB_NONE || lb_op_is_source(p, &p->ops[giver])) continue;
+        while (scope && !lb_modules_is_in(p, p->ops[giver].scope, scope)) scope = lb_modules_parent(p, scope);
+    }
+    return scope;
+}
+
+/* The module of a side that runs no such op: the one beside the other side's, or what lies around the place in it. */
+static uint32_t module_without(const writer *w, const lb_region *r, int side, uint32_t module)
+{
+    const uint32_t around = scope_around(w, r, side);
+    return around != LB_NONE && lb_modules_is_in(w->p[side], around, module) ? around : module;
+}
+
+/* The layer of B beside the place: of the op that is named there, unless several layers share that one; else the module
+ * beside A's, or where B's part of the region begins. */
+static const char *layer_beside(const writer *w, const lb_region *r)
+{
+    const lb_program *p = w->p[1];
+    const uint32_t module = r->op[0] == LB_NONE ? LB_NONE : w->beside[0][w->p[0]->ops[r->op[0]].scope],
+                   scope = r->op[1] == LB_NONE ? LB_NONE : p->ops[r->op[1]].scope;
+    const bool known = module != LB_NONE && module;
+    if (scope != LB_NONE && (!known || (w->beside[1][scope] != LB_NONE && lb_modules_is_in(p, scope, module))))
+        return lb_op_layer(p, &p->ops[r->op[1]]);
+    if (known) return lb_program_text(p, p->scopes[scope == LB_NONE ? module_without(w, r, 1, module) : module].path);
+    return r->n[1] ? lb_op_layer(p, &p->ops[w->x->regions.ops[r->first[1]]]) : NULL;
+}
+
+static void add_difference(writer *w, const lb_region *r)
+{
+    lb_diff_difference d = {.effect = r->effect,
+                            .times = r->times,
+                            .steps = 1,
+                            .ranks = {ranks_of(w, 0, r->ranks[0]), ranks_of(w, 1, r->ranks[1])}};
+    if (r->op[0] == LB_NONE && r->op[1] == LB_NONE) return;
+    d.row = row_at(w, r->op[0], r->op[1]);
+    if (r->op[0] == LB_NONE) { /* the layer is the first side's, where it has one */
+        const uint32_t module = w->beside[1][w->p[1]->ops[r->op[1]].scope];
+        if (module && module != LB_NONE)
+            d.row.layer = lb_report_keep(
+                w->report, lb_program_text(w->p[0], w->p[0]->scopes[module_without(w, r, 0, module)].path));
+    }
+    d.row.verdict = d.row.local = LB_VERDICT_DIVERGED;
+    d.row.lone = r->n[0] + r->n[1];
+    const lb_counterpart *c = &w->x->counterparts.list[r->counterpart];
+    if (c->name && d.row.phase == LB_PHASE_OPTIMIZER) d.row.parameter = lb_report_keep(w->report, c->name);
+    const char *layer = layer_beside(w, r);
+    if (layer) d.layer_b = lb_report_keep(w->report, layer);
+    if (r->op[1] != LB_NONE) {
+        d.op_b = lb_report_keep(w->report, lb_joined_ranks_op_name(w->p[1], &w->p[1]->ops[r->op[1]]));
+    }
+    describe(w, r, &d.row);
+    char text[700];
+    lb_region_op_text(w->x, r, text, sizeof text);
+    d.row.why = lb_report_keep(w->report, text);
+    const int side = r->op[0] == LB_NONE;
+    lb_place_neighbours(w->report, w->p[side], r->op[side], &d.row);
+    lb_report_row(w->report, &d.row);
+    LB_DIFF_APPEND(w->report->differences, w->report->n_differences, d);
+}
+
+static int by_effect(const void *x, const void *y)
+{
+    const lb_diff_difference *a = x, *b = y;
+    if (a->row.step != b->row.step) return (a->row.step > b->row.step) - (a->row.step < b->row.step);
+    const double e = a->effect == a->effect ? a->effect : -1, f = b->effect == b->effect ? b->effect : -1;
+    return e != f ? (e < f) - (e > f) : (a->row.order > b->row.order) - (a->row.order < b->row.order);
+}
+
+/* Do both updates differ by the same options of the optimizer? Between two steps states and spellings may change. */
+static bool have_same_options(const lb_diff_row *x, const lb_diff_row *y)
+{
+    if (x->phase != LB_PHASE_OPTIMIZER || !x->n_arguments || x->n_arguments != y->n_arguments) return false;
+    for (uint32_t i = 0; i < x->n_arguments; i++) {
+        const lb_diff_argument *p = &x->arguments[i], *q = &y->arguments[i];
+        if (strcmp(p->name, q->name) || strcmp(p->first, q->first) || strcmp(p->second, q->second)) return false;
+    }
+    return x->local == y->local && !strcmp(x->op, y->op);
+}
+
+static bool is_again(const lb_diff_difference *x, const lb_diff_difference *y)
+{
+    if (x->row.step != y->row.step && x->row.phase == y->row.phase && have_same_options(&x->row, &y->row)) return true;
+    if (x->row.step == y->row.step || x->row.phase != y->row.phase || !x->op_b != !y->op_b) return false;
+    if (strcmp(x->row.layer, y->row.layer) || strcmp(x->row.op, y->row.op) || strcmp(x->row.why, y->row.why))
+        return false;
+    return !x->op_b || (!strcmp(x->op_b, y->op_b) && !strcmp(x->layer_b, y->layer_b));
+}
+
+/* Does an update of a later step differ where the first one's forward pass does? The states of what that leaves without
+ * a gradient, or with another one, are then not alike when the later step begins. An op that is called with other
+ * arguments is. */
+static bool follows_from_first(const lb_diff_report *report, const lb_diff_difference *d)
+{
+    if (d->row.phase != LB_PHASE_OPTIMIZER || d->row.n_arguments) return false;
+    for (uint32_t i = 0; i < report->n_differences; i++) {
+        const lb_diff_difference *first = &report->differences[i];
+        if (first->row.step < d->row.step && first->row.phase == LB_PHASE_FORWARD) return true;
+    }
+    return false;
+}
+
+/* A place that differs in each step is one place; its effect is that of the first step. */
+static void join_steps(lb_diff_report *report)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < report->n_differences; i++) {
+        uint32_t j = 0;
+        if (follows_from_first(report, &report->differences[i])) continue;
+        while (j < kept && !is_again(&report->differences[j], &report->differences[i])) j++;
+        if (j == kept)
+            report->differences[kept++] = report->differences[i];
+        else
+            report->differences[j].steps++;
+    }
+    report->n_differences = kept;
+}
+
+/* ---- tensors ---- */
+
+/* "base + s B A" of the second side's merged weight, or the first side's merged weight of what the second holds of an
+ * adapter. False: the source is neither. */
+static bool is_merged(const lb_implementations *x, uint32_t row, char *text, size_t size)
+{
+    for (uint32_t i = 0; i < x->n_merged; i++) {
+        const lb_merged_adapter *m = &x->merged[i];
+        const lb_step_source *online = x->sources[m->online].list, *whole = x->sources[!m->online].list;
+        if (!m->online && m->whole == row) {
+            snprintf(text, size, "%.400s + %.4g lora_B lora_A", online[m->base].name, m->scale);
+            return true;
+        }
+        if (m->online && (m->base == row || m->down == row || m->up == row)) {
+            snprintf(text, size, "%.500s", whole[m->whole].name);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void add_map(writer *w)
+{
+    const lb_implementations *x = w->x;
+    for (uint32_t i = 0; i < x->contents.n; i++) {
+        const lb_content *c = &x->contents.list[i];
+        const char *second = x->sources[1].list[i].name;
+        char first[600] = "";
+        size_t at = 0;
+        w->report->sources += *second != 0,
+            w->report->sources_identical += *second && c->relation != LB_CONTENT_NONE && c->found == c->all;
+        if (c->relation == LB_CONTENT_SAME || !*second) continue;
+        if (c->relation == LB_CONTENT_NONE && is_merged(x, i, first, sizeof first)) {
+            const lb_diff_map row = {lb_report_keep(w->report, first), lb_report_keep(w->report, second), "merged"};
+            LB_DIFF_APPEND(w->report->map, w->report->n_map, row);
+            continue;
+        }
+        uint32_t last = LB_NONE;
+        for (uint32_t k = 0; k < c->n && at < sizeof first - 80; k++) {
+            const uint32_t t = x->contents.runs[c->first + k].tensor;
+            if (t == last) continue;
+            at += (size_t)snprintf(first + at, sizeof first - at, "%s%.200s", last == LB_NONE ? "" : " + ",
+                                   x->sources[0].list[t].name);
+            last = t;
+        }
+        const lb_diff_map row = {lb_report_keep(w->report, first), lb_report_keep(w->report, second),
+                                 c->cast && c->relation == LB_CONTENT_RENAMED ? "cast"
+                                                                              : lb_content_relation_name(c->relation)};
+        LB_DIFF_APPEND(w->report->map, w->report->n_map, row);
+    }
+}
+
+/* What leaves may have other bits although all values that met have the same: `identical` is said of all that
+ * leaves. */
+static void add_leaving(writer *w)
+{
+    for (uint32_t i = 0; i < w->x->counterparts.n && !w->x->regions.n; i++) {
+        const lb_counterpart *c = &w->x->counterparts.list[i];
+        const uint32_t va = w->x->counterparts.pieces[c->first].tensor, a = w->x->sides[0].graph.giver[va],
+                       b = w->x->sides[1].graph.giver[c->b];
+        if (c->kind != LB_COUNTERPART_EXIT && c->kind != LB_COUNTERPART_FINAL) continue;
+        const lb_value *x = &w->p[0]->values[va], *y = &w->p[1]->values[c->b];
+        const bool equal = c->n == 1 && x->dtype == y->dtype && lb_layout_same_shape(&x->layout, &y->layout) &&
+                           !lb_digest_is_none(x->logical) && !lb_digest_is_none(y->logical) &&
+                           !lb_program_view_values_differ(w->x->sides[0].view, va, w->x->sides[1].view, c->b);
+        if (equal || a == LB_NONE || b == LB_NONE) continue;
+        lb_diff_row row = row_at(w, a, b);
+        row.local = row.verdict = LB_VERDICT_ROUNDING,
+        row.why = "both sides leave this quantity, in different bits or another layout";
+        lb_report_row(w->report, &row);
+    }
+}
+
+static void say_moved(writer *w)
+{
+    char text[300];
+    if (!w->x->moved) return;
+    snprintf(text, sizeof text,
+             "step %lld: %u parameters hold other numbers on the two sides as the window begins: that came before it; "
+             "the step was judged by itself, from the "
+             "first side's numbers",
+             (long long)w->p[0]->step, w->x->moved);
+    lb_report_finding(w->report, text);
+}
+
+static void say_scaled(writer *w)
+{
+    const double ratio = w->x->scaled;
+    char text[300];
+    if (!w->x->same || ratio == 0) return;
+    snprintf(text, sizeof text,
+             "step %lld: the loss that the %s side goes back from is %.9g times that of the other, and what the step "
+             "leaves is the same: gradients are scaled back",
+             (long long)w->p[0]->step, ratio > 1 ? "second" : "first", ratio > 1 ? ratio : 1 / ratio);
+    lb_report_finding(w->report, text);
+}
+
+/* A rounding that is none of a function's, and yet of another size than the rest: where, and what it does. */
+static void say_coarse(writer *w)
+{
+    const lb_coarse *c = &w->x->coarse;
+    if (!c->times) return;
+    const uint32_t op = w->x->sides[c->side].graph.giver[c->value];
+    const lb_program *p = w->p[c->side];
+    const char *layer = lb_op_layer(p, &p->ops[op]);
+    const lb_code_line line = lb_op_line(p, &p->ops[op]);
+    char text[600], usual[200] = "", where[400];
+    if (c->usual > 0)
+        snprintf(usual, sizeof usual, ", %.0f times as far as all the rounding of the other side does",
+                 c->effect / c->usual);
+    if (lb_op_is_source(p, &p->ops[op]))
+        snprintf(where, sizeof where, "holds %.200s in %s", lb_program_text(p, p->values[c->value].name),
+                 lb_dtype_name(p->values[c->value].dtype));
+    else
+        snprintf(where, sizeof where, "rounds to %s in %.120s (%s%s%.120s)", lb_dtype_name(p->values[c->value].dtype),
+                 *layer ? layer : "the outermost module", lb_joined_ranks_op_name(p, &p->ops[op]),
+                 line.number ? ", " : "", line.file);
+    if (line.number && !lb_op_is_source(p, &p->ops[op]))
+        snprintf(where + strlen(where) - 1, sizeof where - strlen(where), ":%u)", line.number);
+    snprintf(
+        text, sizeof text,
+        "step %lld: rounding of precision, and large: the %s side alone %s%s; that alone moves what leaves the step by "
+        "%.1g of its size%s",
+        (long long)p->step, c->side ? "second" : "first", where, c->times > 1 ? ", and other values like it" : "",
+        c->effect, usual);
+    lb_report_finding(w->report, text);
+    lb_diff_row row = row_at(w, c->side ? LB_NONE : op, c->side ? op : LB_NONE);
+    row.local = row.verdict = LB_VERDICT_ROUNDING,
+    row.why = lb_report_keep(w->report, "this side alone rounds to a coarser dtype here");
+    w->report->earliest = row, w->report->has_earliest = true;
+}
+
+/* What one side alone was given: a text is scored to its end, and the server that wrote it never reads its last
+ * token. */
+static void say_lone_tokens(writer *w)
+{
+    const lb_token_map *m = w->x->tokens;
+    const uint32_t n[] = {m ? lb_token_map_lone(m, 0) : 0, m ? lb_token_map_lone(m, 1) : 0};
+    char text[200];
+    for (int k = 0; k < 2; k++) {
+        if (!n[k]) continue;
+        snprintf(text, sizeof text,
+                 "%u of the %u tokens that the %s side is given are none of the other side's: what "
+                 "only these give was not compared",
+                 n[k], m->n[k], k ? "second" : "first");
+        lb_report_finding(w->report, text);
+    }
+}
+
+/* ---- each side against its own recording ---- */
+
+typedef struct own_check {
+    writer *writer;
+    int side;
+} own_check;
+
+/* Bits that the op cannot have given from its recorded inputs: bad hardware, or a write that was not seen. */
+static bool note_own(void *context, const lb_event *event)
+{
+    const own_check *c = context;
+    writer *w = c->writer;
+    const uint32_t op = lb_program_view_op(w->x->sides[c->side].view, event->program, event->op);
+    if (event->verdict != LB_VERDICT_DIVERGED || op == LB_NONE) return true;
+    char text[200];
+    lb_diff_difference d = {
+        .row = row_at(w, c->side ? LB_NONE : op, c->side ? op : LB_NONE), .effect = NAN, .times = 1, .steps = 1};
+    snprintf(text, sizeof text,
+             "the bits recorded of the %s side lie outside this op's own error bound, from its recorded inputs",
+             c->side ? "second" : "first");
+    d.row.verdict = d.row.local = LB_VERDICT_DIVERGED, d.row.why = lb_report_keep(w->report, text),
+    d.row.bound_ratio = event->bound_ratio;
+    lb_report_row(w->report, &d.row);
+    LB_DIFF_APPEND(w->report->differences, w->report->n_differences, d);
+    return true;
+}
+
+static lb_status check_own(writer *w, lb_err *err)
+{
+    for (int k = 0; k < 2; k++) {
+        own_check c = {w, k};
+        const lb_observer observer = {.context = &c, .op = note_own};
+        lb_replay_summary summary = {0};
+        LB_TRY(lb_side_replay(w->x->sides[k].view, (lb_plan)LB_PLAN_INIT, &observer, &summary, err));
+    }
+    return LB_OK;
+}
+
+/* ---- a step ---- */
+
+static void mark_regions(writer *w)
+{
+    for (uint32_t i = 0; i < w->x->regions.n; i++) {
+        const lb_region *r = &w->x->regions.list[i];
+        for (int k = 0; k < 2; k++) {
+            for (uint32_t j = 0; j < r->n[k]; j++) w->state[k][w->x->regions.ops[r->first[k] + j]] = ROW_IN_REGION;
+            if (r->op[k] != LB_NONE) w->state[k][r->op[k]] = ROW_NAMED;
+        }
+    }
+}
+
+static lb_status report_step(const lb_implementations *x, lb_diff_report *report, bool first, lb_err *err)
+{
+    writer w = {.x = x, .report = report, .p = {x->sides[0].program, x->sides[1].program}};
+    const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
+    for (int k = 0; k < 2; k++) w.state[k] = calloc(w.p[k]->n_ops + 1, 1);
+    const bool room = w.state[0] && w.state[1] && (!x->regions.n || lb_modules_beside(sides, x->met, w.beside));
+    if (room) {
+        mark_regions(&w);
+        if (first) add_map(&w);
+        for (uint32_t i = 0; i < x->regions.n; i++)
+            if (!x->regions.list[i].vague) add_difference(&w, &x->regions.list[i]);
+        add_rows(&w);
+        add_leaving(&w);
+        say_moved(&w);
+        say_lone_tokens(&w);
+        if (!x->regions.n) say_coarse(&w), say_scaled(&w);
+    }
+    lb_status status = room ? check_own(&w, err) : LB_OK;
+    for (int k = 0; k < 2; k++) free(w.state[k]), free(w.beside[k]);
+    if (status != LB_OK) return status;
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w.p[0]->n_ops);
+}
+
+/* A cache that an earlier step left, and that the other side does not hold in the same numbers: the rounding of that
+ * step is in it, and exact arithmetic of this step cannot tell it from another one. */
+static bool begins_with_carried(const lb_implementations *x, lb_capture *const captures[2])
+{
+    bool found = false;
+    for (int side = 0; side < 2 && !found; side++) {
+        uint8_t *held = lb_step_sources_held(&x->contents, side, x->sources[side].n, true);
+        found = !held;
+        for (uint32_t i = 0; i < x->sources[side].n && !found; i++) {
+            const lb_value *v = &x->sides[side].program->values[x->sources[side].list[i].value];
+            const bool cache = v->source == LB_SOURCE_CARRIED &&
+                               !(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT)) &&
+                               lb_dtype_is_float(v->dtype) && lb_layout_numel(&v->layout) > 1;
+            const lb_program *p = x->sides[side].program;
+            found = cache && !held[i] && !lb_kept_table(captures[side], p->rank, p->step, v);
+        }
+        free(held);
+    }
+    return found;
+}
+
+/* All ranks of both sides in one step, or all steps of one rank. */
+typedef struct step_pair {
+    lb_capture *captures[2];
+    const lb_program **programs[2];
+    uint32_t n[2];
+    int64_t step;
+    bool of_steps;
+} step_pair;
+
+static bool has_place(const lb_implementations *x)
+{
+    bool place = false;
+    for (uint32_t i = 0; i < x->regions.n; i++) place |= !x->regions.list[i].vague;
+    return place;
+}
+
+static lb_status open_side(const step_pair *pair, int side, lb_program_view *view, lb_err *err)
+{
+    return pair->of_steps ? lb_joined_steps_view(pair->captures[side], pair->programs[side], pair->n[side], view, err)
+                          : lb_joined_ranks_view(pair->captures[side], pair->programs[side], pair->n[side], view, err);
+}
+
+/* Each exact run is one of all ops of its side. */
+static void count_runs(const lb_exact_side *s, lb_diff_report *report)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < s->program->n_ops; i++) n += lb_op_computes(s->program, &s->program->ops[i]);
+    report->cost.runs += s->runs, report->cost.ops += s->runs * n;
+    report->exact_runs += s->runs, report->recorded_ops += n;
+}
+
+static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_diff_report *report, bool first,
+                            bool *judged, lb_err *err)
+{
+    lb_program_view views[2] = {{0}, {0}};
+    lb_implementations x;
+    LB_TRY(open_side(pair, 0, &views[0], err));
+    lb_status status = open_side(pair, 1, &views[1], err);
+    if (status == LB_OK) status = lb_implementations_judge(&views[0], &views[1], memory, &x, err);
+    if (status == LB_OK) {
+        char text[400];
+        report->untold |= !x.tokens;
+        for (int k = 0; k < 2; k++) count_runs(&x.sides[k], report);
+        const bool flipped = x.regions.n && x.regions.list[0].chosen, placed = has_place(&x);
+        /* Equal but for what the rounding of tensors may do that one side alone holds: of a cache in 16 bits that is no
+         * proof. */
+        const bool proven = x.same && !x.alone;
+        *judged = proven || (x.judged && (x.same || (placed && !flipped)) && !begins_with_carried(&x, pair->captures));
+        status = *judged ? report_step(&x, report, first, err) : LB_OK;
+        snprintf(text, sizeof text, "step %lld: %s", (long long)pair->step,
+                 *x.missing               ? x.missing
+                 : x.regions.n && !placed ? "what leaves the step differs in exact arithmetic, but hardly any value in "
+                                            "between is the same on both sides, so that no "
+                                            "place can be named"
+                 : flipped ? "a choice of experts fell differently on the two sides from the same numbers, and what "
+                             "follows from it was not judged"
+                           : "what leaves the step differs, and no place was found");
+        if (!*judged) lb_report_missing(report, text);
+        lb_implementations_release(&x);
+    }
+    lb_program_view_release(&views[0]), lb_program_view_release(&views[1]);
+    return status;
+}
+
+/* False: a rank has no such step. */
+static bool load_ranks(step_pair *pair, int side)
+{
+    const int32_t *ranks;
+    const uint32_t n = lb_capture_ranks(pair->captures[side], &ranks);
+    pair->programs[side] = calloc(n + 1, sizeof *pair->programs[side]), pair->n[side] = n;
+    for (uint32_t i = 0; i < n && pair->programs[side]; i++)
+        if (lb_capture_program(pair->captures[side], ranks[i], pair->step, &pair->programs[side][i], NULL) != LB_OK)
+            return false;
+    return pair->programs[side] != NULL;
+}
+
+/* All steps of either side, which cut what they are given otherwise. */
+static lb_status judge_all_steps(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_source_memory *memory,
+                                 lb_diff_report *report, bool *judged, lb_err *err)
+{
+    step_pair pair = {.captures = {a, b}, .of_steps = true};
+    for (int k = 0; k < 2; k++)
+        pair.programs[k] = lb_strangers_steps(pair.captures[k], options->first_step, options->last_step, &pair.n[k]);
+    lb_status status = pair.programs[0] && pair.programs[1] ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) {
+        pair.step = pair.programs[0][0]->step;
+        if (options->progress) options->progress("comparing implementations", 0, 1);
+        status = judge_step(&pair, memory, report, true, judged, err);
+    }
+    free(pair.programs[0]), free(pair.programs[1]);
+    return status;
+}
+
+/* Step by step, with all ranks of either side. */
+static lb_status judge_steps(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_source_memory *memory,
+                             lb_diff_report *report, bool *judged, lb_err *err)
+{
+    const int64_t *steps;
+    const uint32_t n = lb_capture_steps(a, &steps);
+    lb_status status = LB_OK;
+    bool any = false, all = true;
+    for (uint32_t i = 0; i < n && status == LB_OK && all; i++) {
+        step_pair pair = {.captures = {a, b}, .step = steps[i]};
+        if (steps[i] < options->first_step || steps[i] > options->last_step) continue;
+        if (options->progress) options->progress("comparing implementations", i, n);
+        all = load_ranks(&pair, 0) && load_ranks(&pair, 1);
+        if (all) status = judge_step(&pair, memory, report, !any, &all, err), any = true;
+        free(pair.programs[0]), free(pair.programs[1]);
+    }
+    *judged = any && all;
+    return status;
+}
+
+lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report *report,
+                                  bool *judged, lb_err *err)
+{
+    lb_source_memory memory = {.n_names = options->n_names};
+    lb_source_name *names = calloc(options->n_names + 1, sizeof *names);
+    if (!names) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u names", options->n_names);
+    for (uint32_t i = 0; i < options->n_names; i++)
+        names[i] = (lb_source_name){options->names[i].first, options->names[i].second};
+    memory.names = names;
+    const lb_status status = lb_strangers_are_cut(a, b, options->first_step, options->last_step)
+                                 ? judge_all_steps(a, b, options, &memory, report, judged, err)
+                                 : judge_steps(a, b, options, &memory, report, judged, err);
+    lb_source_memory_release(&memory);
+    free(names);
+    /* A place that differs stands, whatever a later step says. */
+    *judged |= report->n_differences > 0;
+    report->implementations = true;
+    join_steps(report);
+    if (report->n_differences)
+        qsort(report->differences, report->n_differences, sizeof *report->differences, by_effect);
+    if (report->n_differences) report->verdict = LB_VERDICT_DIVERGED;
+    return status;
+}

@@ -1,0 +1,16 @@
+/* Two implementations of one model as a report: verdict, every place that differs by itself, layers beside layers,
+ * tensors beside tensors.
+ *
+ * Asked where names and ops do not line up: of two programs by different authors, or of two releases that spell a layer
+ * differently. What the walk over aligned ops (diff_walk.h) calls missing there, or takes for a difference because
+ * names put together what is not one thing, is decided by values alone (bisect/pairs/implementations). */
+#ifndef LB_BISECT_DIFF_IMPLEMENTATIONS_H
+#define LB_BISECT_DIFF_IMPLEMENTATIONS_H
+
+#include "diff/diff_report.h"
+
+/* All steps of the window. `*judged`: every step that both have was; else the report says in missing[] why not. */
+lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report *report,
+                                  bool *judged, lb_err *err);
+
+#endif

@@ -1,0 +1,11 @@
+/* Rows of what leaves the step: parameters at its end, results of outermost calls, what decisions rest on, results
+ * without a reader. */
+#ifndef LB_BISECT_DIFF_LEAVING_H
+#define LB_BISECT_DIFF_LEAVING_H
+
+#include "diff/diff_walk.h"
+
+/* After the walk, which has left its taints. */
+void lb_diff_walk_leaving(lb_diff_walk *walk);
+
+#endif

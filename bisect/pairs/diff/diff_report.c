@@ -1,0 +1,210 @@
+/* What a diff has found so far: see diff_report.h. */
+#include "diff/diff_report.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the report's memory: strings in an arena that never moves ---- */
+
+typedef struct chunk {
+    struct chunk *next;
+    size_t used, size;
+    char bytes[];
+} chunk;
+
+const char *lb_report_keep(lb_diff_report *r, const char *text)
+{
+    size_t n = strlen(text) + 1;
+    chunk *c = r->store;
+    if (!c || c->size - c->used < n) {
+        size_t size = n > 65536 ? n : 65536;
+        chunk *fresh = malloc(sizeof *fresh + size);
+        if (!fresh) return "";
+        *fresh = (chunk){c, 0, size};
+        r->store = c = fresh;
+    }
+    char *at = c->bytes + c->used;
+    memcpy(at, text, n);
+    c->used += n;
+    return at;
+}
+
+lb_code_line lb_report_keep_line(lb_diff_report *r, const lb_code_line *line)
+{
+    if (!line->number) return *line;
+    return (lb_code_line){.number = line->number,
+                          .file = lb_report_keep(r, line->file),
+                          .function = lb_report_keep(r, line->function),
+                          .text = lb_report_keep(r, line->text)};
+}
+
+static bool is_listed(char *const *list, uint32_t n, const char *text)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(list[i], text) == 0) return true;
+    return false;
+}
+
+void lb_report_missing(lb_diff_report *r, const char *text)
+{
+    if (!is_listed(r->missing, r->n_missing, text))
+        LB_DIFF_APPEND(r->missing, r->n_missing, (char *)lb_report_keep(r, text));
+}
+
+void lb_report_finding(lb_diff_report *r, const char *text)
+{
+    if (!is_listed(r->findings, r->n_findings, text))
+        LB_DIFF_APPEND(r->findings, r->n_findings, (char *)lb_report_keep(r, text));
+}
+
+/* ---- verdicts ---- */
+
+/* How bad: opaque and missing say nothing, so that they rank below what was decided to differ for a reason. */
+int lb_report_badness(lb_verdict v)
+{
+    switch (v) {
+    case LB_VERDICT_IDENTICAL: return 0;
+    case LB_VERDICT_REORDERED: return 1;
+    case LB_VERDICT_NOISE: return 2;
+    case LB_VERDICT_ROUNDING: return 3;
+    case LB_VERDICT_OPAQUE:
+    case LB_VERDICT_SWAPPED: /* a diff swaps nothing */
+    case LB_VERDICT_MISSING: return 4;
+    case LB_VERDICT_DIVERGED: return 5;
+    }
+    return 5;
+}
+
+lb_verdict lb_report_worse(lb_verdict a, lb_verdict b)
+{
+    return lb_report_badness(b) > lb_report_badness(a) ? b : a;
+}
+
+/* ---- rows ---- */
+
+static lb_diff_row *layer_row(lb_diff_report *r, const lb_diff_row *from)
+{
+    for (uint32_t i = r->n_layers; i-- > 0;)
+        if (r->layers[i].rank == from->rank && strcmp(r->layers[i].layer, from->layer) == 0) return &r->layers[i];
+    lb_diff_row row = *from;
+    row.op = NULL, row.index = row.other = LB_NONE, row.why = "";
+    row.verdict = row.local = row.inherited = LB_VERDICT_IDENTICAL;
+    row.measured = false, row.bound_ratio = NAN;
+    memset(row.lines, 0, sizeof row.lines);
+    row.n_arguments = 0, row.means = NULL;
+    memset(&row.difference, 0, sizeof row.difference);
+    row.difference.cosine = 1, row.difference.first = -1;
+    uint32_t before = r->n_layers;
+    LB_DIFF_APPEND(r->layers, r->n_layers, row);
+    return r->n_layers > before ? &r->layers[before] : NULL;
+}
+
+void lb_report_layer(lb_diff_report *r, const lb_diff_row *row)
+{
+    lb_diff_row *l = layer_row(r, row);
+    if (!l) return;
+    bool worst = lb_report_badness(row->verdict) > lb_report_badness(l->verdict);
+    if (worst) l->why = row->why, l->phase = row->phase, l->step = row->step;
+    if (worst) memcpy(l->lines, row->lines, sizeof l->lines);
+    if (row->measured && (!l->measured || worst || row->difference.rel_l2 > l->difference.rel_l2))
+        l->difference = row->difference, l->measured = true;
+    l->verdict = lb_report_worse(l->verdict, row->verdict);
+    l->local = lb_report_worse(l->local, row->local);
+    l->inherited = lb_report_worse(l->inherited, row->inherited);
+    if (!(row->bound_ratio <= l->bound_ratio) && row->bound_ratio == row->bound_ratio)
+        l->bound_ratio = row->bound_ratio;
+}
+
+/* Rows are reported where their difference is met; what stands for ops of one side alone lies before that. Of two that
+ * begin at one op the one with fewer of them says more. */
+static bool comes_before(const lb_diff_row *row, const lb_diff_row *first)
+{
+    if (row->step != first->step || row->rank != first->rank || row->order == LB_NONE || first->order == LB_NONE)
+        return false;
+    return row->order != first->order ? row->order < first->order : row->lone < first->lone;
+}
+
+/* Of rounding, a cast that loses more than all that came in to it says more than whatever differs before it, in earlier
+ * steps, too. */
+static bool outranks(const lb_diff_row *row, const lb_diff_row *first)
+{
+    return row->lossy != first->lossy ? row->lossy : comes_before(row, first);
+}
+
+void lb_report_row(lb_diff_report *r, const lb_diff_row *row)
+{
+    lb_report_layer(r, row);
+    if (row->verdict == LB_VERDICT_IDENTICAL) return;
+    if (!r->has_earliest) r->earliest = *row, r->has_earliest = true;
+    if ((row->verdict == LB_VERDICT_MISSING || row->verdict == LB_VERDICT_OPAQUE) &&
+        (!r->has_undecided || row->step < r->undecided_step))
+        r->undecided_step = row->step, r->has_undecided = true;
+    bool worst = lb_report_badness(row->verdict) > lb_report_badness(r->verdict);
+    /* Of the worst verdict, the first op that has it of its own; an inheriting one only until such an op comes. */
+    bool own = lb_report_badness(row->verdict) == lb_report_badness(r->verdict) && row->local == row->verdict &&
+               (r->first.local != r->first.verdict || outranks(row, &r->first));
+    if (!r->has_first || worst || own) r->first = *row, r->has_first = true;
+    r->verdict = lb_report_worse(r->verdict, row->verdict);
+}
+
+/* ---- places ---- */
+
+/* What follows from ops of one side alone shows in many places, with more of these ops or fewer; one optimizer updates
+ * many parameters. */
+static bool is_same_place(const lb_diff_difference *x, const lb_diff_difference *y)
+{
+    const bool lone = x->row.lone && y->row.lone, updates = x->row.phase == LB_PHASE_OPTIMIZER;
+    const char *names[][2] = {{updates ? "" : x->row.layer, updates ? "" : y->row.layer},
+                              {x->row.op, y->row.op},
+                              {lone ? "" : x->row.why, lone ? "" : y->row.why},
+                              {x->op_b ? x->op_b : "", y->op_b ? y->op_b : ""}};
+    bool same = x->row.phase == y->row.phase;
+    for (size_t i = 0; i < sizeof names / sizeof *names && same; i++) same = !strcmp(names[i][0], names[i][1]);
+    return same;
+}
+
+/* One more sight of a place. Of those in one step the one with fewest ops of one side alone says most. */
+static void join_place(lb_diff_difference *known, const lb_diff_difference *again)
+{
+    const bool here = known->row.step == again->row.step, new_rank = again->ranks[0] & ~known->ranks[0],
+               elsewhere = known->row.order != again->row.order && known->row.lone == again->row.lone;
+    known->steps += !here && again->row.step > known->last_step && !new_rank;
+    known->times += here && !new_rank && elsewhere;
+    known->last_step = again->row.step;
+    for (int k = 0; k < 2; k++) known->ranks[k] |= again->ranks[k];
+    if (!here || new_rank || again->row.lone >= known->row.lone) return;
+    known->row = again->row, known->layer_b = again->layer_b;
+}
+
+void lb_report_place(lb_diff_report *r, const lb_diff_difference *place)
+{
+    uint32_t i = 0;
+    while (i < r->n_places && !is_same_place(&r->places[i], place)) i++;
+    if (i < r->n_places)
+        join_place(&r->places[i], place);
+    else
+        LB_DIFF_APPEND(r->places, r->n_places, *place);
+}
+
+void lb_report_settle_differences(lb_diff_report *r)
+{
+    if (r->verdict != LB_VERDICT_DIVERGED || r->n_differences) return;
+    free(r->differences);
+    r->differences = r->places, r->n_differences = r->n_places;
+    r->places = NULL, r->n_places = 0;
+}
+
+void lb_diff_report_free(lb_diff_report *report)
+{
+    if (!report) return;
+    for (chunk *c = report->store; c;) {
+        chunk *next = c->next;
+        free(c);
+        c = next;
+    }
+    free(report->layers), free(report->structures), free(report->missing);
+    free(report->findings), free(report->tokens), free(report->routings);
+    free(report->differences), free(report->places), free(report->map);
+    free(report);
+}

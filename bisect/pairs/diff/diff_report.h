@@ -1,0 +1,39 @@
+/* What a diff has found so far: rows, layers, structures, and the strings they point at. Private to diff*.c. */
+#ifndef LB_BISECT_DIFF_REPORT_H
+#define LB_BISECT_DIFF_REPORT_H
+
+#include "base/array.h"
+#include <lastbit/diff.h>
+
+/* Grows `array` by doubling; leaves it as it is when memory ends. */
+#define LB_DIFF_APPEND(array, count, row)                                                                              \
+    do {                                                                                                               \
+        void *larger_ = lb_array_grow((array), (count), sizeof *(array));                                              \
+        if (!larger_) break;                                                                                           \
+        (array) = larger_;                                                                                             \
+        (array)[(count)++] = (row);                                                                                    \
+    } while (0)
+
+/* A copy of `text` that lives as long as the report; "" when memory ends. */
+const char *lb_report_keep(lb_diff_report *report, const char *text);
+/* The same of a line of code. */
+lb_code_line lb_report_keep_line(lb_diff_report *report, const lb_code_line *line);
+/* A sentence for missing[], once. */
+void lb_report_missing(lb_diff_report *report, const char *text);
+/* A sentence for findings[], once: worth knowing, but no verdict. */
+void lb_report_finding(lb_diff_report *report, const char *text);
+/* An op or source: into its layer, and where it is the first or the worst, into `first` and `earliest`. */
+void lb_report_row(lb_diff_report *report, const lb_diff_row *row);
+/* An op into its layer only. */
+void lb_report_layer(lb_diff_report *report, const lb_diff_row *row);
+
+/* A place that diverged by itself into `places`: once, however many steps and ranks show it. */
+void lb_report_place(lb_diff_report *report, const lb_diff_difference *place);
+/* Of a pair that diverged `differences` has a place at least: where values alone named none, those of `places`. */
+void lb_report_settle_differences(lb_diff_report *report);
+
+/* How bad: opaque and missing say nothing, so that they rank below what was decided to differ for a reason. */
+int lb_report_badness(lb_verdict verdict);
+lb_verdict lb_report_worse(lb_verdict a, lb_verdict b);
+
+#endif

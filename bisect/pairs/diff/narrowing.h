@@ -1,0 +1,15 @@
+/* Casts that one side alone makes: in exact arithmetic they are the identity, so that however narrow the type, what
+ * follows is rounding; but then its cause is a precision, and which is worth saying. Private to diff*.c. */
+#ifndef LB_BISECT_NARROWING_H
+#define LB_BISECT_NARROWING_H
+
+#include "diff/diff_walk.h"
+
+/* Writes ": the second side rounds to e5m2 on the way" when ops without a partner, in that layer and phase, cast reals
+ * to a narrower type; else "". */
+void lb_narrowing_text(const lb_diff_walk *walk, const char *layer, uint8_t phase, char *text, size_t size);
+/* Writes ": bf16 on the first side, e5m2 on the second" when what an aligned pair gives is of two float types; else
+ * "". */
+void lb_narrowing_pair(const lb_diff_walk *walk, uint32_t op_a, uint32_t op_b, char *text, size_t size);
+
+#endif

@@ -1,0 +1,384 @@
+/* An exact run of one side: see exact_side.h. */
+#include "exact/exact_side.h"
+
+#include "shadow/kept_shadow.h"
+#include "shadow/shadow_numbers.h"
+#include "ranks/rank_run.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct run {
+    lb_exact_side *side;
+    bool disturbed, aside; /* aside: nothing asks for its quantities */
+    uint64_t serial;
+} run;
+
+static bool is_real(const lb_tensor *t)
+{
+    return t->data && !lb_dtype_is_complex(t->dtype) && lb_dtype_bits(t->dtype) >= 8;
+}
+
+static void keep(run *r, uint32_t value, const lb_tensor *t)
+{
+    lb_exact_side *s = r->side;
+    const int64_t n = lb_layout_numel(&t->layout);
+    if (!s->wanted[value] || n <= 0) return;
+    if (!r->disturbed) {
+        free(s->kept[value]);
+        s->kept[value] = lb_shadow_numbers_copy(t), s->noise[value] = 0;
+        return;
+    }
+    double *x = s->kept[value] ? lb_shadow_numbers_copy(t) : NULL;
+    if (x) s->noise[value] = fmax(s->noise[value], lb_shadow_noise(s->kept[value], x, n));
+    free(x);
+}
+
+static void look_at(run *r, uint32_t value, const lb_tensor *t)
+{
+    lb_exact_side *s = r->side;
+    if (!is_real(t)) return;
+    if (!r->aside) {
+        const lb_quantity q = lb_quantity_of(t);
+        if (r->disturbed)
+            lb_quantity_disturbed(&s->quantities[value], &q);
+        else
+            s->quantities[value] = q;
+    }
+    keep(r, value, t);
+}
+
+/* A window that holds all of what its one giver gave is the same quantity. */
+static bool is_whole(const lb_value_graph *g, uint32_t value)
+{
+    const uint32_t first = g->first_pred[value];
+    return g->first_pred[value + 1] - first == 1 && lb_layout_numel(&g->program->values[value].layout) ==
+                                                        lb_layout_numel(&g->program->values[g->preds[first]].layout);
+}
+
+static void look_at_windows(run *r, uint32_t op, const lb_event *event)
+{
+    lb_exact_side *s = r->side;
+    for (uint32_t k = s->first_window[op]; k < s->first_window[op + 1]; k++) {
+        const uint32_t v = s->windows[k];
+        lb_tensor t;
+        if (!s->wanted[v] && is_whole(&s->graph, v)) {
+            s->quantities[v] = s->quantities[s->graph.preds[s->graph.first_pred[v]]];
+            continue;
+        }
+        if (lb_event_exact(event, v, &t)) look_at(r, v, &t);
+    }
+}
+
+/* A parameter that begins with the other side's numbers. */
+static void keep_held(lb_exact_side *s, uint32_t v)
+{
+    const int64_t n = lb_layout_numel(&s->program->values[v].layout);
+    if (s->held[v] && s->kept[v]) memcpy(s->kept[v], s->held[v], (size_t)n * sizeof **s->kept);
+}
+
+/* What shows some of a source has the numbers that were recorded of it; no op gives these, so that no event speaks of
+ * them. */
+static void look_at_sources(run *r)
+{
+    lb_exact_side *s = r->side;
+    const lb_value_graph *g = &s->graph;
+    const lb_program *p = s->program;
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        if (g->giver[v] == LB_NONE || !lb_op_is_source(p, &p->ops[g->giver[v]])) continue;
+        const uint32_t source = lb_op_results(p, &p->ops[g->giver[v]])[0];
+        lb_tensor t;
+        const bool parameter = p->values[source].flags & LB_VALUE_PARAMETER;
+        if ((parameter && !(s->wanted[v] && v == source)) || lb_program_view_value(s->view, source, &t, NULL) != LB_OK)
+            continue;
+        if (v != source) {
+            if (memcmp(t.layout.stride, p->values[source].layout.stride,
+                       sizeof t.layout.stride[0] * (size_t)t.layout.ndim))
+                continue;
+            t.data = (char *)t.data + (p->values[v].layout.offset - p->values[source].layout.offset) *
+                                          (int64_t)(lb_dtype_bits(t.dtype) / 8);
+            t.layout = p->values[v].layout;
+        }
+        look_at(r, v, &t);
+        if (parameter) keep_held(s, v);
+    }
+}
+
+static void disturb(run *r, const lb_event *event)
+{
+    for (uint32_t i = 0; i < event->n_results; i++)
+        if (lb_event_shadow_elements(event, i) > 0 && event->shadow[i].dtype == LB_F64)
+            lb_shadow_disturb(&event->shadow[i], r->serial++);
+}
+
+static double *taken(const lb_exact_side *s, uint32_t v)
+{
+    return s->forced[v] ? s->forced[v] : s->held[v];
+}
+
+/* A NaN that no arithmetic gives. */
+static const uint64_t OWN = UINT64_C(0x7FFCC0FFEE0B175A);
+
+double lb_exact_side_own(void)
+{
+    double own;
+    memcpy(&own, &OWN, sizeof own);
+    return own;
+}
+
+static void put(const lb_tensor *shadow, const double *numbers)
+{
+    const int64_t n = lb_layout_numel(&shadow->layout);
+    double *merged = NULL;
+    for (int64_t i = 0; i < n; i++) {
+        if (memcmp(&numbers[i], &OWN, sizeof OWN)) continue;
+        if (!merged && !(merged = lb_shadow_numbers_copy(shadow))) return;
+        for (int64_t k = 0; k < n; k++)
+            if (memcmp(&numbers[k], &OWN, sizeof OWN)) merged[k] = numbers[k];
+        break;
+    }
+    lb_shadow_put(shadow, merged ? merged : numbers);
+    free(merged);
+}
+
+static bool note_op(void *context, const lb_event *event)
+{
+    run *r = context;
+    lb_exact_side *s = r->side;
+    const uint32_t op = event->op;
+    if (!event->shadow) return true;
+    if (r->disturbed) disturb(r, event);
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        const uint32_t v = event->values[i];
+        if (v == LB_NONE || !event->shadow[i].data) continue;
+        if (lb_event_shadow_elements(event, i) >= 0) look_at(r, v, &event->shadow[i]);
+        if (taken(s, v)) put(&event->shadow[i], taken(s, v));
+    }
+    look_at_windows(r, op, event);
+    return true;
+}
+
+/* A source goes on from other numbers: as f64, so that the shadow has all of their digits. */
+static bool take_source(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
+{
+    const run *r = context;
+    const lb_exact_side *s = r->side;
+    (void)rank, (void)step;
+    if (value >= s->program->n_values || !taken(s, value)) return false;
+    const lb_layout *l = &s->program->values[value].layout;
+    *tensor = (lb_tensor){taken(s, value), LB_F64, lb_layout_contiguous(l->ndim, l->shape)};
+    return true;
+}
+
+static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
+{
+    const run *r = context;
+    (void)program;
+    return lb_program_view_value(r->side->view, value, tensor, err);
+}
+
+static lb_status run_chained(lb_exact_side *s, bool disturbed, bool aside, lb_err *err)
+{
+    run r = {s, disturbed, aside, 0};
+    lb_plan plan = LB_PLAN_INIT;
+    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
+    const lb_observer observer = {.context = &r, .op = note_op, .source = take_source};
+    lb_rank_run ranks = {.programs = (const lb_prepared *const *)&s->prepared,
+                         .n_programs = 1,
+                         .plan = &plan,
+                         .observer = &observer,
+                         .context = &r,
+                         .value = value_of};
+    look_at_sources(&r);
+    s->runs++;
+    return lb_rank_run_all(&ranks, err);
+}
+
+lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err)
+{
+    return run_chained(side, false, false, err);
+}
+
+void lb_exact_side_free_kept(const lb_exact_side *s, double **kept)
+{
+    for (uint32_t v = 0; kept && v < s->program->n_values; v++) free(kept[v]);
+    free(kept);
+}
+
+lb_status lb_exact_side_run_aside(lb_exact_side *s, double ***kept, lb_err *err)
+{
+    const uint32_t n = s->program->n_values;
+    double **before = s->kept, *noise = s->noise;
+    lb_quantity *quantities = s->quantities;
+    s->kept = calloc(n + 1, sizeof *s->kept), s->quantities = calloc(n + 1, sizeof *s->quantities);
+    s->noise = calloc(n + 1, sizeof *s->noise);
+    const bool room = s->kept && s->quantities && s->noise;
+    const lb_status status =
+        room ? run_chained(s, false, true, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
+    *kept = s->kept;
+    free(s->quantities), free(s->noise);
+    s->kept = before, s->quantities = quantities, s->noise = noise;
+    return status;
+}
+
+lb_status lb_exact_side_run_disturbed(lb_exact_side *side, lb_err *err)
+{
+    return run_chained(side, true, false, err);
+}
+
+static bool is_window(const lb_exact_side *s, uint32_t v)
+{
+    const uint32_t giver = s->graph.giver[v];
+    return !s->graph.given[v] && giver != LB_NONE && !lb_op_is_source(s->program, &s->program->ops[giver]);
+}
+
+/* Windows that some op reads, or that leave, by the op that gave them. */
+static bool list_windows(lb_exact_side *s)
+{
+    const lb_program *p = s->program;
+    const lb_value_graph *g = &s->graph;
+    s->first_window = calloc((size_t)p->n_ops + 2, sizeof *s->first_window);
+    s->windows = malloc(((size_t)p->n_values + 1) * sizeof *s->windows);
+    if (!s->first_window || !s->windows) return false;
+    for (uint32_t v = 0; v < p->n_values; v++)
+        if (is_window(s, v)) s->first_window[g->giver[v] + 2]++;
+    for (uint32_t i = 2; i < p->n_ops + 2; i++) s->first_window[i] += s->first_window[i - 1];
+    for (uint32_t v = 0; v < p->n_values; v++)
+        if (is_window(s, v)) s->windows[s->first_window[g->giver[v] + 1]++] = v;
+    return true;
+}
+
+lb_status lb_exact_side_open(const lb_program_view *view, lb_exact_side *s, lb_err *err)
+{
+    *s = (lb_exact_side){.view = view, .program = view->program};
+    const size_t n = s->program->n_values + 1;
+    LB_TRY(lb_value_graph_make(s->program, &s->graph, err));
+    s->own = lb_program_copy(s->program);
+    if (!s->own) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a copy of %u ops", s->program->n_ops);
+    LB_TRY(lb_prepared_make(s->own, NULL, NULL, &s->prepared, err));
+    s->quantities = calloc(n, sizeof *s->quantities), s->wanted = calloc(n, 1), s->kept = calloc(n, sizeof *s->kept);
+    s->noise = calloc(n, sizeof *s->noise), s->forced = calloc(n, sizeof *s->forced),
+    s->held = calloc(n, sizeof *s->held);
+    if (s->quantities && s->wanted && s->kept && s->noise && s->forced && s->held && list_windows(s)) return LB_OK;
+    lb_exact_side_close(s);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
+}
+
+void lb_exact_side_hold(lb_exact_side *s, uint32_t value, double *numbers)
+{
+    free(s->held[value]);
+    s->held[value] = numbers;
+}
+
+lb_status lb_exact_side_prepare(lb_exact_side *s, lb_err *err)
+{
+    lb_prepared_free(s->prepared);
+    s->prepared = NULL;
+    return lb_prepared_make(s->own, NULL, NULL, &s->prepared, err);
+}
+
+/* ---- constants ---- */
+
+/* The one number of a program's constants that becomes `x` in f32 and is not `x`; x where there is none, or several. */
+static double unrounded(const lb_program *p, double x)
+{
+    double found = x;
+    for (uint32_t i = 0; i < p->n_args; i++) {
+        const double y = p->args[i].tag == LB_ARG_FLOAT ? p->args[i].u.f : x;
+        if (y == x || y == found || (double)(float)y != x) continue;
+        if (found != x) return x;
+        found = y;
+    }
+    return found;
+}
+
+/* Does the program read numbers of tensors that f32 or less rounded, as 1 - mu_product.item() does? */
+static bool reads_rounded_scalars(const lb_program *p)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        if (strcmp(lb_op_name(p, op), "aten::_local_scalar_dense") || !op->args ||
+            lb_op_args(p, op)->tag != LB_ARG_VALUE)
+            continue;
+        const lb_dtype dtype = p->values[lb_op_args(p, op)->u.value].dtype;
+        if (lb_dtype_is_float(dtype) && lb_dtype_bits(dtype) <= 32) return true;
+    }
+    return false;
+}
+
+/* The one number of a program's constants that lies within a few roundings to f32 of `x`; x where it is there itself,
+ * where there is none, or several. */
+static double nearest(const lb_program *p, double x)
+{
+    const double most = 4 * 0x1p-24 * fabs(x);
+    double found = x;
+    for (uint32_t i = 0; i < p->n_args; i++) {
+        const double y = p->args[i].tag == LB_ARG_FLOAT ? p->args[i].u.f : NAN;
+        if (y == x) return x;
+        if (!(fabs(y - x) <= most) || y == found) continue;
+        if (found != x) return x;
+        found = y;
+    }
+    return found;
+}
+
+lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err)
+{
+    for (int k = 0; k < 2; k++) {
+        lb_program *p = sides[k].own;
+        const bool rounded = reads_rounded_scalars(p);
+        for (uint32_t i = 0; i < p->n_args; i++) {
+            if (p->args[i].tag != LB_ARG_FLOAT) continue;
+            double *x = &p->args[i].u.f;
+            if ((double)(float)*x == *x) *x = unrounded(sides[!k].program, *x);
+            if (rounded) *x = nearest(sides[!k].own, *x);
+        }
+        LB_TRY(lb_exact_side_prepare(&sides[k], err));
+    }
+    return LB_OK;
+}
+
+void lb_exact_side_close(lb_exact_side *s)
+{
+    lb_exact_side_free_kept(s, s->kept), lb_exact_side_free_kept(s, s->held);
+    free(s->quantities), free(s->wanted), free(s->noise), free(s->forced);
+    free(s->first_window), free(s->windows);
+    lb_prepared_free(s->prepared), lb_program_free(s->own);
+    lb_value_graph_release(&s->graph);
+    *s = (lb_exact_side){0};
+}
+
+/* Adds the ops of forward that read a value to the one that was found; false: these are several. */
+static bool note_readers(const lb_exact_side *s, uint32_t value, uint32_t *found)
+{
+    for (uint32_t k = s->graph.first_use[value]; k < s->graph.first_use[value + 1]; k++) {
+        const uint32_t op = s->graph.uses[k];
+        if (s->program->ops[op].phase != LB_PHASE_FORWARD || op == *found) continue;
+        if (*found != LB_NONE) return false;
+        *found = op;
+    }
+    return true;
+}
+
+uint32_t lb_exact_side_only_reader(const lb_exact_side *s, uint32_t op, uint32_t result)
+{
+    const lb_value_graph *g = &s->graph;
+    const int64_t n = lb_layout_numel(&s->program->values[result].layout);
+    uint32_t found = LB_NONE;
+    if (!note_readers(s, result, &found)) return LB_NONE;
+    for (uint32_t k = s->first_window[op]; k < s->first_window[op + 1]; k++) {
+        const uint32_t v = s->windows[k], first = g->first_pred[v];
+        if (g->first_pred[v + 1] - first == 1 && g->preds[first] == result &&
+            lb_layout_numel(&s->program->values[v].layout) == n && !note_readers(s, v, &found))
+            return LB_NONE;
+    }
+    return found;
+}
+
+double *lb_exact_side_recorded(const lb_exact_side *s, uint32_t value)
+{
+    lb_tensor t;
+    if (lb_program_view_value(s->view, value, &t, NULL) != LB_OK || !is_real(&t)) return NULL;
+    return lb_shadow_numbers_copy(&t);
+}

@@ -1,0 +1,47 @@
+/* One collective, or one message, with the bytes that its members gave and received, and what each should have
+ * received.
+ *
+ * Where elements are moved, what should have come is what was sent. Where they are added up it is what came, but for
+ * elements that no order of the sum gives (sum_fault.h): these are those of the order that fits best, so that no order
+ * needs to be known. */
+#ifndef LB_BISECT_COLLECTIVE_EXCHANGE_H
+#define LB_BISECT_COLLECTIVE_EXCHANGE_H
+
+#include "exchanges/collective_members.h"
+#include "compare/sum_fault.h"
+
+typedef struct lb_collective_exchange {
+    const lb_collective_meeting *meeting;
+    lb_exchange_kind kind;
+    lb_collective_stream *sent, *received; /* per member */
+    char **right;                          /* per member: what it should have received; NULL: not known */
+    lb_collective_reduction reduction;
+    lb_collective_order order; /* of the sum that fits best */
+    bool sums, proven;         /* `proven`: by what was sent, not by what the others received */
+} lb_collective_exchange;
+
+lb_status lb_collective_exchange_open(const lb_collective_meeting *meeting, lb_collective_exchange *x, lb_err *err);
+void lb_collective_exchange_close(lb_collective_exchange *x);
+/* Reads bytes, fills `right` and marks the members that received something else; their number. 0 where bytes lack. */
+lb_status lb_collective_exchange_mark(lb_capture *capture, lb_collective_exchange *x, bool *wrong, uint32_t *n,
+                                      lb_err *err);
+/* Where what was sent decides nothing: `right` of those marked is what one of the others received. */
+void lb_collective_exchange_compare(lb_collective_exchange *x, const bool *wrong);
+
+/* Bytes of an element that this member received. */
+size_t lb_collective_exchange_width(const lb_collective_exchange *x, uint32_t member);
+/* What is added up, where all of it is known; `inputs` has room for the members. */
+bool lb_collective_exchange_terms(const lb_collective_exchange *x, const void **inputs, lb_rank_terms *terms);
+/* Where in the sum what this member received begins; -1: sizes do not fit. */
+int64_t lb_collective_exchange_part(const lb_collective_exchange *x, const lb_rank_terms *terms, uint32_t who);
+
+static inline const lb_collective *lb_collective_member_row(const lb_collective_member *m)
+{
+    return &m->program->collectives[m->row];
+}
+static inline const char *lb_collective_member_name(const lb_collective_member *m)
+{
+    return lb_op_name(m->program, &m->program->ops[m->op]);
+}
+
+#endif

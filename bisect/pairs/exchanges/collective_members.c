@@ -1,0 +1,248 @@
+/* Calls that meet: see collective_members.h. */
+#include "exchanges/collective_members.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PEER = 2, TAG = 3 };
+
+static bool is_message(const char *name, bool *sends)
+{
+    const char *after = strstr(name, "::"), *base = after ? after + 2 : name;
+    *sends = !strncmp(base, "send", 4);
+    return *sends || !strncmp(base, "recv", 4);
+}
+
+/* ---- what one call gives and receives ---------------------------------------------------------------------------- */
+
+typedef struct value_list {
+    const lb_program *p;
+    uint32_t *values, n, room;
+    bool failed;
+} value_list;
+
+static void add_value(void *context, uint32_t value)
+{
+    value_list *l = context;
+    if (value == LB_NONE || l->failed) return;
+    if (l->n == l->room) {
+        const uint32_t room = l->room ? l->room * 2 : 4;
+        uint32_t *grown = realloc(l->values, room * sizeof *grown);
+        l->failed = !grown;
+        if (!grown) return;
+        l->values = grown, l->room = room;
+    }
+    l->values[l->n++] = value;
+}
+
+static void add_arg(value_list *l, const lb_arg *arg)
+{
+    if (arg->tag == LB_ARG_VALUE) add_value(l, arg->u.value);
+    for (uint32_t i = 0; arg->tag == LB_ARG_LIST && i < arg->count; i++) add_arg(l, &l->p->args[arg->u.first + i]);
+}
+
+static int64_t integer_at(const lb_program *p, const lb_op *op, uint32_t at, int64_t otherwise)
+{
+    const lb_arg *arg = at < op->args ? &lb_op_args(p, op)[at] : NULL;
+    return arg && arg->tag == LB_ARG_INT ? arg->u.i : otherwise;
+}
+
+static lb_status fill_member(const lb_program *p, uint32_t row, lb_collective_member *m, lb_err *err)
+{
+    const lb_collective *c = &p->collectives[row];
+    const lb_op *op = &p->ops[c->op];
+    const char *name = lb_op_name(p, op);
+    value_list in = {.p = p}, out = {.p = p};
+    bool sends = false;
+    const bool message = is_message(name, &sends);
+    *m = (lb_collective_member){.program = p, .row = row, .op = c->op, .tag = -1};
+    for (uint32_t k = 0; k < c->ranks; k++)
+        if ((int32_t)p->refs[c->first_rank + k] == p->rank) m->place = k;
+    const lb_arg *given = message && sends && op->args ? lb_op_args(p, op) : lb_collective_run_input(p, op);
+    if (given) add_arg(&in, given);
+    const uint32_t n = op->written ? op->written : op->results;
+    const uint32_t *refs = op->written ? lb_op_written(p, op) : lb_op_results(p, op);
+    for (uint32_t i = 0; i < n && !(message && sends); i++) add_value(&out, refs[i]);
+    if (message) {
+        const uint32_t peer = (uint32_t)integer_at(p, op, PEER, -1);
+        m->sender = sends ? m->place : peer, m->receiver = sends ? peer : m->place;
+        if (strncmp(name, "nccl::", 6) != 0) m->tag = integer_at(p, op, TAG, -1);
+    }
+    m->inputs = in.values, m->n_inputs = in.n, m->outputs = out.values, m->n_outputs = out.n;
+    return in.failed || out.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives") : LB_OK;
+}
+
+/* ---- who meets whom ---------------------------------------------------------------------------------------------- */
+
+static const lb_collective *row_of(const lb_collective_member *m)
+{
+    return &m->program->collectives[m->row];
+}
+
+static bool member_is_message(const lb_collective_member *m, bool *sends)
+{
+    return is_message(lb_op_name(m->program, &m->program->ops[m->op]), sends);
+}
+
+static int by_group(const lb_collective_member *a, const lb_collective_member *b)
+{
+    const lb_collective *x = row_of(a), *y = row_of(b);
+    const int names = strcmp(lb_program_text(a->program, x->group), lb_program_text(b->program, y->group));
+    if (names) return names;
+    if (x->ranks != y->ranks) return x->ranks < y->ranks ? -1 : 1;
+    for (uint32_t i = 0; i < x->ranks; i++) {
+        const uint32_t p = a->program->refs[x->first_rank + i], q = b->program->refs[y->first_rank + i];
+        if (p != q) return p < q ? -1 : 1;
+    }
+    return 0;
+}
+
+#define BY(field)                                                                                                      \
+    if (a->field != b->field) return a->field < b->field ? -1 : 1
+
+/* The same way in the same group. */
+static int by_way(const lb_collective_member *a, const lb_collective_member *b)
+{
+    bool sends;
+    const bool x = member_is_message(a, &sends), y = member_is_message(b, &sends);
+    if (x != y) return x - y;
+    const int groups = by_group(a, b);
+    if (groups || !x) return groups;
+    BY(sender);
+    BY(receiver);
+    BY(tag);
+    return 0;
+}
+
+static int by_meeting(const void *x, const void *y)
+{
+    const lb_collective_member *a = x, *b = y;
+    bool one = false, other = false;
+    const int ways = by_way(a, b);
+    if (ways) return ways;
+    BY(ordinal);
+    if (member_is_message(a, &one) && member_is_message(b, &other) && one != other) return one ? -1 : 1;
+    BY(place);
+    return 0;
+}
+
+static int by_first_op(const void *x, const void *y)
+{
+    const lb_collective_meeting *a = x, *b = y;
+    const lb_collective_member *p = a->members, *q = b->members;
+    if (p->op != q->op) return p->op < q->op ? -1 : 1;
+    return p->program->rank < q->program->rank ? -1 : p->program->rank > q->program->rank;
+}
+
+static int by_way_and_op(const void *x, const void *y)
+{
+    const lb_collective_member *a = x, *b = y;
+    bool one = false, other = false;
+    const int ways = by_way(a, b);
+    if (ways) return ways;
+    const bool messages = member_is_message(a, &one) && member_is_message(b, &other);
+    if (messages && one != other) return one ? -1 : 1;
+    BY(place);
+    BY(op);
+    return 0;
+}
+
+/* Calls of one rank that go one way, by their number in the step: the k-th of each member meet, and the k-th that is
+ * received is the k-th that was sent. Numbers of the recording are not used: members may have begun to count
+ * elsewhere. */
+static void count_calls(lb_collective_meetings *m)
+{
+    if (m->n_members) qsort(m->members, m->n_members, sizeof *m->members, by_way_and_op);
+    for (uint32_t i = 1; i < m->n_members; i++) {
+        bool one = false, other = false;
+        lb_collective_member *a = &m->members[i - 1], *b = &m->members[i];
+        const bool messages = member_is_message(a, &one) && member_is_message(b, &other);
+        if (!by_way(a, b) && a->place == b->place && (!messages || one == other)) b->ordinal = a->ordinal + 1;
+    }
+}
+
+static void group_members(lb_collective_meetings *m)
+{
+    count_calls(m);
+    if (m->n_members) qsort(m->members, m->n_members, sizeof *m->members, by_meeting);
+    for (uint32_t from = 0, to; from < m->n_members; from = to) {
+        bool sends = false, last_sends = true;
+        lb_collective_member *first = &m->members[from];
+        for (to = from + 1;
+             to < m->n_members && !by_way(first, &m->members[to]) && first->ordinal == m->members[to].ordinal;)
+            to++;
+        const bool message = member_is_message(first, &sends);
+        if (message) member_is_message(&m->members[to - 1], &last_sends);
+        m->list[m->n++] = (lb_collective_meeting){.members = first,
+                                                  .n = to - from,
+                                                  .message = message,
+                                                  .whole = message ? to - from == 2 && sends && !last_sends
+                                                                   : to - from == row_of(first)->ranks};
+    }
+    if (m->n) qsort(m->list, m->n, sizeof *m->list, by_first_op);
+}
+
+lb_status lb_collective_meetings_find(const lb_program *const *programs, uint32_t n, lb_collective_meetings *m,
+                                      lb_err *err)
+{
+    uint32_t rows = 0;
+    lb_status status = LB_OK;
+    *m = (lb_collective_meetings){0};
+    for (uint32_t r = 0; r < n; r++) rows += programs[r] ? programs[r]->n_collectives : 0;
+    m->members = calloc(rows + 1, sizeof *m->members), m->list = calloc(rows + 1, sizeof *m->list);
+    if (!m->members || !m->list) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
+    for (uint32_t r = 0; r < n; r++)
+        for (uint32_t i = 0; programs[r] && i < programs[r]->n_collectives && status == LB_OK; i++)
+            if (programs[r]->collectives[i].ranks)
+                status = fill_member(programs[r], i, &m->members[m->n_members++], err);
+    if (status == LB_OK)
+        group_members(m);
+    else
+        lb_collective_meetings_release(m);
+    return status;
+}
+
+void lb_collective_meetings_release(lb_collective_meetings *m)
+{
+    for (uint32_t i = 0; m->members && i < m->n_members; i++) free(m->members[i].inputs), free(m->members[i].outputs);
+    free(m->members), free(m->list);
+    *m = (lb_collective_meetings){0};
+}
+
+int32_t lb_collective_member_rank(const lb_collective_member *m, uint32_t place)
+{
+    const lb_collective *row = row_of(m);
+    return place < row->ranks ? (int32_t)m->program->refs[row->first_rank + place] : -1;
+}
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+
+lb_status lb_collective_stream_read(lb_capture *capture, const lb_program *p, const uint32_t *values, uint32_t n,
+                                    lb_collective_stream *s, lb_err *err)
+{
+    *s = (lb_collective_stream){.dtype = n ? p->values[values[0]].dtype : LB_U8};
+    const size_t width = lb_dtype_bits(s->dtype) / 8;
+    bool there = width > 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_value *v = &p->values[values[i]];
+        s->elements += lb_layout_numel(&v->layout);
+        there &=
+            v->dtype == s->dtype && !(v->flags & LB_VALUE_UNDEFINED) && lb_capture_has_value(capture, p, values[i]);
+    }
+    if (!there) return LB_OK;
+    s->bytes = malloc((size_t)(s->elements + 1) * width);
+    if (!s->bytes) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
+    int64_t at = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        lb_tensor t;
+        lb_status status = lb_capture_value(capture, p, values[i], &t, err);
+        if (status == LB_OK) status = lb_tensor_gather(&t, s->bytes + (size_t)at * width, err);
+        if (status != LB_OK) {
+            free(s->bytes);
+            s->bytes = NULL;
+            return status == LB_ERR_NOT_CAPTURED ? LB_OK : status;
+        }
+        at += lb_layout_numel(&t.layout);
+    }
+    return LB_OK;
+}

@@ -1,0 +1,313 @@
+/* Results of collectives: see collective_results.h. */
+#include "exchanges/collective_results.h"
+
+#include "exchanges/collective_result_text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct check {
+    lb_rank_steps at;
+    const lb_program **programs; /* of the step at hand; NULL: that rank did not record it */
+    bool *infected; /* per rank: it has received something that is not finite, in this step or an earlier one */
+    lb_collective_results *out;
+    lb_err *err;
+} check;
+
+/* ---- digests ----------------------------------------------------------------------------------------------------- */
+
+static int64_t nans(const lb_program *p, uint32_t value)
+{
+    const uint32_t s = p->values[value].statistics;
+    return s == LB_NONE ? 0 : p->statistics[s].nan;
+}
+
+/* 1: the same bits, 0: others, -1: not known. NaNs have no bits that matter. */
+static int same_values(const lb_program *p, uint32_t a, const lb_program *q, uint32_t b)
+{
+    const lb_value *x = &p->values[a], *y = &q->values[b];
+    if ((x->flags | y->flags) & LB_VALUE_UNDEFINED || lb_digest_is_none(x->logical) || lb_digest_is_none(y->logical) ||
+        x->dtype != y->dtype || !lb_layout_same_shape(&x->layout, &y->layout))
+        return -1;
+    if (lb_digest_equal(x->logical, y->logical)) return 1;
+    return nans(p, a) && nans(q, b) ? -1 : 0;
+}
+
+/* Of lists that should be the same one by one. */
+static int same_lists(const lb_program *p, const uint32_t *a, uint32_t n, const lb_program *q, const uint32_t *b,
+                      uint32_t m)
+{
+    int same = n == m && n ? 1 : -1;
+    for (uint32_t i = 0; n == m && i < n; i++) {
+        const int one = same_values(p, a[i], q, b[i]);
+        if (!one) return 0;
+        if (one < 0) same = -1;
+    }
+    return same;
+}
+
+static bool all_receive_alike(lb_exchange_kind kind)
+{
+    return kind == LB_EXCHANGE_ALL_REDUCE || kind == LB_EXCHANGE_BROADCAST || kind == LB_EXCHANGE_ALL_GATHER;
+}
+
+/* What a member received against another's, or against what the root sent. */
+static int same_received(const lb_collective_exchange *x, uint32_t a, uint32_t b)
+{
+    const lb_collective_member *m = &x->meeting->members[a], *o = &x->meeting->members[b];
+    return same_lists(m->program, m->outputs, m->n_outputs, o->program, o->outputs, o->n_outputs);
+}
+
+/* Members with other bits than most; where there is no majority, all but those that agree with the root of a
+ * broadcast. */
+static uint32_t outvoted(const lb_collective_exchange *x, bool *out)
+{
+    const uint32_t n = x->meeting->n;
+    uint32_t best = 0, votes = 0, others = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t same = 0;
+        for (uint32_t k = 0; k < n; k++) same += same_received(x, i, k) != 0;
+        if (same > votes) best = i, votes = same;
+    }
+    if (votes == n) return 0;
+    if (x->kind == LB_EXCHANGE_BROADCAST) {
+        best = lb_collective_run_root(x->meeting->members->program,
+                                      &x->meeting->members->program->ops[x->meeting->members->op]);
+        votes = n;
+    }
+    for (uint32_t i = 0; i < n; i++) others += out[i] = 2 * votes <= n || !same_received(x, i, best);
+    return others;
+}
+
+static lb_collective_finding *new_finding(check *c, lb_collective_fault kind, uint32_t room)
+{
+    lb_collective_finding *grown = realloc(c->out->list, (c->out->n + 1) * sizeof *grown);
+    if (!grown) return NULL;
+    c->out->list = grown;
+    lb_collective_finding *found = &grown[c->out->n];
+    *found = (lb_collective_finding){.kind = kind,
+                                     .step = c->at.step,
+                                     .ranks = malloc((room + 1) * sizeof *found->ranks),
+                                     .op = LB_NONE,
+                                     .from = -1,
+                                     .to = -1,
+                                     .bit = -1,
+                                     .element = -1};
+    if (!found->ranks) return NULL;
+    c->out->n++;
+    return found;
+}
+
+static lb_status tell_result(check *c, const lb_collective_exchange *x, const bool *wrong)
+{
+    lb_collective_finding *found = new_finding(c, LB_COLLECTIVE_RESULT, x->meeting->n);
+    if (!found) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+    for (uint32_t i = 0; i < x->meeting->n; i++) {
+        const lb_collective_member *m = &x->meeting->members[i];
+        if (!wrong[i]) continue;
+        if (!found->n_ranks) found->rank = m->program->rank, found->op = m->op;
+        found->ranks[found->n_ranks++] = m->program->rank;
+    }
+    lb_collective_result_text(x, wrong, found);
+    return found->message ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+}
+
+/* ---- one meeting ------------------------------------------------------------------------------------------------- */
+
+/* Programs that PyTorch records may post a receive in the step before the one in which it is sent, so that counting
+ * does not tell who meets whom: what came is what was sent when most of its elements are. */
+static bool is_another_message(const lb_collective_exchange *x)
+{
+    const lb_collective_stream *got = &x->received[1], *sent = &x->sent[0];
+    int64_t same = 0;
+    if (!strncmp(lb_collective_member_name(x->meeting->members), "nccl::", 6)) return false;
+    if (!got->bytes || !sent->bytes || got->elements != sent->elements || got->dtype != sent->dtype) return true;
+    const size_t width = lb_collective_exchange_width(x, 1);
+    for (int64_t k = 0; k < got->elements; k++)
+        same += !memcmp(got->bytes + (size_t)k * width, sent->bytes + (size_t)k * width, width);
+    return 2 * same < got->elements || got->elements < 4;
+}
+
+static lb_status check_meeting(check *c, const lb_collective_meeting *meeting, bool *told)
+{
+    lb_collective_exchange x;
+    uint32_t n = 0;
+    bool *wrong = calloc(meeting->n + 1, sizeof *wrong);
+    lb_status status = wrong ? lb_collective_exchange_open(meeting, &x, c->err)
+                             : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for ranks");
+    if (status != LB_OK) {
+        free(wrong);
+        return status;
+    }
+    bool same_call = true;
+    for (uint32_t i = 1; i < meeting->n && !meeting->message; i++)
+        same_call &=
+            !strcmp(lb_collective_member_name(&meeting->members[i]), lb_collective_member_name(meeting->members));
+    if (same_call && meeting->n > 1) {
+        c->out->compared++;
+        status = lb_collective_exchange_mark(c->at.capture, &x, wrong, &n, c->err);
+        if (status == LB_OK && !n && meeting->message && meeting->whole) {
+            const lb_collective_member *a = &meeting->members[0], *b = &meeting->members[1];
+            n = wrong[1] = !same_lists(a->program, a->inputs, a->n_inputs, b->program, b->outputs, b->n_outputs);
+        }
+        if (status == LB_OK && !n && !meeting->message && all_receive_alike(x.kind)) {
+            n = outvoted(&x, wrong);
+            if (n) lb_collective_exchange_compare(&x, wrong);
+        }
+        if (status == LB_OK && n && meeting->message && is_another_message(&x)) n = 0;
+        if (status == LB_OK && n) *told = true, status = tell_result(c, &x, wrong);
+    }
+    lb_collective_exchange_close(&x);
+    free(wrong);
+    return status;
+}
+
+/* ---- numbers that are not finite --------------------------------------------------------------------------------- */
+
+static const lb_statistics *statistics_of(const lb_program *p, uint32_t value)
+{
+    const lb_value *v = &p->values[value];
+    return v->flags & LB_VALUE_UNDEFINED || v->statistics == LB_NONE || !lb_dtype_is_float(v->dtype)
+               ? NULL
+               : &p->statistics[v->statistics];
+}
+
+/* Does this call add up what it is given? Infinities are numbers elsewhere: masks are made of them. */
+static bool adds(const lb_collective_member *m)
+{
+    lb_collective_reduction reduction;
+    return lb_collective_member_row(m)->reduce != LB_NONE &&
+           lb_collective_reduction_parse(lb_program_text(m->program, lb_collective_member_row(m)->reduce),
+                                         &reduction) &&
+           (reduction == LB_REDUCE_SUM || reduction == LB_REDUCE_AVG);
+}
+
+/* The first value that holds NaN, or infinities where they are added up; LB_NONE. */
+static uint32_t first_nonfinite(const lb_collective_member *m, const uint32_t *values, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_statistics *s = statistics_of(m->program, values[i]);
+        if (s && (s->nan || (adds(m) && lb_statistics_nonfinite(s)))) return values[i];
+    }
+    return LB_NONE;
+}
+
+/* Of a broadcast or a scatter only the root's input is sent. */
+static bool sends(const lb_collective_member *m)
+{
+    const lb_op *op = &m->program->ops[m->op];
+    const lb_exchange_kind kind = lb_collective_run_kind(lb_op_name(m->program, op));
+    if (kind != LB_EXCHANGE_BROADCAST && kind != LB_EXCHANGE_SCATTER) return true;
+    return lb_collective_run_root(m->program, op) == m->place;
+}
+
+static bool looks_for_scale(const lb_program *p)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (strstr(lb_op_name(p, &p->ops[i]), "_amp_foreach_non_finite_check_and_unscale_")) return true;
+    return false;
+}
+
+/* The first call of one rank that sends what is not finite before anything such came in; NULL. */
+static const lb_collective_member *origin_on(check *c, const lb_collective_meetings *all, uint32_t rank_row,
+                                             uint32_t *value)
+{
+    for (uint32_t last = 0;;) {
+        const lb_collective_member *next = NULL;
+        for (uint32_t i = 0; i < all->n_members; i++) {
+            const lb_collective_member *m = &all->members[i];
+            if (m->program == c->programs[rank_row] && m->op >= last && (!next || m->op < next->op)) next = m;
+        }
+        if (!next || c->infected[rank_row]) return NULL;
+        *value = sends(next) ? first_nonfinite(next, next->inputs, next->n_inputs) : LB_NONE;
+        if (*value != LB_NONE) return next;
+        c->infected[rank_row] = first_nonfinite(next, next->outputs, next->n_outputs) != LB_NONE;
+        last = next->op + 1;
+    }
+}
+
+static lb_status check_finite(check *c, const lb_collective_meetings *all)
+{
+    lb_collective_finding *found = NULL;
+    const lb_collective_member *first = NULL;
+    uint32_t value, first_value = LB_NONE;
+    for (uint32_t r = 0; r < c->at.n_ranks; r++) {
+        const lb_collective_member *m = c->programs[r] ? origin_on(c, all, r, &value) : NULL;
+        if (!m) continue;
+        c->infected[r] = true;
+        if (!found) {
+            found = new_finding(c, LB_COLLECTIVE_NONFINITE, c->at.n_ranks);
+            if (!found) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+            first = m, first_value = value;
+            found->rank = c->at.ranks[r], found->op = m->op, found->note = looks_for_scale(m->program);
+        }
+        found->ranks[found->n_ranks++] = c->at.ranks[r];
+    }
+    if (!found) return LB_OK;
+    found->message = lb_collective_result_text_nonfinite(found, first, first_value);
+    return found->message ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
+
+static bool same_group_told(const lb_collective_meetings *all, const bool *told, uint32_t at)
+{
+    const lb_collective_member *m = all->list[at].members;
+    for (uint32_t i = 0; i < at; i++) {
+        const lb_collective_member *o = all->list[i].members;
+        if (told[i] && !strcmp(lb_program_text(m->program, lb_collective_member_row(m)->group),
+                               lb_program_text(o->program, lb_collective_member_row(o)->group)))
+            return true;
+    }
+    return false;
+}
+
+static lb_status check_step(void *context)
+{
+    check *c = context;
+    lb_collective_meetings all;
+    for (uint32_t r = 0; r < c->at.n_ranks; r++)
+        if (lb_capture_program(c->at.capture, c->at.ranks[r], c->at.step, &c->programs[r], NULL) != LB_OK)
+            c->programs[r] = NULL;
+    LB_TRY(lb_collective_meetings_find(c->programs, c->at.n_ranks, &all, c->err));
+    bool *told = calloc(all.n + 1, sizeof *told);
+    lb_status status = told ? check_finite(c, &all) : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+    for (uint32_t i = 0; i < all.n && status == LB_OK; i++)
+        if (!same_group_told(&all, told, i)) status = check_meeting(c, &all.list[i], &told[i]);
+    free(told);
+    lb_collective_meetings_release(&all);
+    return status;
+}
+
+/* `step` NULL: all of them. */
+static lb_status check_steps(lb_capture *capture, const int64_t *step, lb_collective_results *out, lb_err *err)
+{
+    check c = {.at = lb_rank_steps_of(capture), .out = out, .err = err};
+    *out = (lb_collective_results){0};
+    if (c.at.n_ranks < 2) return LB_OK;
+    c.programs = calloc(c.at.n_ranks, sizeof *c.programs), c.infected = calloc(c.at.n_ranks, sizeof *c.infected);
+    lb_status status =
+        c.programs && c.infected ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", c.at.n_ranks);
+    if (step) c.at.step = *step;
+    if (status == LB_OK) status = step ? check_step(&c) : lb_rank_steps_each(&c.at, check_step, &c);
+    free(c.programs), free(c.infected);
+    if (status != LB_OK) lb_collective_results_release(out);
+    return status;
+}
+
+lb_status lb_collective_results_check(lb_capture *capture, lb_collective_results *out, lb_err *err)
+{
+    return check_steps(capture, NULL, out, err);
+}
+
+lb_status lb_collective_results_check_step(lb_capture *capture, int64_t step, lb_collective_results *out, lb_err *err)
+{
+    return check_steps(capture, &step, out, err);
+}
+
+void lb_collective_results_release(lb_collective_results *results)
+{
+    for (uint32_t i = 0; i < results->n; i++) free(results->list[i].ranks), free(results->list[i].message);
+    free(results->list);
+    *results = (lb_collective_results){0};
+}

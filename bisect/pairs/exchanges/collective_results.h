@@ -1,0 +1,49 @@
+/* What collectives gave their members, against what the members gave them.
+ *
+ *      all_reduce       all members receive the same bits, and bits that some order of the sum gives
+ *      broadcast        all receive what the root sent; all_gather, gather, scatter, all_to_all: elements that were
+ *                       sent, in their places
+ *      a message        what is received is what was sent
+ *
+ * Digests decide where they can; where bytes were kept the elements are named, a bit that was turned over, and the hop
+ * of a ring on which it happened (sum_fault.h). And the first rank that sent NaN, or infinities into a sum, without
+ * having received any: what others receive of it is its fault, whatever they send on.
+ */
+#ifndef LB_BISECT_COLLECTIVE_RESULTS_H
+#define LB_BISECT_COLLECTIVE_RESULTS_H
+
+#include <lastbit/archive.h>
+
+typedef enum lb_collective_fault {
+    LB_COLLECTIVE_RESULT,   /* a member received other bits than the members sent */
+    LB_COLLECTIVE_NONFINITE /* a member sent numbers that are not finite, and had received none */
+} lb_collective_fault;
+
+typedef struct lb_collective_finding {
+    lb_collective_fault kind;
+    bool note; /* may be meant: a loss scaler that looks for its scale */
+    int64_t step;
+    int32_t *ranks; /* that received, or sent, what is wrong; all members where the sum itself is */
+    uint32_t n_ranks;
+    int32_t rank; /* the first of them, and its op */
+    uint32_t op;
+    int32_t from, to; /* ranks: the hop on which bits changed; -1: not known */
+    int bit;          /* that was turned over; -1: several, or not known */
+    int64_t element;  /* the first that is wrong; -1: bytes were not kept */
+    char *message;
+} lb_collective_finding;
+
+typedef struct lb_collective_results {
+    lb_collective_finding *list; /* in order of steps */
+    uint32_t n;
+    uint32_t compared; /* collectives and messages whose results were compared */
+} lb_collective_results;
+
+/* Each collective once; of a group only the first finding of a step: later ones follow from it. */
+lb_status lb_collective_results_check(lb_capture *capture, lb_collective_results *results, lb_err *err);
+/* The same of one step. */
+lb_status lb_collective_results_check_step(lb_capture *capture, int64_t step, lb_collective_results *results,
+                                           lb_err *err);
+void lb_collective_results_release(lb_collective_results *results);
+
+#endif

@@ -1,0 +1,283 @@
+/* Experts chosen otherwise: see explain_session.h. Choices are judged, and A is replayed with B's in force, by replay's
+ * routing report (lastbit/routing.h); what is known here is which value of B stands where. */
+#include "explain/explain_session.h"
+
+#include "base/array.h"
+#include <lastbit/routing.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct counterparts {
+    const lb_step_pair *scene;
+    void **kept; /* dense copies of what lies otherwise */
+    uint32_t n_kept;
+} counterparts;
+
+/* ---- which value of B ---- */
+
+/* The part of a choice that stands at `value`, on the other side. */
+static uint32_t of_choice(const lb_step_pair *s, uint32_t value)
+{
+    const lb_program *a = s->sides[0].program, *b = s->sides[1].program;
+    for (uint32_t i = 0; i < a->n_routings; i++) {
+        const lb_routing *x = &a->routings[i];
+        const uint32_t parts[] = {x->ids, x->weights, x->slots, x->logits};
+        int part = 0;
+        while (part < 4 && parts[part] != value) part++;
+        for (uint32_t k = 0; k < b->n_routings && part < 4; k++) {
+            const lb_routing *y = &b->routings[k];
+            const uint32_t theirs[] = {y->ids, y->weights, y->slots, y->logits};
+            if (lb_matched_region_same_choice(&s->source, x, y)) return theirs[part];
+        }
+    }
+    return LB_NONE;
+}
+
+/* Do both hold the same elements, row by row, under whatever shape? */
+static bool is_same_window(const lb_value *x, const lb_value *y)
+{
+    return x->storage == y->storage && x->version == y->version && x->dtype == y->dtype &&
+           x->layout.offset == y->layout.offset && lb_layout_numel(&x->layout) == lb_layout_numel(&y->layout) &&
+           lb_layout_is_contiguous(&x->layout) && lb_layout_is_contiguous(&y->layout);
+}
+
+/* What goes into, or comes out of, the same call of the same module. */
+static uint32_t of_module(const lb_step_pair *s, uint32_t value)
+{
+    const lb_program *a = s->sides[0].program, *b = s->sides[1].program;
+    for (uint32_t i = 0; i < a->n_boundaries; i++) {
+        const lb_boundary *x = &a->boundaries[i];
+        if (x->value == LB_NONE || x->recompute ||
+            (x->value != value && !is_same_window(&a->values[x->value], &a->values[value])))
+            continue;
+        for (uint32_t k = 0; k < b->n_boundaries; k++)
+            if (lb_matched_region_same_place(&s->source, x, &b->boundaries[k])) return b->boundaries[k].value;
+    }
+    return LB_NONE;
+}
+
+/* The outcome of a computing op that holds the elements of `value`; `*op`: its row. */
+static uint32_t made_as(const lb_program *p, uint32_t value, uint32_t *op, uint32_t *outcome)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *o = &p->ops[i];
+        const uint32_t *lists[] = {lb_op_results(p, o), lb_op_written(p, o)}, n[] = {o->results, o->written};
+        for (uint32_t k = 0; k < n[0] + n[1] && !(o->flags & LB_OP_VIEW); k++) {
+            const uint32_t v = k < n[0] ? lists[0][k] : lists[1][k - n[0]];
+            if (v == LB_NONE || (v != value && !is_same_window(&p->values[v], &p->values[value]))) continue;
+            *op = i, *outcome = k;
+            return v;
+        }
+    }
+    return LB_NONE;
+}
+
+/* What the aligned op gives. */
+static uint32_t of_op(const lb_step_pair *s, uint32_t value)
+{
+    const lb_program *a = s->sides[0].program, *b = s->sides[1].program;
+    uint32_t i, k;
+    if (made_as(a, value, &i, &k) == LB_NONE) return LB_NONE;
+    const uint32_t j = s->alignment.b_of_a[i] != LB_NONE ? s->alignment.b_of_a[i] : s->alignment.source_b_of_a[i];
+    if (j == LB_NONE || k >= b->ops[j].results + b->ops[j].written) return LB_NONE;
+    return lb_op_outcome(b, &b->ops[j], k);
+}
+
+/* ---- its bytes ---- */
+
+static bool bytes_of(const lb_step_pair *s, uint32_t value, lb_tensor *tensor)
+{
+    uint32_t op, outcome;
+    if (lb_matched_region_bytes(&s->source, 1, value, tensor)) return true;
+    const uint32_t made = made_as(s->sides[1].program, value, &op, &outcome);
+    return made != LB_NONE && made != value && lb_matched_region_bytes(&s->source, 1, made, tensor);
+}
+
+/* Row-major, as long as the counterparts live. */
+static bool straighten(counterparts *c, lb_tensor *tensor)
+{
+    if (lb_layout_is_contiguous(&tensor->layout)) return true;
+    void **grown = lb_array_grow(c->kept, c->n_kept, sizeof *grown);
+    if (!grown) return false;
+    c->kept = grown;
+    void *dense = malloc(lb_dtype_bytes(tensor->dtype, (size_t)lb_layout_numel(&tensor->layout)) + 1);
+    if (!dense) return false;
+    c->kept[c->n_kept++] = dense;
+    if (lb_tensor_gather(tensor, dense, NULL) != LB_OK) return false;
+    tensor->data = dense;
+    return true;
+}
+
+/* As lb_routing_other.value: one scene is one step of one rank. */
+static bool counterpart(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor)
+{
+    counterparts *c = context;
+    const lb_layout *shape = &program->values[value].layout;
+    uint32_t (*const ways[])(const lb_step_pair *, uint32_t) = {of_choice, of_module, of_op};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const uint32_t found = ways[i](c->scene, value);
+        if (found == LB_NONE || !bytes_of(c->scene, found, tensor)) continue;
+        if (lb_layout_numel(&tensor->layout) != lb_layout_numel(shape) || !straighten(c, tensor)) continue;
+        tensor->layout = lb_layout_contiguous(shape->ndim, shape->shape);
+        return true;
+    }
+    return false;
+}
+
+/* ---- findings ---- */
+
+typedef struct tally {
+    int64_t choices, flips, ties, upstream, routers, unjudged;
+    double margin;
+} tally;
+
+static tally count(const lb_routing_report *report, const char *layer)
+{
+    tally t = {.margin = NAN};
+    for (uint32_t i = 0; i < report->n_layers; i++) {
+        const lb_routing_layer *l = &report->layers[i];
+        if (strcmp(l->layer, layer) || l->flips < 0) continue;
+        t.choices += l->choices, t.flips += l->flips, t.routers += l->router_differences, t.unjudged += l->unjudged;
+        t.margin = fmax(t.margin, l->largest_margin);
+    }
+    for (uint32_t i = 0; i < report->n_flips; i++) {
+        const lb_routing_flip *f = &report->flips[i];
+        if (f->kind != LB_FLIP_NEAR_TIE || strcmp(report->layers[f->layer].layer, layer)) continue;
+        t.ties += f->margin <= f->rounding, t.upstream += f->margin > f->rounding;
+    }
+    return t;
+}
+
+/* "; token 17: expert 5 to 6 by 0.007, …": the widest margins first; NAMED_FLIPS of them. */
+static void list_flips(const lb_routing_report *report, const char *layer, char *text, size_t size)
+{
+    enum { NAMED_FLIPS = 3 };
+    uint32_t named = 0;
+    size_t used = 0;
+    *text = '\0';
+    for (uint32_t i = 0; i < report->n_flips && used < size; i++) {
+        const lb_routing_flip *f = &report->flips[i];
+        if (strcmp(report->layers[f->layer].layer, layer)) continue;
+        if (named++ == NAMED_FLIPS) {
+            snprintf(text + used, size - used, ", …");
+            return;
+        }
+        used += (size_t)snprintf(text + used, size - used, "%s token %lld: expert %lld to ", named > 1 ? "," : ";",
+                                 (long long)f->token, (long long)f->lost);
+        if (used < size)
+            used += (size_t)(f->won < 0 ? snprintf(text + used, size - used, "none")
+                                        : snprintf(text + used, size - used, "%lld", (long long)f->won));
+        if (used < size && f->margin == f->margin)
+            used += (size_t)snprintf(text + used, size - used, " by %.3g", f->margin);
+    }
+}
+
+static const char *name_of(const tally *t)
+{
+    if (t->routers) return "another router";
+    if (t->unjudged) return "unjudged";
+    return t->upstream ? "upstream" : "near ties";
+}
+
+static lb_status add_layer(lb_explain_session *session, const lb_step_pair *s, const lb_routing_report *report,
+                           const lb_routing_layer *layer, const tally *t, lb_err *err)
+{
+    const lb_program *p = s->sides[0].program;
+    lb_explain_report *r = session->report;
+    char why[640], which[240];
+    list_flips(report, layer->layer, which, sizeof which);
+    snprintf(
+        why, sizeof why,
+        "%lld of %lld choices fall on other experts, the largest margin is %.3g: %lld are near ties, %lld follow from "
+        "what the router was given (its scores move by more than the margin over the second side's hidden states), "
+        "%lld do not: the router itself is another; %lld cannot be judged%s",
+        (long long)t->flips, (long long)t->choices, t->margin, (long long)t->ties, (long long)t->upstream,
+        (long long)t->routers, (long long)t->unjudged, which);
+    const lb_explain_finding row = {.step = p->step,
+                                    .rank = p->rank,
+                                    .phase = LB_PHASE_FORWARD,
+                                    .layer = lb_explain_findings_keep(r, layer->layer),
+                                    .op = "experts chosen",
+                                    .other_op = "experts chosen",
+                                    .index = LB_NONE,
+                                    .other = LB_NONE,
+                                    .cause = LB_CAUSE_ROUTING,
+                                    .proof = LB_PROOF_BITS,
+                                    .schedule = name_of(t),
+                                    .first = "",
+                                    .also = "",
+                                    .why = lb_explain_findings_keep(r, why),
+                                    .matched = t->choices - t->flips,
+                                    .elements = t->choices,
+                                    .local = NAN,
+                                    .total = NAN};
+    return lb_explain_findings_add(r, &row, err);
+}
+
+/* One finding for all calls of a layer. */
+static lb_status add_layers(lb_explain_session *session, const lb_step_pair *s, const lb_routing_report *report,
+                            lb_err *err)
+{
+    for (uint32_t i = 0; i < report->n_layers; i++) {
+        bool first = true;
+        for (uint32_t k = 0; k < i && first; k++) first = strcmp(report->layers[k].layer, report->layers[i].layer) != 0;
+        const tally t = count(report, report->layers[i].layer);
+        if (first && t.flips) LB_TRY(add_layer(session, s, report, &report->layers[i], &t, err));
+    }
+    return LB_OK;
+}
+
+/* The report is the session's from now on. */
+static lb_status keep_report(lb_explain_session *session, const lb_routing_report *report, lb_err *err)
+{
+    lb_explain_report *r = session->report;
+    lb_routing_report *grown = lb_array_grow(r->routings, r->n_routings, sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for routing");
+    r->routings = grown;
+    r->routings[r->n_routings++] = *report;
+    return LB_OK;
+}
+
+static lb_status tell_lacking(lb_explain_session *session, const lb_step_pair *s, int side)
+{
+    const lb_program *p = s->sides[0].program;
+    char text[200];
+    snprintf(
+        text, sizeof text,
+        "step %lld, rank %d: no routing of experts was recorded on the %s side (a choice by top-k inside a module is "
+        "what counts as one)",
+        (long long)p->step, p->rank, side ? "second" : "first");
+    lb_explain_findings_add_missing(session->report, text);
+    return LB_OK;
+}
+
+lb_status lb_explain_routing(lb_explain_session *session, const lb_step_pair *s, lb_err *err)
+{
+    const lb_program *p = s->sides[0].program;
+    const bool modes = session->options->routing;
+    lb_plan plan = LB_PLAN_INIT;
+    counterparts c = {.scene = s};
+    const lb_routing_other other = {&c, counterpart};
+    lb_routing_report report = {0};
+    lb_replay *replay = NULL;
+    for (int side = 0; side < 2; side++)
+        if (!s->sides[side].program->n_routings) return modes ? tell_lacking(session, s, side) : LB_OK;
+    if (s->sides[0].n_parts > 1 || s->sides[1].n_parts > 1) return LB_OK;
+    plan.first_step = plan.last_step = p->step;
+    plan.ranks = &p->rank, plan.n_ranks = 1;
+    plan.memory_bytes = session->options->memory_bytes;
+    plan.compare = false;
+    lb_status status = lb_replay_open(session->a, &replay, err);
+    if (status == LB_OK) status = lb_routing_report_against(session->a, replay, &plan, &other, modes, &report, err);
+    if (status == LB_ERR_NOT_CAPTURED) lb_err_clear(err), status = LB_OK, report.n_layers = 0;
+    if (status == LB_OK) status = add_layers(session, s, &report, err);
+    const bool kept =
+        status == LB_OK && modes && report.n_layers && (status = keep_report(session, &report, err)) == LB_OK;
+    if (!kept) lb_routing_report_release(&report);
+    lb_replay_close(replay);
+    for (uint32_t i = 0; i < c.n_kept; i++) free(c.kept[i]);
+    free(c.kept);
+    return status;
+}

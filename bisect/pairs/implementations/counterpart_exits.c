@@ -1,0 +1,223 @@
+/* What leaves the step: see counterpart_exits.h. */
+#include "implementations/counterpart_exits.h"
+
+#include "implementations/rank_parts.h"
+
+#include <stdlib.h>
+
+typedef struct finder {
+    const lb_exact_side *sides[2];
+    lb_counterparts *out;
+    bool failed;
+} finder;
+
+static int64_t numel(const lb_program *p, uint32_t v)
+{
+    return lb_layout_numel(&p->values[v].layout);
+}
+
+/* Does an op of forward go on computing from it? One that hands a number to Python does not, and what backward reads
+ * again is a result all the same: a loss by `logsumexp` is. */
+static bool is_gone_on_from(const lb_exact_side *s, uint32_t v, bool trains)
+{
+    for (uint32_t k = s->graph.first_use[v]; k < s->graph.first_use[v + 1]; k++) {
+        const lb_op *op = &s->program->ops[s->graph.uses[k]];
+        if (lb_op_is_of_forward(op, trains) && !(op->flags & LB_OP_DECISION)) return true;
+    }
+    return false;
+}
+
+/* Is it one number that forward ends with, the first result of its op? The count that `nll_loss_forward` gives beside
+ * the loss is none, nor is a constant. */
+static bool is_last_number(const lb_exact_side *s, uint32_t v, bool trains)
+{
+    const lb_program *p = s->program;
+    const bool constant = s->graph.first_pred[v] == s->graph.first_pred[v + 1];
+    if (!s->graph.given[v] || constant || numel(p, v) != 1 || is_gone_on_from(s, v, trains)) return false;
+    const lb_op *op = &p->ops[s->graph.giver[v]];
+    return lb_op_is_of_forward(op, trains) && lb_op_outcomes(op) && lb_op_outcome(p, op, 0) == v &&
+           lb_value_graph_computes(p, op);
+}
+
+/* Results of the outermost module calls, then numbers that forward ends with: losses, numbers that Python reads. */
+static uint32_t list_exits(const lb_exact_side *s, uint32_t **out)
+{
+    const lb_program *p = s->program;
+    uint8_t *called = calloc(p->n_scopes + 1, 1), *listed = calloc(p->n_values + 1, 1);
+    const bool trains = lb_op_any_backward(p);
+    uint32_t n = 0;
+    *out = malloc((p->n_boundaries + p->n_values + 1) * sizeof **out);
+    for (uint32_t i = 0; called && i < p->n_boundaries; i++) called[p->boundaries[i].scope] |= p->boundaries[i].output;
+    for (uint32_t i = 0; called && listed && *out && i < p->n_boundaries; i++) {
+        const lb_boundary *b = &p->boundaries[i];
+        bool outermost = b->output && !b->recompute && b->value != LB_NONE;
+        for (uint32_t scope = b->scope; outermost && scope;) {
+            scope = p->scopes[scope].parent == LB_NONE ? 0 : p->scopes[scope].parent;
+            outermost = !called[scope];
+        }
+        if (!outermost || listed[b->value] || s->graph.giver[b->value] == LB_NONE ||
+            !lb_dtype_is_float(p->values[b->value].dtype))
+            continue;
+        listed[b->value] = 1, (*out)[n++] = b->value;
+    }
+    for (uint32_t v = 0; called && listed && *out && v < p->n_values; v++)
+        if (!listed[v] && lb_dtype_is_float(p->values[v].dtype) && is_last_number(s, v, trains)) (*out)[n++] = v;
+    free(called), free(listed);
+    return n;
+}
+
+static uint32_t count_shaped(const lb_exact_side *s, const uint32_t *list, uint32_t n, const lb_layout *shape)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < n; i++) found += lb_layout_same_shape(&s->program->values[list[i]].layout, shape);
+    return found;
+}
+
+/* Where one side gives out more of a shape than the other (the results of all layers, and not only the last one's), the
+ * last that were computed come first: what both give out is what the model ends with. */
+static void put_last_first(const lb_exact_side *const sides[2], uint32_t *const lists[2], const uint32_t n[2], int side)
+{
+    const lb_exact_side *s = sides[side];
+    uint32_t *list = lists[side];
+    for (uint32_t i = 1; i < n[side]; i++)
+        for (uint32_t j = i; j > 0; j--) {
+            const lb_layout *l = &s->program->values[list[j]].layout;
+            uint32_t k = j;
+            while (k > 0 && !lb_layout_same_shape(&s->program->values[list[k - 1]].layout, l)) k--;
+            if (!k || s->graph.giver[list[k - 1]] >= s->graph.giver[list[j]] ||
+                count_shaped(sides[0], lists[0], n[0], l) == count_shaped(sides[1], lists[1], n[1], l))
+                break;
+            const uint32_t later = list[j];
+            list[j] = list[k - 1], list[k - 1] = later;
+            j = k;
+        }
+}
+
+static void take_out(uint32_t *list, uint32_t *n, const uint32_t *values, uint32_t many)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < *n; i++) {
+        bool out = false;
+        for (uint32_t k = 0; k < many; k++) out |= list[i] == values[k];
+        if (!out) list[kept++] = list[i];
+    }
+    *n = kept;
+}
+
+/* Exits that ranks have in parts, and the other side whole or in other parts. */
+static void put_lone_exits(finder *m)
+{
+    lb_rank_parts parts[2] = {{0}, {0}};
+    for (int k = 0; k < 2; k++)
+        m->failed |= !lb_rank_parts_group(m->sides[k], m->out->lone[k], m->out->n_lone[k], &parts[k]);
+    for (uint32_t i = 0; i < parts[0].n_groups && !m->failed; i++)
+        for (uint32_t j = 0; j < parts[1].n_groups && !m->failed; j++) {
+            const uint32_t row[] = {i, j};
+            bool added = false, there = true;
+            for (int k = 0; k < 2; k++) there &= parts[k].values[parts[k].first[row[k]]] != LB_NONE;
+            const uint32_t *a = parts[0].first + i, *b = parts[1].first + j;
+            if (there)
+                m->failed |= !lb_rank_parts_put(m->out, LB_COUNTERPART_EXIT, m->sides[0], parts[0].values + a[0],
+                                                a[1] - a[0], m->sides[1], parts[1].values + b[0], b[1] - b[0], &added);
+            for (int k = 0; k < 2 && added; k++) {
+                uint32_t *values = parts[k].values + parts[k].first[row[k]];
+                take_out(m->out->lone[k], &m->out->n_lone[k], values,
+                         parts[k].first[row[k] + 1] - parts[k].first[row[k]]);
+                values[0] = LB_NONE;
+            }
+        }
+    for (int k = 0; k < 2; k++) lb_rank_parts_release(&parts[k]);
+}
+
+/* The sum of what ranks have (joined_losses.h) stands in for their mean where the other side has that; of other many
+ * ranks it is another number. */
+static bool is_sum_of_ranks(const lb_exact_side *s, uint32_t v)
+{
+    const uint32_t op = s->graph.giver[v];
+    return !lb_program_view_is_recorded(s->view, v) && op != LB_NONE && lb_value_graph_adds(s->program, op);
+}
+
+static void find_exits(finder *m)
+{
+    uint32_t *lists[2] = {NULL, NULL}, n[2];
+    for (int k = 0; k < 2; k++) n[k] = list_exits(m->sides[k], &lists[k]);
+    for (int k = 0; k < 2 && lists[0] && lists[1]; k++) put_last_first(m->sides, lists, n, k);
+    uint8_t *taken = calloc(n[1] + 1, 1);
+    for (int k = 0; k < 2; k++) m->out->lone[k] = malloc((n[k] + 1) * sizeof *m->out->lone[k]);
+    m->failed |= !lists[0] || !lists[1] || !taken || !m->out->lone[0] || !m->out->lone[1];
+    for (uint32_t i = 0; i < n[0] && !m->failed; i++) {
+        uint32_t best = LB_NONE;
+        if (is_sum_of_ranks(m->sides[0], lists[0][i])) {
+            m->out->lone[0][m->out->n_lone[0]++] = lists[0][i];
+            continue;
+        }
+        const int passes = m->sides[0]->tokens && numel(m->sides[0]->program, lists[0][i]) > 1 ? 0
+                           : lb_rank_parts_are_parted(m->sides)                                ? 1
+                                                                                               : 2;
+        for (int pass = 0; pass < passes && best == LB_NONE;
+             pass++) /* ranks may have other parts of as many elements */
+            for (uint32_t j = 0; j < n[1] && best == LB_NONE; j++) {
+                if (taken[j] || is_sum_of_ranks(m->sides[1], lists[1][j]) ||
+                    numel(m->sides[0]->program, lists[0][i]) != numel(m->sides[1]->program, lists[1][j]))
+                    continue;
+                if (pass || lb_layout_same_shape(&m->sides[0]->program->values[lists[0][i]].layout,
+                                                 &m->sides[1]->program->values[lists[1][j]].layout))
+                    best = j;
+            }
+        if (best == LB_NONE) {
+            m->out->lone[0][m->out->n_lone[0]++] = lists[0][i];
+            continue;
+        }
+        taken[best] = 1;
+        m->failed |= !lb_counterparts_add(m->out, LB_COUNTERPART_EXIT, lists[0][i], lists[1][best],
+                                          numel(m->sides[1]->program, lists[1][best]));
+    }
+    for (uint32_t j = 0; j < n[1] && !m->failed; j++)
+        if (!taken[j]) m->out->lone[1][m->out->n_lone[1]++] = lists[1][j];
+    free(lists[0]), free(lists[1]), free(taken);
+    if (!m->failed) put_lone_exits(m);
+}
+
+bool lb_counterpart_exits_find(const lb_exact_side *a, const lb_exact_side *b, lb_counterparts *out)
+{
+    finder f = {.sides = {a, b}, .out = out};
+    find_exits(&f);
+    return !f.failed;
+}
+
+/* ---- exits by their numbers ---- */
+
+static bool is_same_exit(const lb_exact_side *a, const lb_exact_side *b, uint32_t va, uint32_t vb)
+{
+    return va != LB_NONE && vb != LB_NONE && numel(a->program, va) == numel(b->program, vb) &&
+           lb_quantities_agree(&a->quantities[va], &b->quantities[vb]);
+}
+
+static void swap(uint32_t *x, uint32_t *y)
+{
+    const uint32_t kept = *x;
+    *x = *y, *y = kept;
+}
+
+bool lb_counterpart_exits_exchange(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_counterpart *c = &all->list[i];
+        uint32_t *va = &all->pieces[c->first].tensor;
+        if (c->kind != LB_COUNTERPART_EXIT || c->state != LB_COUNTERPART_APART) continue;
+        bool met = false;
+        for (uint32_t k = 0; k < all->n_lone[1] && !met; k++)
+            if ((met = is_same_exit(a, b, *va, all->lone[1][k]))) swap(&c->b, &all->lone[1][k]);
+        for (uint32_t k = 0; k < all->n_lone[0] && !met; k++)
+            if ((met = is_same_exit(a, b, all->lone[0][k], c->b))) swap(va, &all->lone[0][k]);
+        for (uint32_t k = 0; k < all->n && !met; k++) {
+            lb_counterpart *d = &all->list[k];
+            if (d->kind == LB_COUNTERPART_EXIT && d->state == LB_COUNTERPART_APART && k != i &&
+                (met = is_same_exit(a, b, *va, d->b)))
+                swap(&c->b, &d->b);
+        }
+        any |= met;
+    }
+    return any;
+}

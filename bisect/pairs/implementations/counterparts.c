@@ -1,0 +1,637 @@
+/* Values that stand for the same thing: see counterparts.h. */
+#include "implementations/counterparts.h"
+
+#include "implementations/counterpart_exits.h"
+#include "implementations/counterpart_orders.h"
+#include "implementations/norms.h"
+#include "implementations/rank_parts.h"
+#include "shadow/shadow_numbers.h"
+#include "implementations/slack.h"
+
+#include "base/array.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct maker {
+    const lb_exact_side *sides[2];
+    const lb_step_sources *sources[2];
+    const lb_contents *contents;
+    lb_counterparts *out;
+    bool failed;
+} maker;
+
+static int64_t numel(const lb_program *p, uint32_t v)
+{
+    return lb_layout_numel(&p->values[v].layout);
+}
+
+bool lb_counterparts_add_piece(lb_counterparts *out, lb_content_run piece)
+{
+    lb_content_run *more = lb_array_grow(out->pieces, out->n_pieces, sizeof *more);
+    if (!more) return false;
+    out->pieces = more;
+    out->pieces[out->n_pieces++] = piece;
+    return true;
+}
+
+lb_counterpart *lb_counterparts_close(lb_counterparts *out, lb_counterpart_kind kind, uint32_t b, uint32_t first)
+{
+    lb_counterpart *more = lb_array_grow(out->list, out->n, sizeof *more);
+    if (!more) return NULL;
+    out->list = more;
+    out->list[out->n] =
+        (lb_counterpart){.kind = kind, .b = b, .first = first, .n = out->n_pieces - first, .of = {LB_NONE, LB_NONE}};
+    return &out->list[out->n++];
+}
+
+bool lb_counterparts_add(lb_counterparts *out, lb_counterpart_kind kind, uint32_t a, uint32_t b, int64_t elements)
+{
+    const uint32_t first = out->n_pieces;
+    return lb_counterparts_add_piece(out, (lb_content_run){a, 0, 1, 0, 1, elements}) &&
+           lb_counterparts_close(out, kind, b, first);
+}
+
+bool lb_counterparts_add_values(lb_counterparts *out, lb_counterpart_kind kind, const lb_exact_side *a, uint32_t va,
+                                const lb_exact_side *b, uint32_t vb)
+{
+    const lb_layout *x = &a->program->values[va].layout, *y = &b->program->values[vb].layout;
+    const uint32_t first = out->n_pieces;
+    if (!lb_counterpart_orders_turned(x, y)) return lb_counterparts_add(out, kind, va, vb, lb_layout_numel(y));
+    lb_counterpart *made =
+        lb_counterpart_orders_add_turned(out, va, x, y) ? lb_counterparts_close(out, kind, vb, first) : NULL;
+    if (made) made->turned_by_shape = true;
+    return made != NULL;
+}
+
+/* One value of A, all of it? */
+static bool is_one_value(const lb_counterpart *c)
+{
+    return c->n == 1 || c->turned_by_shape;
+}
+
+/* ---- ops that read weights ---- */
+
+static bool is_product(const lb_program *p, uint32_t op)
+{
+    static const char *const names[] = {"aten::mm", "aten::addmm", "aten::linear", "aten::matmul"};
+    return lb_op_name_among(p, &p->ops[op], names, sizeof names / sizeof *names) >= 0;
+}
+
+static uint32_t only_result(const lb_program *p, uint32_t op)
+{
+    const uint32_t v = p->ops[op].results ? lb_op_results(p, &p->ops[op])[0] : LB_NONE;
+    return v != LB_NONE && lb_dtype_is_float(p->values[v].dtype) ? v : LB_NONE;
+}
+
+typedef struct readers {
+    uint32_t *list, n; /* ops, ascending */
+} readers;
+
+static uint32_t source_of_result(const lb_program *p, const uint32_t *source_of, uint32_t op)
+{
+    const uint32_t v = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
+    return v == LB_NONE ? LB_NONE : source_of[v];
+}
+
+/* The computing ops of a phase that read the tensor of a source, or what is made of it alone; not those that make
+ * that. */
+static readers readers_of(const lb_exact_side *s, const uint32_t *source_of, uint32_t source, lb_phase phase)
+{
+    const lb_program *p = s->program;
+    readers r = {0};
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        if (source_of[v] != source) continue;
+        for (uint32_t k = s->graph.first_use[v]; k < s->graph.first_use[v + 1]; k++) {
+            const uint32_t op = s->graph.uses[k];
+            if (p->ops[op].phase != phase || !lb_value_graph_computes(p, &p->ops[op]) ||
+                source_of_result(p, source_of, op) == source)
+                continue;
+            uint32_t *more = lb_array_grow(r.list, r.n, sizeof *more);
+            if (!more) return r;
+            r.list = more, r.list[r.n++] = op;
+        }
+    }
+    if (r.n > 1) qsort(r.list, r.n, sizeof *r.list, lb_by_u32);
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < r.n; k++)
+        if (!kept || r.list[kept - 1] != r.list[k]) r.list[kept++] = r.list[k];
+    r.n = kept;
+    return r;
+}
+
+/* Is a value made of one parameter alone, with as many elements: 1 + w, -exp(w)? That parameter; LB_NONE. */
+static uint32_t image_of(const lb_exact_side *s, const uint32_t *of, uint32_t v)
+{
+    const lb_value_graph *g = &s->graph;
+    const lb_program *p = s->program;
+    const uint32_t first = g->first_pred[v], n = g->first_pred[v + 1] - first;
+    uint32_t source = LB_NONE;
+    if (g->giver[v] == LB_NONE || p->ops[g->giver[v]].phase != LB_PHASE_FORWARD) return LB_NONE;
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t one = of[g->preds[first + k]];
+        if (one == LB_NONE || (source != LB_NONE && one != source)) return LB_NONE;
+        source = one;
+    }
+    const bool parameter = source != LB_NONE && p->values[source].flags & LB_VALUE_PARAMETER;
+    return parameter && numel(p, source) == numel(p, v) ? source : LB_NONE;
+}
+
+/* Per value: the source that it shows, or is made of alone. */
+static uint32_t *list_source_of(const lb_exact_side *s)
+{
+    const lb_value_graph *g = &s->graph;
+    const lb_program *p = s->program;
+    uint32_t *of = malloc((p->n_values + 1) * sizeof *of);
+    for (uint32_t v = 0; of && v < p->n_values; v++) of[v] = lb_value_graph_source(g, v);
+    for (uint32_t i = 0; of && i < p->n_ops; i++)
+        for (uint32_t r = 0; r < lb_op_outcomes(&p->ops[i]); r++) {
+            const uint32_t v = lb_op_outcome(p, &p->ops[i], r);
+            if (v != LB_NONE && of[v] == LB_NONE && g->given[v] && g->giver[v] == i) of[v] = image_of(s, of, v);
+        }
+    return of;
+}
+
+/* The op that computed what a value shows, through windows and copies; LB_NONE. */
+static uint32_t computed_by(const lb_exact_side *s, uint32_t v)
+{
+    const lb_value_graph *g = &s->graph;
+    for (uint32_t depth = 0; depth < 64 && g->giver[v] != LB_NONE; depth++) {
+        const uint32_t first = g->first_pred[v];
+        if (g->given[v] && lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]])) return g->giver[v];
+        if (g->first_pred[v + 1] - first != 1) return LB_NONE;
+        v = g->preds[first];
+    }
+    return LB_NONE;
+}
+
+/* Does the op add the source to what is a sum already? (x + product) + bias holds the residual stream, product + bias
+ * does not. */
+static bool adds_to_sum(const lb_exact_side *s, const uint32_t *source_of, uint32_t source, uint32_t op)
+{
+    const lb_program *p = s->program;
+    if (!lb_value_graph_adds(p, op)) return false;
+    for (uint32_t k = 0; k < p->ops[op].args && k < 2; k++) {
+        const lb_arg *arg = &lb_op_args(p, &p->ops[op])[k];
+        if (arg->tag != LB_ARG_VALUE || arg->u.value == LB_NONE || source_of[arg->u.value] == source) continue;
+        const uint32_t before = computed_by(s, arg->u.value);
+        if (before != LB_NONE && lb_value_graph_adds(p, before)) return true;
+    }
+    return false;
+}
+
+/* Whether ops of both sides that read the same tensor give the same thing: in forward the last reader of a norm's
+ * weight, or a bias, gives the result, whatever ops come before; in backward only a product says so by itself. */
+static bool may_anchor(const maker *m, uint32_t *const source_of[2], const uint32_t source[2], const uint32_t ops[2],
+                       const uint32_t values[2])
+{
+    const lb_program *pa = m->sides[0]->program, *pb = m->sides[1]->program;
+    if (values[0] == LB_NONE || values[1] == LB_NONE || numel(pa, values[0]) != numel(pb, values[1]) ||
+        numel(pa, values[0]) < 2)
+        return false;
+    if (pa->ops[ops[0]].phase != LB_PHASE_FORWARD) return is_product(pa, ops[0]) && is_product(pb, ops[1]);
+    return adds_to_sum(m->sides[0], source_of[0], source[0], ops[0]) ==
+           adds_to_sum(m->sides[1], source_of[1], source[1], ops[1]);
+}
+
+/* A later anchor of the same value takes the place of an earlier one: a product, and the sum with its bias. */
+static void anchor(maker *m, uint32_t va, uint32_t vb)
+{
+    for (uint32_t i = 0; i < m->out->n; i++) {
+        lb_counterpart *c = &m->out->list[i];
+        if (c->kind != LB_COUNTERPART_ANCHOR || !is_one_value(c)) continue;
+        const uint32_t before = m->out->pieces[c->first].tensor;
+        if (c->b == vb && before == va) return;
+        if (c->b != vb && before != va) continue;
+        if (m->sides[0]->graph.giver[va] < m->sides[0]->graph.giver[before] ||
+            m->sides[1]->graph.giver[vb] < m->sides[1]->graph.giver[c->b])
+            return;
+        c->kind = LB_COUNTERPART_DROPPED;
+    }
+    m->failed |= !lb_counterparts_add_values(m->out, LB_COUNTERPART_ANCHOR, m->sides[0], va, m->sides[1], vb);
+}
+
+/* What forward multiplied by the tensor where backward gives the gradient of that product: the other operand;
+ * LB_NONE. */
+static uint32_t multiplied(const lb_exact_side *s, const uint32_t *source_of, uint32_t source, uint32_t op)
+{
+    const lb_program *p = s->program;
+    const uint32_t forward = s->graph.forward[op];
+    if (forward == LB_NONE || !is_product(p, forward)) return LB_NONE;
+    for (uint32_t k = p->ops[forward].args; k-- > 0;) {
+        const lb_arg *arg = &lb_op_args(p, &p->ops[forward])[k];
+        if (arg->tag == LB_ARG_VALUE && arg->u.value != LB_NONE && source_of[arg->u.value] != source)
+            return arg->u.value;
+    }
+    return LB_NONE;
+}
+
+/* Group i of A beside group j of B. False when out of memory. */
+static bool put_groups(maker *m, lb_counterpart_kind kind, const lb_rank_parts parts[2], uint32_t i, uint32_t j,
+                       bool *added)
+{
+    const uint32_t *a = parts[0].first + i, *b = parts[1].first + j;
+    return lb_rank_parts_put(m->out, kind, m->sides[0], parts[0].values + a[0], a[1] - a[0], m->sides[1],
+                             parts[1].values + b[0], b[1] - b[0], added);
+}
+
+/* Ranks of one side, or of both, read the tensor with their own part of the batch. */
+static void anchor_ranks(maker *m, uint32_t *const source_of[2], const uint32_t source[2], const readers r[2])
+{
+    lb_rank_parts parts[2] = {{0}, {0}};
+    for (int k = 0; k < 2 && !m->failed; k++) {
+        uint32_t *values = malloc((r[k].n + 1) * sizeof *values);
+        bool all = values != NULL;
+        m->failed |= !values;
+        for (uint32_t i = 0; i < r[k].n && all; i++)
+            all = (values[i] = only_result(m->sides[k]->program, r[k].list[i])) != LB_NONE;
+        if (all) m->failed |= !lb_rank_parts_group(m->sides[k], values, r[k].n, &parts[k]);
+        free(values);
+    }
+    for (uint32_t i = 0; i < parts[0].n_groups && parts[0].n_groups == parts[1].n_groups && !m->failed; i++) {
+        bool added, sums[2];
+        for (int k = 0; k < 2; k++)
+            sums[k] = adds_to_sum(m->sides[k], source_of[k], source[k],
+                                  m->sides[k]->graph.giver[parts[k].values[parts[k].first[i]]]);
+        if (sums[0] != sums[1]) continue;
+        m->failed |= !put_groups(m, LB_COUNTERPART_ANCHOR, parts, i, i, &added);
+    }
+    for (int k = 0; k < 2; k++) lb_rank_parts_release(&parts[k]);
+}
+
+static void anchor_readers(maker *m, uint32_t *const source_of[2], const uint32_t source[2], lb_phase phase)
+{
+    readers r[2];
+    for (int k = 0; k < 2; k++) r[k] = readers_of(m->sides[k], source_of[k], source[k], phase);
+    /* In backward each part goes back from the loss of its own tokens: what several have is not to be compared token by
+     * token. */
+    const bool by_token = m->sides[0]->tokens != NULL;
+    if ((by_token && phase == LB_PHASE_FORWARD) || (r[0].n != r[1].n && phase == LB_PHASE_FORWARD))
+        anchor_ranks(m, source_of, source, r);
+    for (uint32_t i = 0; i < r[0].n && r[0].n == r[1].n && !by_token; i++) {
+        const uint32_t ops[] = {r[0].list[i], r[1].list[i]}, before = m->out->n;
+        uint32_t values[2];
+        for (int k = 0; k < 2; k++) values[k] = only_result(m->sides[k]->program, ops[k]);
+        if (!may_anchor(m, source_of, source, ops, values)) continue;
+        for (int k = 0; k < 2 && phase == LB_PHASE_FORWARD; k++) values[k] = lb_norms_result(m->sides[k], values[k]);
+        anchor(m, values[0], values[1]);
+        for (int k = 0; k < 2 && phase == LB_PHASE_BACKWARD && m->out->n > before; k++)
+            m->out->list[before].of[k] = multiplied(m->sides[k], source_of[k], source[k], ops[k]);
+    }
+    free(r[0].list), free(r[1].list);
+}
+
+static bool is_one_tensor(const lb_content *c)
+{
+    return c->relation != LB_CONTENT_NONE && c->relation != LB_CONTENT_FUSED && c->relation != LB_CONTENT_SPLIT &&
+           c->relation != LB_CONTENT_PERMUTED && c->relation != LB_CONTENT_PADDED;
+}
+
+static void find_anchors(maker *m)
+{
+    uint32_t *source_of[2] = {list_source_of(m->sides[0]), list_source_of(m->sides[1])};
+    for (uint32_t i = 0; i < m->sources[1]->n && source_of[0] && source_of[1] && !m->failed; i++) {
+        const lb_content *c = &m->contents->list[i];
+        const lb_value *v = &m->sides[1]->program->values[m->sources[1]->list[i].value];
+        if (!is_one_tensor(c) || !lb_dtype_is_float(v->dtype) || c->all < 2) continue;
+        for (lb_phase phase = LB_PHASE_FORWARD; phase <= LB_PHASE_BACKWARD; phase++) {
+            const uint32_t source[] = {m->sources[0]->list[c->tensor].value, m->sources[1]->list[i].value};
+            anchor_readers(m, source_of, source, phase);
+        }
+    }
+    m->failed |= !source_of[0] || !source_of[1];
+    free(source_of[0]), free(source_of[1]);
+}
+
+/* The last value that an op of the step writes to a source's memory; LB_NONE. */
+static uint32_t last_written(const lb_exact_side *s, uint32_t source)
+{
+    const lb_program *p = s->program;
+    for (uint32_t i = p->n_ops; i-- > 0;) {
+        const lb_op *op = &p->ops[i];
+        const bool writes = !(op->flags & (LB_OP_VIEW | LB_OP_FAILED)) && !lb_op_is_source(p, op);
+        const uint32_t value = writes ? lb_op_writes(p, op, p->values[source].storage) : LB_NONE;
+        if (value != LB_NONE) return value;
+    }
+    return LB_NONE;
+}
+
+/* The value that is in a parameter's memory at the end, where an op of the step wrote all of it; LB_NONE. */
+static uint32_t final_of(const lb_exact_side *s, uint32_t source)
+{
+    const uint32_t value = last_written(s, source);
+    return value != LB_NONE && numel(s->program, value) == numel(s->program, source) && s->graph.given[value] ? value
+                                                                                                              : LB_NONE;
+}
+
+/* The same; of a parameter that the step leaves alone, what it began with. */
+static uint32_t final_or_source(const lb_exact_side *s, uint32_t source)
+{
+    return last_written(s, source) == LB_NONE ? source : final_of(s, source);
+}
+
+/* Does one side alone update the parameter, or a part of it? */
+static bool is_updated_on_one_side(const maker *m, uint32_t row)
+{
+    const lb_content *c = &m->contents->list[row];
+    const uint32_t b = m->sources[1]->list[row].value;
+    uint32_t written = 0;
+    if (!(m->sides[1]->program->values[b].flags & LB_VALUE_PARAMETER)) return false;
+    for (uint32_t k = 0; k < c->n; k++) {
+        const uint32_t a = m->contents->runs[c->first + k].tensor;
+        written += last_written(m->sides[0], m->sources[0]->list[a].value) != LB_NONE;
+    }
+    return last_written(m->sides[1], b) == LB_NONE ? written > 0 : written < c->n;
+}
+
+/* Do all ranks that begin with the source have the value alike? What one of them has of its part of a batch is no
+ * gradient yet. */
+static bool is_of_all_ranks(const lb_exact_side *s, uint32_t source, uint32_t v)
+{
+    const uint64_t *ranks = s->view->ranks_of;
+    const uint64_t begin = ranks ? ranks[s->graph.giver[source]] : 0;
+    return !ranks || (ranks[s->graph.giver[v]] & begin) == begin;
+}
+
+/* The gradient of a parameter as backward left it; LB_NONE. */
+static uint32_t gradient_of(const lb_exact_side *s, uint32_t source)
+{
+    const lb_program *p = s->program;
+    uint32_t found = LB_NONE;
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        const lb_value *value = &p->values[v];
+        if (!(value->flags & LB_VALUE_GRADIENT) || value->name != p->values[source].name ||
+            s->graph.giver[v] == LB_NONE)
+            continue;
+        if (p->ops[s->graph.giver[v]].phase == LB_PHASE_BACKWARD &&
+            lb_layout_same_shape(&value->layout, &p->values[source].layout) && is_of_all_ranks(s, source, v) &&
+            (found == LB_NONE || s->graph.giver[v] >= s->graph.giver[found]))
+            found = v;
+    }
+    return found;
+}
+
+/* Zeros that an optimizer begins with are those of a bias, and a copy of a parameter has its numbers: a state and a
+ * parameter need not end alike. */
+static bool is_state_beside_parameter(const maker *m, uint32_t row)
+{
+    const lb_content *c = &m->contents->list[row];
+    const lb_step_source *b = &m->sources[1]->list[row];
+    bool unlike = false;
+    for (uint32_t k = 0; k < c->n; k++) {
+        const lb_step_source *a = &m->sources[0]->list[m->contents->runs[c->first + k].tensor];
+        const bool states[] = {!strncmp(a->name, "optimizer.", 10), !strncmp(b->name, "optimizer.", 10)};
+        const bool parameters[] = {m->sides[0]->program->values[a->value].flags & LB_VALUE_PARAMETER,
+                                   m->sides[1]->program->values[b->value].flags & LB_VALUE_PARAMETER};
+        unlike |= (states[0] && parameters[1]) || (parameters[0] && states[1]);
+    }
+    return unlike;
+}
+
+/* What both sides have in the place of a tensor that B is made of A's: `find` says what that is. */
+static void add_image(maker *m, uint32_t row, lb_counterpart_kind kind,
+                      uint32_t (*find)(const lb_exact_side *, uint32_t))
+{
+    const lb_content *c = &m->contents->list[row];
+    const uint32_t found = find(m->sides[1], m->sources[1]->list[row].value), first = m->out->n_pieces,
+                   vb = found == LB_NONE ? LB_NONE
+                                         : lb_value_graph_whole(&m->sides[1]->graph, found); /* B can go on from it */
+    bool fits = vb != LB_NONE && lb_dtype_is_float(m->sides[1]->program->values[vb].dtype);
+    for (uint32_t k = 0; k < c->n && fits; k++) {
+        lb_content_run run = m->contents->runs[c->first + k];
+        run.tensor = find(m->sides[0], m->sources[0]->list[run.tensor].value);
+        fits = run.tensor != LB_NONE;
+        m->failed |= fits && !lb_counterparts_add_piece(m->out, run);
+    }
+    lb_counterpart *image = fits ? lb_counterparts_close(m->out, kind, vb, first) : NULL;
+    if (!fits) m->out->n_pieces = first;
+    if (image) image->name = m->sources[1]->list[row].name;
+    m->failed |= fits && !image;
+}
+
+static void find_images(maker *m)
+{
+    for (uint32_t i = 0; i < m->sources[1]->n && !m->failed; i++) {
+        const lb_value *v = &m->sides[1]->program->values[m->sources[1]->list[i].value];
+        if (m->contents->list[i].relation == LB_CONTENT_NONE || !*m->sources[1]->list[i].name) continue;
+        if (v->flags & LB_VALUE_PARAMETER) add_image(m, i, LB_COUNTERPART_GRADIENT, gradient_of);
+        if (is_state_beside_parameter(m, i)) continue;
+        add_image(m, i, LB_COUNTERPART_FINAL, is_updated_on_one_side(m, i) ? final_or_source : final_of);
+    }
+}
+
+/* ---- memory that outlives the step ---- */
+
+/* Is what the storage holds at the end compared already? */
+static bool is_paired(const maker *m, int side, int64_t storage)
+{
+    const lb_value *values = m->sides[side]->program->values;
+    for (uint32_t i = 0; i < m->out->n; i++) {
+        const lb_counterpart *c = &m->out->list[i];
+        if (c->kind != LB_COUNTERPART_FINAL) continue;
+        if (side && values[c->b].storage == storage) return true;
+        for (uint32_t k = 0; k < c->n && !side; k++)
+            if (values[m->out->pieces[c->first + k].tensor].storage == storage) return true;
+    }
+    return false;
+}
+
+/* What the step leaves in memory that was there before, and is no parameter or state that the other side has by its
+ * numbers (an average of weights, a buffer), in the order of its writes. */
+static uint32_t list_left(const maker *m, int side, uint32_t *values)
+{
+    const lb_exact_side *s = m->sides[side];
+    const lb_program *p = s->program;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->sources[side]->n; i++) {
+        const uint32_t source = m->sources[side]->list[i].value;
+        const lb_value *v = &p->values[source];
+        if (!lb_dtype_is_float(v->dtype) || v->flags & LB_VALUE_GRADIENT || numel(p, source) < 2) continue;
+        const uint32_t final = is_paired(m, side, v->storage) ? LB_NONE : final_of(s, source);
+        if (final == LB_NONE) continue;
+        uint32_t at = n++;
+        for (; at && s->graph.giver[values[at - 1]] > s->graph.giver[final]; at--) values[at] = values[at - 1];
+        values[at] = final;
+    }
+    return n;
+}
+
+/* Both sides leave as many, of the same shapes: they stand beside each other in the order of their writes. Where
+ * numbers tell that two of them changed places, lb_counterparts_drop_wrong does. */
+static void find_left(maker *m)
+{
+    uint32_t *values[2], n[2] = {0, 0};
+    for (int k = 0; k < 2; k++) values[k] = malloc((m->sources[k]->n + 1) * sizeof **values);
+    m->failed |= !values[0] || !values[1];
+    for (int k = 0; k < 2 && !m->failed; k++) n[k] = list_left(m, k, values[k]);
+    bool alike = n[0] == n[1];
+    for (uint32_t i = 0; i < n[0] && alike; i++)
+        alike = lb_layout_same_shape(&m->sides[0]->program->values[values[0][i]].layout,
+                                     &m->sides[1]->program->values[values[1][i]].layout);
+    for (uint32_t i = 0; i < n[0] && alike && !m->failed; i++)
+        m->failed |= !lb_counterparts_add(m->out, LB_COUNTERPART_FINAL, values[0][i], values[1][i],
+                                          numel(m->sides[0]->program, values[0][i]));
+    free(values[0]), free(values[1]);
+}
+
+lb_status lb_counterparts_find(const lb_exact_side *a, const lb_exact_side *b, const lb_step_sources *sources_a,
+                               const lb_step_sources *sources_b, const lb_contents *contents, lb_counterparts *out,
+                               lb_err *err)
+{
+    maker m = {.sides = {a, b}, .sources = {sources_a, sources_b}, .contents = contents, .out = out};
+    *out = (lb_counterparts){0};
+    find_anchors(&m);
+    m.failed |= !lb_counterpart_exits_find(a, b, out);
+    find_images(&m);
+    if (!m.failed) find_left(&m);
+    if (!m.failed) return LB_OK;
+    lb_counterparts_release(out);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for the values of %u ops", a->program->n_ops);
+}
+
+void lb_counterparts_release(lb_counterparts *c)
+{
+    free(c->list), free(c->pieces), free(c->lone[0]), free(c->lone[1]);
+    *c = (lb_counterparts){0};
+}
+
+/* ---- numbers ---- */
+
+double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
+                                int64_t elements, uint8_t **known, double *noise)
+{
+    double *x = calloc((size_t)elements + 1, sizeof *x);
+    *known = calloc((size_t)elements + 1, 1), *noise = 0;
+    bool whole = x && *known;
+    for (uint32_t k = 0; k < one->n && whole; k++) {
+        const lb_content_run *r = &all->pieces[one->first + k];
+        const double *from = a->kept[r->tensor];
+        whole = from != NULL;
+        if (whole) *noise = fmax(*noise, a->noise[r->tensor]);
+        for (int64_t i = 0; i < r->n && whole; i++) {
+            x[r->to + i * r->to_stride] = from[r->from + i * r->from_stride];
+            (*known)[r->to + i * r->to_stride] = 1;
+        }
+    }
+    if (whole) return x;
+    free(x), free(*known);
+    *known = NULL;
+    return NULL;
+}
+
+double *lb_counterpart_forced(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
+                              int64_t elements)
+{
+    uint8_t *known = NULL;
+    double noise, *numbers = lb_counterpart_expected(all, one, a, elements, &known, &noise);
+    for (int64_t k = 0; numbers && k < elements; k++)
+        if (!known[k]) numbers[k] = lb_exact_side_own();
+    free(known);
+    return numbers;
+}
+
+double *lb_counterpart_taken(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
+                             const lb_exact_side *b)
+{
+    const int64_t n = numel(b->program, one->b);
+    uint8_t *known = NULL;
+    double noise, *numbers = lb_counterpart_expected(all, one, a, n, &known, &noise);
+    const double *own =
+        b->held[one->b] ? b->held[one->b] : b->kept[one->b]; /* held: a table of several parts, put in one by one */
+    for (int64_t k = 0; numbers && k < n; k++)
+        if (!known[k]) numbers[k] = own ? own[k] : 0;
+    free(known);
+    return numbers;
+}
+
+double lb_counterparts_distance(const double *x, const double *y, int64_t n)
+{
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!(fabs(x[i]) < 0x1p96) || !(fabs(y[i]) < 0x1p96)) continue;
+        difference += (x[i] - y[i]) * (x[i] - y[i]), size += x[i] * x[i];
+    }
+    return size > 0 ? sqrt(difference / size) : difference > 0 ? INFINITY : 0;
+}
+
+bool lb_counterpart_can_be_put(const lb_counterparts *all, const lb_counterpart *c, const lb_exact_side *a,
+                               const lb_exact_side *b)
+{
+    const bool kind =
+        c->kind == LB_COUNTERPART_ANCHOR || c->kind == LB_COUNTERPART_SHARED || c->kind == LB_COUNTERPART_GRADIENT;
+    return kind && b->graph.given[c->b] && !c->refuted &&
+           (c->n != 1 || c->in_parts || c->kind == LB_COUNTERPART_GRADIENT ||
+            lb_counterpart_orders_agree(&a->program->values[all->pieces[c->first].tensor].layout,
+                                        &b->program->values[c->b].layout));
+}
+
+/* Of these shapes the elements do not stand as the sizes of the dimensions say (heads put together differently). */
+static void refute(lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a, const lb_exact_side *b)
+{
+    const lb_value *va = a->program->values, *vb = b->program->values;
+    const uint32_t first = all->pieces[one->first].tensor;
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_counterpart *c = &all->list[i];
+        c->refuted |= c->turned_by_shape && lb_layout_same_shape(&vb[c->b].layout, &vb[one->b].layout) &&
+                      lb_layout_same_shape(&va[all->pieces[c->first].tensor].layout, &va[first].layout);
+    }
+}
+
+void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
+{
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_counterpart *c = &all->list[i];
+        if (c->kind >= LB_COUNTERPART_TURNED) continue;
+        const int64_t n = numel(b->program, c->b);
+        const uint32_t va = all->pieces[c->first].tensor;
+        uint8_t *known = NULL;
+        double noise, *x = b->kept[c->b] ? lb_counterpart_expected(all, c, a, n, &known, &noise) : NULL;
+        c->state = LB_COUNTERPART_UNKNOWN, c->in_doubt = false;
+        if (!x) continue;
+        for (int64_t k = 0; k < n; k++)
+            if (!known[k]) x[k] = b->kept[c->b][k]; /* padding */
+        c->distance = lb_counterparts_distance(x, b->kept[c->b], n);
+        const double slack = c->kind == LB_COUNTERPART_SHARED ? all->most_slack : c->slack;
+        bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
+        /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
+        if (!same && is_one_value(c) && !c->in_parts &&
+            (c->refuted ||
+             !lb_counterpart_orders_agree(&a->program->values[va].layout, &b->program->values[c->b].layout))) {
+            same = lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]);
+            if (same && c->turned_by_shape) refute(all, c, a, b);
+        }
+        same |= c->any_order;
+        c->state = same ? LB_COUNTERPART_SAME : lb_slack_state(c->distance, slack);
+        c->in_doubt = c->state == LB_COUNTERPART_UNKNOWN;
+        free(x), free(known);
+    }
+}
+
+/* ---- anchors by their numbers ---- */
+
+/* Does either side give these numbers elsewhere on the other? */
+static bool is_elsewhere(const lb_counterparts *all, const lb_counterpart *c, uint32_t *const met[2])
+{
+    if (c->in_parts) return false; /* these meet in parts (parted.h) */
+    const uint32_t of_b = met[1][c->b];
+    bool among = of_b == LB_NONE;
+    for (uint32_t k = 0; k < c->n; k++) {
+        const uint32_t va = all->pieces[c->first + k].tensor;
+        if (met[0][va] != LB_NONE && met[0][va] != c->b && is_one_value(c)) return true;
+        among |= va == of_b;
+    }
+    return !among;
+}
+
+bool lb_counterparts_drop_wrong(lb_counterparts *all, uint32_t *const met[2])
+{
+    bool any = false;
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_counterpart *c = &all->list[i];
+        if (c->kind != LB_COUNTERPART_ANCHOR || c->state != LB_COUNTERPART_APART || !is_elsewhere(all, c, met))
+            continue;
+        c->kind = LB_COUNTERPART_DROPPED, c->state = LB_COUNTERPART_UNKNOWN;
+        any = true;
+    }
+    return any;
+}

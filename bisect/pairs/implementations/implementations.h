@@ -1,0 +1,60 @@
+/* One step of two implementations of one model: do they compute the same function, and where do they not?
+ *
+ *   1. Sources meet by their numbers (step_sources.h), whatever their names and layouts.
+ *   2. Both sides run exactly, from the same numbers. Where all that leaves the step agrees they are the same function:
+ *   that is a proof, and needs
+ *      neither names nor ops in common.
+ *   3. Otherwise B runs again from A's numbers at every counterpart (counterparts.h). What is apart there is apart by
+ *   itself: the regions
+ *      (regions.h), every one of them, and not the first alone. The effect of one is how far what leaves A moves when
+ *      it alone is B's.
+ *
+ * Chained runs: A 2 + one for each region, of which MOST_REGIONS are measured; B 2 (3 with tables) + one for each value
+ * that regions share. */
+#ifndef LB_BISECT_IMPLEMENTATIONS_H
+#define LB_BISECT_IMPLEMENTATIONS_H
+
+#include "sources/merged_adapters.h"
+#include "implementations/regions.h"
+#include "implementations/tables.h"
+
+enum { LB_IMPLEMENTATIONS_MOST_REGIONS = 8 };
+
+/* A rounding to a coarser dtype that one side alone makes (slack.h). */
+typedef struct lb_coarse {
+    int side;
+    uint32_t value, times; /* the first value cast so, and how many there are; times 0: none */
+    double effect,
+        usual; /* relative L2 of what leaves: by these casts alone, and by all the rounding of the other side */
+} lb_coarse;
+
+typedef struct lb_implementations {
+    lb_exact_side sides[2]; /* A, B */
+    lb_step_sources sources[2];
+    lb_contents contents;
+    lb_token_map *tokens;      /* NULL: parts of a side, if it has any, are no parts of a sequence or a batch */
+    lb_merged_adapter *merged; /* adapters of one side that the other has in its weights */
+    uint32_t n_merged;
+    lb_counterparts counterparts;
+    uint32_t *met[2];
+    lb_regions regions;
+    uint8_t *innocent; /* per op of B: that its arguments are other ones changes nothing */
+    bool judged;       /* something that leaves the step has a counterpart, and every one of these was compared */
+    bool same;         /* and all of them agree */
+    bool draws_differ; /* the sides draw random numbers in other places: nothing is judged */
+    char missing[300]; /* why it was not judged; "" */
+    uint32_t tables;   /* that B takes A's numbers of */
+    uint32_t alone;    /* tensors that one side alone holds, whose rounding was allowed for */
+    lb_coarse coarse;
+    /* the loss that B goes back from, by A's, where what is updated is the same even so; 0: they do not differ so */
+    double scaled;
+    uint32_t moved; /* parameters that held other numbers as the window began: A's were taken */
+} lb_implementations;
+
+/* One step of each side, of one program each, which may be that of all its ranks (joined_ranks.h). `memory`: kept from
+ * step to step. */
+lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_view *b, lb_source_memory *memory,
+                                   lb_implementations *out, lb_err *err);
+void lb_implementations_release(lb_implementations *result);
+
+#endif

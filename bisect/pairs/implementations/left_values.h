@@ -1,0 +1,20 @@
+/* What one step leaves for the next on both sides, whatever it is called there: states of optimizers with other names
+ * (`previous_grad` and `neg_pre_grad`, `m` and `exp_avg`), states that no optimizer holds, caches.
+ *
+ *      step t      A  v ──▶ left: digest 7f…       met: v and w are one quantity, element by element
+ *                  B  w ──▶ left: digest c2…
+ *      step t + 1  A begins with 7f…, B with c2…   so the two sources stand beside each other
+ *
+ * Both sides have rounded differently, so that the numbers themselves do not meet when step t + 1 begins; but each
+ * side's source has the bytes that its own step left: lb_step_sources_match looks them up. */
+#ifndef LB_BISECT_LEFT_VALUES_H
+#define LB_BISECT_LEFT_VALUES_H
+
+#include "exact/exact_side.h"
+#include "sources/step_sources.h"
+
+/* Behind the runs of a step: values that meet (`met`: per value of B the one of A; lb_regions_meet) and agree element
+ * by element, by the digests that each side recorded. False when out of memory. */
+bool lb_left_values_learn(lb_source_memory *memory, const lb_exact_side *const sides[2], const uint32_t *met);
+
+#endif

@@ -1,0 +1,578 @@
+/* Which op of a region to name: see region_op.h. */
+#include "implementations/region_op.h"
+
+#include "implementations/counterpart_orders.h"
+#include "implementations/implementations.h"
+#include "pair/op_kind.h"
+#include "implementations/rank_parts.h"
+
+#include <string.h>
+
+bool lb_region_is_source(const lb_exact_side *s, uint32_t v)
+{
+    return s->graph.giver[v] != LB_NONE && lb_op_is_source(s->program, &s->program->ops[s->graph.giver[v]]);
+}
+
+bool lb_region_holds(const lb_region_frontier *f, int side, uint32_t v)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    const uint32_t source = lb_op_results(s->program, &s->program->ops[s->graph.giver[v]])[0],
+                   row = f->asked->sources[side]->row_of[source];
+    return row != LB_NONE && f->held[side][row];
+}
+
+static bool is_met(const lb_region_frontier *f, int side, uint32_t v)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    return f->same[side][v] || (lb_region_is_source(s, v) && lb_region_holds(f, side, v));
+}
+
+bool lb_region_begins_at(const lb_region_frontier *f, int side, uint32_t op)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    const lb_value_graph *g = &s->graph;
+    const uint32_t v =
+        lb_op_outcomes(&s->program->ops[op]) ? lb_op_outcome(s->program, &s->program->ops[op], 0) : LB_NONE;
+    if (v == LB_NONE) return false;
+    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
+        uint32_t from = g->preds[k];
+        for (uint32_t depth = 0; depth < 32 && !f->same[side][from]; depth++) { /* through copies and casts */
+            if (lb_region_is_source(s, from)) break;
+            const uint32_t giver = g->giver[from], first = g->first_pred[from];
+            if (giver == LB_NONE || (g->given[from] && lb_value_graph_computes(s->program, &s->program->ops[giver])) ||
+                g->first_pred[from + 1] == first)
+                return false;
+            from = g->preds[first];
+        }
+        if (!is_met(f, side, from)) return false;
+    }
+    return true;
+}
+
+static bool is_drawn(const lb_exact_side *s, uint32_t v)
+{
+    return s->graph.giver[v] != LB_NONE && s->program->ops[s->graph.giver[v]].flags & LB_OP_RANDOM;
+}
+
+/* `any_bool`: every bool is taken for a mask of positions, also one that was chosen by numbers. Otherwise a single
+ * number counts as a constant. */
+static bool follows_from_positions(const lb_exact_side *s, uint32_t v, uint32_t depth, bool any_bool)
+{
+    const lb_value_graph *g = &s->graph;
+    const lb_dtype dtype = s->program->values[v].dtype;
+    if (is_drawn(s, v)) return false;
+    if (dtype == LB_BOOL && (any_bool || lb_region_is_source(s, v))) return true;
+    if (lb_dtype_is_integer(dtype) && lb_region_is_source(s, v)) return true;
+    if (!any_bool && lb_region_is_source(s, v) && lb_layout_numel(&s->program->values[v].layout) == 1) return true;
+    if (!depth || lb_region_is_source(s, v)) return false;
+    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++)
+        if (!follows_from_positions(s, g->preds[k], depth - 1, any_bool)) return false;
+    return true;
+}
+
+static bool is_made_of_positions(const lb_exact_side *s, uint32_t v)
+{
+    return follows_from_positions(s, v, 32, true);
+}
+
+bool lb_region_is_made_of_positions(const lb_exact_side *s, uint32_t value)
+{
+    return follows_from_positions(s, value, 32, false);
+}
+
+typedef struct reads {
+    uint32_t list[16], n;
+} reads;
+
+static void note_read(void *context, uint32_t value)
+{
+    reads *r = context;
+    if (value != LB_NONE && r->n < sizeof r->list / sizeof *r->list) r->list[r->n++] = value;
+}
+
+/* What the op reads but masks; false: some of it is not met, or there is nothing else. */
+static bool read_but_masks(const lb_region_frontier *f, int side, uint32_t op, reads *out)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    reads all = {.n = 0};
+    out->n = 0;
+    lb_op_each_input(s->program, &s->program->ops[op], note_read, &all);
+    for (uint32_t i = 0; i < all.n; i++) {
+        if (is_made_of_positions(s, all.list[i])) continue;
+        const uint32_t whole = lb_value_graph_whole(&s->graph, all.list[i]);
+        if (!is_met(f, side, all.list[i]) && !is_met(f, side, whole)) return false;
+        out->list[out->n++] = all.list[i];
+    }
+    return out->n > 0;
+}
+
+bool lb_region_same_op(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
+{
+    const char *x = lb_op_name(pa, a), *y = lb_op_name(pb, b);
+    size_t n = strcspn(x, "."), m = strcspn(y, ".");
+    while (n && x[n - 1] == '_') n--; /* in place or not */
+    while (m && y[m - 1] == '_') m--;
+    return n == m && !strncmp(x, y, n);
+}
+
+static uint32_t *ops_of(const lb_region_frontier *f, const lb_region *r, int side)
+{
+    return f->regions->ops + r->first[side];
+}
+
+static uint32_t row_of_source(const lb_region_frontier *f, int side, uint32_t v)
+{
+    const uint32_t source = lb_value_graph_source(&f->asked->sides[side]->graph, v);
+    return source == LB_NONE ? LB_NONE : f->asked->sources[side]->row_of[source];
+}
+
+/* The result that a value shows, through windows and copies. */
+static uint32_t shown_by(const lb_exact_side *s, uint32_t v)
+{
+    const lb_value_graph *g = &s->graph;
+    for (uint32_t depth = 0; depth < 32 && g->first_pred[v + 1] - g->first_pred[v] == 1; depth++) {
+        if (g->given[v] && lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]])) break;
+        v = g->preds[g->first_pred[v]];
+    }
+    return v;
+}
+
+/* Where sides have parts: is one value what the other is a part of, or do parts of one thing overlap in them? */
+static bool is_part_of(const lb_region_frontier *f, uint32_t va, uint32_t vb)
+{
+    const lb_region_question *q = f->asked;
+    if (!lb_rank_parts_are_parted(q->sides)) return false;
+    va = shown_by(q->sides[0], va), vb = shown_by(q->sides[1], vb);
+    if (q->met[0][va] == vb || q->met[1][vb] == va) return true;
+    for (uint32_t i = 0; i < q->counterparts->n; i++) {
+        const lb_counterpart *c = &q->counterparts->list[i];
+        if (c->b != vb || !c->in_parts || c->state == LB_COUNTERPART_UNKNOWN) continue;
+        for (uint32_t k = 0; k < c->n; k++)
+            if (q->counterparts->pieces[c->first + k].tensor == va) return true;
+    }
+    return false;
+}
+
+bool lb_region_are_alike(const lb_region_frontier *f, uint32_t va, uint32_t vb)
+{
+    const lb_quantity *a = &f->asked->sides[0]->quantities[va], *b = &f->asked->sides[1]->quantities[vb];
+    const uint32_t row[2] = {row_of_source(f, 0, va), row_of_source(f, 1, vb)};
+    const bool held[2] = {row[0] != LB_NONE && f->held[0][row[0]], row[1] != LB_NONE && f->held[1][row[1]]};
+    if (held[0] != held[1]) return false;
+    if (held[0]) {
+        const lb_content *c = &f->asked->contents->list[row[1]];
+        for (uint32_t k = 0; k < c->n; k++)
+            if (f->asked->contents->runs[c->first + k].tensor == row[0]) return true;
+        return false;
+    }
+    return !a->tells || !b->tells || lb_quantities_agree(a, b) || is_part_of(f, va, vb);
+}
+
+static bool read_alike(const lb_region_frontier *f, uint32_t a, uint32_t b)
+{
+    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
+    reads x = {.n = 0}, y = {.n = 0};
+    lb_op_each_input(pa, &pa->ops[a], note_read, &x), lb_op_each_input(pb, &pb->ops[b], note_read, &y);
+    for (uint32_t k = 0; k < x.n && k < y.n; k++)
+        if (!lb_region_are_alike(f, x.list[k], y.list[k])) return false;
+    return x.n > 0 && y.n > 0;
+}
+
+/* From the same inputs, all of them met. */
+static bool begin_alike(const lb_region_frontier *f, uint32_t a, uint32_t b)
+{
+    return lb_region_begins_at(f, 0, a) && lb_region_begins_at(f, 1, b) && read_alike(f, a, b);
+}
+
+/* Does the op write to a parameter itself? p.mul_(1 - lr * decay) and decay * p read the same numbers, each for its own
+ * purpose. */
+static bool writes_parameter(const lb_program *p, const lb_op *op)
+{
+    for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
+        const uint32_t v = lb_op_outcome(p, op, i);
+        if (v != LB_NONE && p->values[v].flags & LB_VALUE_PARAMETER) return true;
+    }
+    return false;
+}
+
+static bool are_called_differently(const lb_region_frontier *f, uint32_t a, uint32_t b)
+{
+    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
+    const lb_op *x = &pa->ops[a], *y = &pb->ops[b];
+    const bool innocent = f->asked->innocent && f->asked->innocent[b];
+    /* What was drawn is given, so that an exchange of arguments would show nothing. */
+    const bool drawn = x->flags & y->flags & LB_OP_RANDOM;
+    if (writes_parameter(pa, x) != writes_parameter(pb, y)) return false;
+    return (drawn || (!innocent && begin_alike(f, a, b))) && (x->args != y->args || !lb_op_same_args(pa, x, pb, y, 0));
+}
+
+/* The rule of the mask is another one, whatever it is made by. */
+static bool are_masked_differently(const lb_region_frontier *f, uint32_t a, uint32_t b)
+{
+    reads x, y;
+    if (!read_but_masks(f, 0, a, &x) || !read_but_masks(f, 1, b, &y) || x.n != y.n ||
+        (lb_region_begins_at(f, 0, a) && lb_region_begins_at(f, 1, b)))
+        return false;
+    for (uint32_t k = 0; k < x.n; k++)
+        if (!lb_region_are_alike(f, x.list[k], y.list[k])) return false;
+    return true;
+}
+
+/* The numbers of a value, or of the result that it shows all of, in its order; NULL: they were not kept. */
+static const double *numbers_of(const lb_exact_side *s, uint32_t v)
+{
+    const uint32_t whole = s->kept[v] ? v : lb_value_graph_whole(&s->graph, v);
+    return s->kept[whole];
+}
+
+bool lb_region_is_in_another_order(const lb_region_frontier *f, uint32_t va, uint32_t vb)
+{
+    const lb_exact_side *a = f->asked->sides[0], *b = f->asked->sides[1];
+    const int64_t n = lb_layout_numel(&b->program->values[vb].layout);
+    const double *x = numbers_of(a, va), *y = numbers_of(b, vb);
+    if (!x || !y || !a->quantities[va].tells || !lb_quantities_agree(&a->quantities[va], &b->quantities[vb]) ||
+        lb_layout_numel(&a->program->values[va].layout) != n ||
+        !lb_counterpart_orders_agree(&a->program->values[va].layout, &b->program->values[vb].layout))
+        return false;
+    return lb_counterparts_distance(x, y, n) > 0x1p-20;
+}
+
+/* Heads, or halves, are put together differently. */
+static bool read_in_another_order(const lb_region_frontier *f, uint32_t a, uint32_t b)
+{
+    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
+    reads x = {.n = 0}, y = {.n = 0};
+    if (!begin_alike(f, a, b)) return false;
+    lb_op_each_input(pa, &pa->ops[a], note_read, &x), lb_op_each_input(pb, &pb->ops[b], note_read, &y);
+    for (uint32_t k = 0; k < x.n && k < y.n; k++)
+        if (lb_region_is_in_another_order(f, x.list[k], y.list[k])) return true;
+    return false;
+}
+
+/* The view before `before` that takes a part of what it shows, and shows that as `v`, maybe through others; LB_NONE. */
+static uint32_t taker_of(const lb_exact_side *s, uint32_t v, uint32_t before)
+{
+    const lb_program *p = s->program;
+    uint32_t found = LB_NONE;
+    for (uint32_t i = before; i-- > 0 && !s->graph.given[v];) {
+        const lb_op *op = &p->ops[i];
+        reads in = {.n = 0};
+        if (!(op->flags & LB_OP_VIEW) || !lb_op_outcomes(op) || lb_op_outcome(p, op, 0) != v) continue;
+        lb_op_each_input(p, op, note_read, &in);
+        if (!in.n) break;
+        if (lb_layout_numel(&p->values[in.list[0]].layout) > lb_layout_numel(&p->values[v].layout)) found = i;
+        v = in.list[0];
+    }
+    return found;
+}
+
+/* The result that a value is a part of, where the other side has that; LB_NONE. */
+static uint32_t met_whole(const lb_region_frontier *f, int side, uint32_t v)
+{
+    const lb_value_graph *g = &f->asked->sides[side]->graph;
+    const uint32_t first = g->first_pred[v];
+    if (f->same[side][v] || f->asked->met[side][v] != LB_NONE || g->given[v] || g->first_pred[v + 1] - first != 1)
+        return LB_NONE;
+    return is_met(f, side, g->preds[first]) ? g->preds[first] : LB_NONE;
+}
+
+/* Two ops of one name read parts of one thing, and neither part is there on the other side: the views that took them
+ * differ. */
+static bool name_views(const lb_region_frontier *f, lb_region *r, uint32_t a, uint32_t b)
+{
+    const lb_exact_side *sa = f->asked->sides[0], *sb = f->asked->sides[1];
+    reads x = {.n = 0}, y = {.n = 0};
+    lb_op_each_input(sa->program, &sa->program->ops[a], note_read, &x);
+    lb_op_each_input(sb->program, &sb->program->ops[b], note_read, &y);
+    for (uint32_t k = 0; k < x.n && k < y.n; k++) {
+        const uint32_t va = x.list[k], vb = y.list[k], wa = met_whole(f, 0, va), wb = met_whole(f, 1, vb);
+        if (wa == LB_NONE || wb == LB_NONE || !sa->quantities[va].tells || !sb->quantities[vb].tells ||
+            lb_layout_numel(&sa->program->values[va].layout) != lb_layout_numel(&sb->program->values[vb].layout) ||
+            !lb_region_are_alike(f, wa, wb))
+            continue;
+        const uint32_t views[] = {taker_of(sa, va, a), taker_of(sb, vb, b)};
+        if (views[0] == LB_NONE || views[1] == LB_NONE) continue;
+        r->op[0] = views[0], r->op[1] = views[1], r->reason = LB_REGION_PART;
+        return true;
+    }
+    return false;
+}
+
+static bool name_part(const lb_region_frontier *f, lb_region *r)
+{
+    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
+    for (uint32_t i = 0; i < r->n[0]; i++)
+        for (uint32_t j = 0; j < r->n[1]; j++) {
+            const uint32_t a = ops_of(f, r, 0)[i], b = ops_of(f, r, 1)[j];
+            if (pa->ops[a].phase == pb->ops[b].phase && lb_region_same_op(pa, &pa->ops[a], pb, &pb->ops[b]) &&
+                name_views(f, r, a, b))
+                return true;
+        }
+    return false;
+}
+
+/* The first two ops of one name of which `differs` holds. */
+static bool name_pair(const lb_region_frontier *f, lb_region *r, lb_region_reason reason,
+                      bool (*differs)(const lb_region_frontier *f, uint32_t a, uint32_t b))
+{
+    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
+    for (uint32_t i = 0; i < r->n[0]; i++)
+        for (uint32_t j = 0; j < r->n[1]; j++) {
+            const uint32_t a = ops_of(f, r, 0)[i], b = ops_of(f, r, 1)[j];
+            if (pa->ops[a].phase != pb->ops[b].phase || !lb_region_same_op(pa, &pa->ops[a], pb, &pb->ops[b]) ||
+                !differs(f, a, b))
+                continue;
+            r->op[0] = a, r->op[1] = b, r->reason = reason;
+            return true;
+        }
+    return false;
+}
+
+/* Are two ops of one name called with other numbers? Lists of tensors may stand in any order. */
+static bool have_other_numbers(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
+{
+    for (uint32_t i = 0; i < a->args; i++) {
+        const lb_arg *x = &lb_op_args(pa, a)[i], *y = &lb_op_args(pb, b)[i];
+        const bool number = x->tag == LB_ARG_FLOAT || x->tag == LB_ARG_INT || x->tag == LB_ARG_BOOL;
+        if (number && x->tag == y->tag && !lb_op_kind_same_arg(pa, x, pb, y)) return true;
+    }
+    return false;
+}
+
+/* Both sides run the same ops in the same order, and one of them is called with other arguments: inputs that ops
+ * before it give need not be met. */
+static bool name_within_same_ops(const lb_region_frontier *f, lb_region *r)
+{
+    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
+    uint32_t odd = LB_NONE;
+    if (r->n[0] != r->n[1]) return false;
+    for (uint32_t i = 0; i < r->n[0]; i++) {
+        const uint32_t b = ops_of(f, r, 1)[i];
+        const lb_op *x = &pa->ops[ops_of(f, r, 0)[i]], *y = &pb->ops[b];
+        if (x->phase != y->phase || x->args != y->args || strcmp(lb_op_name(pa, x), lb_op_name(pb, y))) return false;
+        if (odd == LB_NONE && !(f->asked->innocent && f->asked->innocent[b]) && have_other_numbers(pa, x, pb, y))
+            odd = i;
+    }
+    if (odd == LB_NONE) return false;
+    for (int k = 0; k < 2; k++) r->op[k] = ops_of(f, r, k)[odd];
+    r->reason = LB_REGION_ARGUMENTS;
+    return true;
+}
+
+static uint32_t count_named(const lb_region_frontier *f, const lb_region *r, int side, const lb_program *p,
+                            const lb_op *op)
+{
+    const lb_program *q = f->asked->sides[side]->program;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n[side]; i++) n += lb_region_same_op(p, op, q, &q->ops[ops_of(f, r, side)[i]]);
+    return n;
+}
+
+/* Does it make positions, or a mask of these? The other side may make them in another way, or find them ready. */
+static bool makes_positions(const lb_region_frontier *f, int side, uint32_t op)
+{
+    const lb_program *p = f->asked->sides[side]->program;
+    const uint32_t v = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
+    return v != LB_NONE && is_made_of_positions(f->asked->sides[side], v);
+}
+
+/* Not to be named where there is another op: it makes positions, or what it gives is right elsewhere (a table that
+ * other layers read, too). */
+static bool is_spared(const lb_region_frontier *f, int side, uint32_t op)
+{
+    return f->cleared[side][op] || makes_positions(f, side, op);
+}
+
+/* An op that one side alone runs, where all ops of the other are among its own: something was left out. */
+static bool name_by_absence(const lb_region_frontier *f, lb_region *r)
+{
+    uint32_t alone[2] = {LB_NONE, LB_NONE};
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = f->asked->sides[k]->program;
+        for (uint32_t i = 0; i < r->n[k] && alone[k] == LB_NONE; i++) {
+            const uint32_t op = ops_of(f, r, k)[i];
+            if (!count_named(f, r, !k, p, &p->ops[op]) && !is_spared(f, k, op)) alone[k] = op;
+        }
+    }
+    if ((alone[0] == LB_NONE) == (alone[1] == LB_NONE)) return false;
+    r->op[0] = alone[0], r->op[1] = alone[1], r->reason = LB_REGION_MISSING;
+    return true;
+}
+
+static uint32_t count_values(const lb_counterparts *all, const lb_counterpart *c)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < c->n; k++) {
+        uint32_t j = 0;
+        while (j < k && all->pieces[c->first + j].tensor != all->pieces[c->first + k].tensor) j++;
+        n += j == k;
+    }
+    return n;
+}
+
+/* B's one op stands beside those of all the values of A that make up its own: of all names but one as many, of that one
+ * too few. */
+static bool name_by_count(const lb_region_frontier *f, lb_region *r)
+{
+    const lb_counterpart *c = &f->asked->counterparts->list[r->counterpart];
+    const uint32_t times = c->n > 64 ? 1 : count_values(f->asked->counterparts, c);
+    uint32_t odd[2] = {LB_NONE, LB_NONE};
+    if (f->asked->sides[0]->tokens) return false; /* what one op does of all tokens several do of some each */
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = f->asked->sides[k]->program;
+        for (uint32_t i = 0; i < r->n[k]; i++) {
+            const uint32_t op = ops_of(f, r, k)[i];
+            const uint32_t a = count_named(f, r, 0, p, &p->ops[op]), b = count_named(f, r, 1, p, &p->ops[op]) * times;
+            if (a == b || (k == 0) != (a > b) || is_spared(f, k, op)) continue;
+            if (odd[k] != LB_NONE && !lb_region_same_op(p, &p->ops[odd[k]], p, &p->ops[op])) return false;
+            if (odd[k] == LB_NONE) odd[k] = op;
+        }
+    }
+    if ((odd[0] == LB_NONE) == (odd[1] == LB_NONE)) return false;
+    r->op[0] = odd[0], r->op[1] = odd[1], r->reason = LB_REGION_MISSING;
+    return true;
+}
+
+/* The first op of a region that goes on from what both sides have, else the first of all; one that is spared only where
+ * there is no other. */
+static uint32_t first_of(const lb_region_frontier *f, const lb_region *r, int side)
+{
+    for (int pass = 0; pass < 4; pass++)
+        for (uint32_t i = 0; i < r->n[side]; i++) {
+            const uint32_t op = ops_of(f, r, side)[i];
+            if ((pass < 2) == !is_spared(f, side, op) && (pass & 1 || lb_region_begins_at(f, side, op))) return op;
+        }
+    return LB_NONE;
+}
+
+/* The part of a tensor's name that both sides may share: "inv_freq" of
+ * "model.layers.0.self_attn.rotary_emb.inv_freq". */
+static const char *last_part(const lb_program *p, uint32_t v)
+{
+    const char *name = p->values[v].name == LB_NONE ? "" : lb_program_text(p, p->values[v].name);
+    const char *dot = strrchr(name, '.');
+    return dot ? dot + 1 : name;
+}
+
+static uint32_t *unheld_of(const lb_region_frontier *f, const lb_region *r, int side)
+{
+    return f->regions->unheld + r->first_unheld[side];
+}
+
+/* The first op of the region that reads the source. */
+static uint32_t reader_of(const lb_region_frontier *f, const lb_region *r, int side, uint32_t source)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    for (uint32_t i = 0; i < r->n[side]; i++) {
+        const lb_op *op = &s->program->ops[ops_of(f, r, side)[i]];
+        if (lb_op_reads(s->program, op, s->program->values[source].storage) != LB_NONE) return ops_of(f, r, side)[i];
+    }
+    return LB_NONE;
+}
+
+/* Zeros that an optimizer made before its first step; the other side may make them in it. */
+static bool is_blank_state(const lb_region_frontier *f, int side, uint32_t source)
+{
+    const lb_step_sources *s = f->asked->sources[side];
+    const uint32_t row = s->row_of[source];
+    if (row == LB_NONE || strncmp(s->list[row].name, "optimizer.", 10)) return false;
+    const lb_tensor *t = &s->tensors[row].tensor;
+    const size_t bytes = lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout));
+    bool blank = t->data && lb_layout_is_contiguous(&t->layout);
+    for (size_t i = 0; i < bytes && blank; i++) blank = !((const char *)t->data)[i];
+    return blank;
+}
+
+/* A weight that leads to numbers which are right, but for its rounding, is right (an embedding that its norm was
+ * multiplied into). A table may be right where it is read first, and not elsewhere. */
+static bool is_proven(const lb_region_frontier *f, const lb_region *r, int side, uint32_t source)
+{
+    const uint32_t reader = reader_of(f, r, side, source);
+    if (is_blank_state(f, side, source)) return true;
+    if (!(f->asked->sides[side]->program->values[source].flags & LB_VALUE_PARAMETER)) return false;
+    return reader != LB_NONE && f->cleared[side][reader];
+}
+
+/* Of what the other side does not hold: what both are given, else a pair that is called the same, else a table of
+ * floats (a mask is none), else the first. */
+static void choose_sources(const lb_region_frontier *f, lb_region *r)
+{
+    const lb_program *p[] = {f->asked->sides[0]->program, f->asked->sides[1]->program};
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < r->n_unheld[0]; i++)
+            for (uint32_t j = 0; j < r->n_unheld[1]; j++) {
+                const uint32_t a = unheld_of(f, r, 0)[i], b = unheld_of(f, r, 1)[j];
+                const char *name = last_part(p[0], a);
+                if (!*name || strcmp(name, last_part(p[1], b)) || (!pass && strncmp(name, "input:", 6)) ||
+                    is_proven(f, r, 0, a) || is_proven(f, r, 1, b))
+                    continue;
+                r->source[0] = a, r->source[1] = b;
+                return;
+            }
+    for (int k = 0; k < 2; k++) {
+        bool is_float = false;
+        r->source[k] = LB_NONE;
+        for (uint32_t i = 0; i < r->n_unheld[k]; i++) {
+            const uint32_t v = unheld_of(f, r, k)[i];
+            if (is_proven(f, r, k, v) ||
+                (r->source[k] != LB_NONE && (is_float || !lb_dtype_is_float(p[k]->values[v].dtype))))
+                continue;
+            r->source[k] = v, is_float = lb_dtype_is_float(p[k]->values[v].dtype);
+        }
+    }
+}
+
+/* Is one of the sources to be named a table of floats? A mask may be made in many ways. */
+static bool reads_table(const lb_region_frontier *f, const lb_region *r)
+{
+    for (int k = 0; k < 2; k++)
+        if (r->source[k] != LB_NONE && lb_dtype_is_float(f->asked->sides[k]->program->values[r->source[k]].dtype))
+            return true;
+    return false;
+}
+
+/* Are both sources inputs of the step, which differ before anything is computed? */
+static bool differ_as_inputs(const lb_region_frontier *f, const lb_region *r)
+{
+    for (int k = 0; k < 2; k++) {
+        const uint32_t v = r->source[k], row = v == LB_NONE ? LB_NONE : f->asked->sources[k]->row_of[v];
+        if (row == LB_NONE || f->asked->sources[k]->list[row].kind != LB_SOURCE_BATCH ||
+            strncmp(f->asked->sources[k]->list[row].name, "input:", 6))
+            return false;
+    }
+    return true;
+}
+
+/* What one side leaves at the end is what it began with: the other side's update is named by the op that writes it. */
+static bool name_lone_update(const lb_region_frontier *f, lb_region *r)
+{
+    const lb_counterpart *c = &f->asked->counterparts->list[r->counterpart];
+    if (c->kind != LB_COUNTERPART_FINAL || !c->n) return false;
+    const lb_content_run *pieces = f->asked->counterparts->pieces + c->first;
+    bool alone[] = {true, lb_region_is_source(f->asked->sides[1], c->b)};
+    for (uint32_t i = 0; i < c->n; i++) alone[0] &= lb_region_is_source(f->asked->sides[0], pieces[i].tensor);
+    if (alone[0] == alone[1]) return false;
+    r->op[0] = alone[0] ? LB_NONE : f->asked->sides[0]->graph.giver[pieces[0].tensor];
+    r->op[1] = alone[1] ? LB_NONE : f->asked->sides[1]->graph.giver[c->b];
+    r->reason = LB_REGION_UPDATE;
+    return true;
+}
+
+void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
+{
+    choose_sources(f, r);
+    if (name_lone_update(f, r)) return;
+    if (name_pair(f, r, LB_REGION_ARGUMENTS, are_called_differently) || name_part(f, r) ||
+        name_pair(f, r, LB_REGION_ORDER, read_in_another_order) ||
+        name_pair(f, r, LB_REGION_MASK, are_masked_differently))
+        return;
+    if (!reads_table(f, r) && (name_by_absence(f, r) || name_by_count(f, r) || name_within_same_ops(f, r))) return;
+    for (int k = 0; k < 2; k++) r->op[k] = first_of(f, r, k);
+    r->reason = r->n[0] && r->n[1] ? LB_REGION_OPS : LB_REGION_MISSING;
+    for (int k = 0; k < 2; k++) {
+        const uint32_t reader = r->source[k] == LB_NONE ? LB_NONE : reader_of(f, r, k, r->source[k]);
+        if (reader != LB_NONE) r->op[k] = reader, r->reason = LB_REGION_SOURCE;
+    }
+    for (int k = 0; k < 2 && r->reason == LB_REGION_SOURCE && differ_as_inputs(f, r); k++)
+        r->op[k] = f->asked->sides[k]->graph.giver[r->source[k]];
+}

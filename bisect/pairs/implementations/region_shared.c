@@ -1,0 +1,193 @@
+/* Values that several regions share: see region_shared.h. */
+#include "implementations/region_shared.h"
+
+#include "implementations/counterpart_orders.h"
+#include "implementations/rank_parts.h"
+#include "implementations/region_op.h"
+
+enum { MOST_COPIES = 64 };
+
+static bool lists(const lb_regions *all, const lb_region *r, int side, uint32_t op)
+{
+    for (uint32_t i = 0; i < r->n[side]; i++)
+        if (all->ops[r->first[side] + i] == op) return true;
+    return false;
+}
+
+/* Does A's value have as many elements as B's, or as all that B's parts have at that place? */
+static bool fits(const lb_region_question *asked, uint32_t a, uint32_t b)
+{
+    const lb_exact_side *const *s = asked->sides;
+    return lb_layout_numel(&s[0]->program->values[a].layout) == lb_layout_numel(&s[1]->program->values[b].layout) ||
+           (lb_rank_parts_are_parted(s) && lb_rank_parts_may_be_one(s, a, b));
+}
+
+/* What a value that two regions share has to be like: of A one that fits B's, and given by an op of the same name. */
+typedef struct sought {
+    uint32_t before;          /* given by an op of the side before that one; LB_NONE: by any */
+    uint32_t beside;          /* a value of B; LB_NONE: any */
+    const lb_program *likely; /* NULL: whatever op gives it */
+    uint32_t op;
+} sought;
+
+static bool is_sought(const lb_region_question *asked, int side, uint32_t op, uint32_t v, const sought *like)
+{
+    const lb_exact_side *s = asked->sides[side];
+    if (v == LB_NONE || op >= like->before || !lb_dtype_is_float(s->program->values[v].dtype)) return false;
+    if (like->beside != LB_NONE && !fits(asked, v, like->beside)) return false;
+    return !like->likely ||
+           lb_region_same_op(s->program, &s->program->ops[op], like->likely, &like->likely->ops[like->op]);
+}
+
+static uint32_t last_shared(const lb_region_question *asked, const lb_regions *all, const lb_region *x,
+                            const lb_region *y, int side, const sought *like)
+{
+    const lb_exact_side *s = asked->sides[side];
+    const uint32_t *a = all->ops + x->first[side], *b = all->ops + y->first[side];
+    uint32_t i = x->n[side], j = y->n[side];
+    while (i && j) {
+        if (a[i - 1] != b[j - 1]) {
+            if (a[i - 1] > b[j - 1])
+                i--;
+            else
+                j--;
+            continue;
+        }
+        const lb_op *op = &s->program->ops[a[i - 1]];
+        const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(s->program, op, 0) : LB_NONE;
+        if (is_sought(asked, side, a[i - 1], v, like)) return v;
+        i--, j--;
+    }
+    return LB_NONE;
+}
+
+/* Of A the last one that an op of the same name gives. */
+static uint32_t last_shared_like(const lb_region_question *asked, const lb_regions *all, const lb_region *x,
+                                 const lb_region *y, uint32_t of_b)
+{
+    const lb_exact_side *b = asked->sides[1];
+    const sought like = {LB_NONE, of_b, b->program, b->graph.giver[of_b]};
+    return last_shared(asked, all, x, y, 0, &like);
+}
+
+static uint32_t last_shared_of_any_op(const lb_region_question *asked, const lb_regions *all, const lb_region *x,
+                                      const lb_region *y, uint32_t of_b)
+{
+    const sought like = {.before = LB_NONE, .beside = of_b};
+    return last_shared(asked, all, x, y, 0, &like);
+}
+
+/* The result that a value is a window on, or a copy of; LB_NONE: it is none of one alone. */
+static uint32_t result_behind(const lb_exact_side *s, uint32_t v)
+{
+    const lb_value_graph *g = &s->graph;
+    for (uint32_t depth = 0; depth < MOST_COPIES && g->giver[v] != LB_NONE; depth++) {
+        const uint32_t first = g->first_pred[v];
+        if (g->given[v] && lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]])) return v;
+        if (g->first_pred[v + 1] - first != 1) return LB_NONE;
+        v = g->preds[first];
+    }
+    return LB_NONE;
+}
+
+static bool begins_at(const lb_exact_side *s, const lb_regions *all, const lb_region *r, uint32_t value)
+{
+    const lb_value_graph *g = &s->graph;
+    for (uint32_t i = 0; i < r->n[0]; i++) {
+        const lb_op *op = &s->program->ops[all->ops[r->first[0] + i]];
+        const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(s->program, op, 0) : LB_NONE;
+        for (uint32_t k = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && k < g->first_pred[v + 1]; k++)
+            if (result_behind(s, g->preds[k]) == value) return true;
+    }
+    return false;
+}
+
+/* The one result of A, of as many elements, that two regions begin at where B computes another one for both: what B has
+ * in the place of it; LB_NONE. */
+static uint32_t begin_shared(const lb_region_question *asked, const lb_regions *all, const lb_region *x,
+                             const lb_region *y, int64_t elements)
+{
+    const lb_exact_side *s = asked->sides[0];
+    const lb_value_graph *g = &s->graph;
+    uint32_t found = LB_NONE;
+    for (uint32_t i = 0; i < x->n[0]; i++) {
+        const lb_op *op = &s->program->ops[all->ops[x->first[0] + i]];
+        const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(s->program, op, 0) : LB_NONE;
+        for (uint32_t k = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && k < g->first_pred[v + 1]; k++) {
+            const uint32_t from = result_behind(s, g->preds[k]);
+            if (from == LB_NONE || from == found || lb_layout_numel(&s->program->values[from].layout) != elements ||
+                lists(all, x, 0, g->giver[from]) || !lb_dtype_is_float(s->program->values[from].dtype) ||
+                !begins_at(s, all, y, from))
+                continue;
+            if (found != LB_NONE) return LB_NONE;
+            found = from;
+        }
+    }
+    return found;
+}
+
+/* In backward many values have as many elements: there the last ones that are shared need not be the same, and an order
+ * that shapes alone tell is no hint. */
+static bool may_be_shared(const lb_region_question *asked, uint32_t a, uint32_t b)
+{
+    const lb_exact_side *const *s = asked->sides;
+    const lb_layout *x = &s[0]->program->values[a].layout, *y = &s[1]->program->values[b].layout;
+    const uint32_t giver = s[1]->graph.giver[b];
+    if (!s[1]->graph.given[b] || giver == LB_NONE) return false;
+    if (lb_rank_parts_are_parted(s)) return lb_rank_parts_may_be_one(s, a, b);
+    return lb_counterpart_orders_agree(x, y) ||
+           (s[1]->program->ops[giver].phase == LB_PHASE_FORWARD && lb_counterpart_orders_turned(x, y));
+}
+
+static bool is_counterpart(const lb_region_question *asked, uint32_t b)
+{
+    const lb_counterparts *all = asked->counterparts;
+    for (uint32_t k = 0; k < all->n; k++)
+        if (all->list[k].b == b && all->list[k].kind != LB_COUNTERPART_DROPPED) return true;
+    return false;
+}
+
+/* Was the pair one that put nothing right? */
+static bool was_refused(const lb_region_question *asked, uint32_t a, uint32_t b)
+{
+    const lb_counterparts *all = asked->counterparts;
+    for (uint32_t k = 0; k < all->n; k++)
+        if (all->list[k].b == b && all->list[k].was_guessed && all->pieces[all->list[k].first].tensor == a) return true;
+    return false;
+}
+
+/* What A has in the place of `found->b`; of the last value that both regions share any op may give it. */
+static void find_beside(const lb_region_question *asked, const lb_regions *all, const lb_region *x, const lb_region *y,
+                        bool last, lb_region_shared *found)
+{
+    const int64_t elements = lb_layout_numel(&asked->sides[1]->program->values[found->b].layout);
+    found->a = last_shared_like(asked, all, x, y, found->b);
+    found->is_guess = found->a == LB_NONE;
+    if (found->is_guess && last) found->a = last_shared_of_any_op(asked, all, x, y, found->b);
+    if (found->a == LB_NONE && last) found->a = begin_shared(asked, all, x, y, elements);
+}
+
+/* The last value of B that both regions share, beside what A has in its place. Where that put nothing right, an earlier
+ * one, beside what an op of the same name gives. */
+static bool find_between(const lb_region_question *asked, const lb_regions *all, const lb_region *x, const lb_region *y,
+                         lb_region_shared *found)
+{
+    sought any = {.before = LB_NONE, .beside = LB_NONE};
+    for (bool last = true; (found->b = last_shared(asked, all, x, y, 1, &any)) != LB_NONE; last = false) {
+        find_beside(asked, all, x, y, last, found);
+        const bool refused = found->a == LB_NONE ? !last : was_refused(asked, found->a, found->b);
+        if (!refused)
+            return found->a != LB_NONE && may_be_shared(asked, found->a, found->b) && !is_counterpart(asked, found->b);
+        any.before = asked->sides[1]->graph.giver[found->b];
+        if (any.before == LB_NONE) return false;
+    }
+    return false;
+}
+
+bool lb_region_shared_find(const lb_region_question *asked, const lb_regions *all, lb_region_shared *found)
+{
+    for (uint32_t i = 0; i < all->n; i++)
+        for (uint32_t j = i + 1; j < all->n; j++)
+            if (find_between(asked, all, &all->list[i], &all->list[j], found)) return true;
+    return false;
+}

@@ -1,0 +1,22 @@
+/* A value that several regions go through and that is no counterpart would carry a difference on from one to the next:
+ * the sum of a residual stream.
+ *
+ *      A   x ─▶ add ─▶ norm ─▶ q, k, v          B   x ─▶ norm ─▶ q, k, v        add was left out: q, k and v are apart for one reason
+ *
+ * B's is the last that two regions share. A's is the last of as many elements that an op of the same name gives, else
+ * any such; where A computes nothing for both, the one result that both begin at. */
+#ifndef LB_BISECT_REGION_SHARED_H
+#define LB_BISECT_REGION_SHARED_H
+
+#include "implementations/regions.h"
+
+typedef struct lb_region_shared {
+    uint32_t a, b;
+    bool is_guess; /* their ops have different names: to be kept only where it puts some counterpart right */
+} lb_region_shared;
+
+/* The last values of A and B that two regions share and that are no counterparts, of as many elements; false: there are
+ * none. */
+bool lb_region_shared_find(const lb_region_question *asked, const lb_regions *regions, lb_region_shared *found);
+
+#endif

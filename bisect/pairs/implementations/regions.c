@@ -1,0 +1,683 @@
+/* Parts of two implementations that are not the same function: see regions.h. */
+#include "implementations/counterpart_orders.h"
+#include "implementations/inherited.h"
+#include "implementations/rank_parts.h"
+#include "implementations/region_op.h"
+
+#include "base/array.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- equal quantities ---- */
+
+typedef struct keyed {
+    double key;
+    uint32_t value;
+} keyed;
+
+static int by_key(const void *x, const void *y)
+{
+    const keyed *a = x, *b = y;
+    return a->key != b->key ? (a->key > b->key) - (a->key < b->key) : (a->value > b->value) - (a->value < b->value);
+}
+
+static keyed *sorted(const lb_exact_side *s, uint32_t *n)
+{
+    keyed *list = malloc((s->program->n_values + 1) * sizeof *list);
+    *n = 0;
+    for (uint32_t v = 0; list && v < s->program->n_values; v++)
+        if (s->quantities[v].tells) list[(*n)++] = (keyed){lb_quantity_key(&s->quantities[v]), v};
+    if (list && *n) qsort(list, *n, sizeof *list, by_key);
+    return list;
+}
+
+/* Of two values that are one quantity: the first that an op computes, not a copy of it. */
+static uint32_t nearer(const lb_exact_side *s, uint32_t x, uint32_t y)
+{
+    const lb_value_graph *g = &s->graph;
+    bool computed[2];
+    if (x == LB_NONE) return y;
+    for (int k = 0; k < 2; k++) {
+        const uint32_t v = k ? y : x;
+        computed[k] = g->given[v] && lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]]);
+    }
+    if (computed[0] != computed[1]) return computed[0] ? x : y;
+    return x < y ? x : y;
+}
+
+/* Whole numbers that were chosen (experts, masks made of these) are the other side's where they fall in the same
+ * places. Positions may be laid out in any way. */
+static bool fall_alike(const lb_exact_side *mine, uint32_t v, const lb_quantity *other)
+{
+    const lb_quantity *q = &mine->quantities[v];
+    return !q->whole || !other->whole || q->digest == other->digest || lb_region_is_made_of_positions(mine, v);
+}
+
+uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other)
+{
+    const uint32_t n = mine->program->n_values;
+    uint32_t *met = malloc((n + 1) * sizeof *met), many;
+    keyed *list = sorted(other, &many);
+    for (uint32_t v = 0; met && v < n; v++) {
+        const lb_quantity *q = &mine->quantities[v];
+        met[v] = LB_NONE;
+        if (!q->tells || !list) continue;
+        const double key = lb_quantity_key(q), reach = 4 * lb_quantity_reach(q);
+        uint32_t low = 0, high = many;
+        while (low < high) {
+            const uint32_t middle = low + (high - low) / 2;
+            if (list[middle].key < key - reach)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        for (; low < many && list[low].key <= key + reach; low++)
+            if (lb_quantities_agree(q, &other->quantities[list[low].value]) &&
+                fall_alike(mine, v, &other->quantities[list[low].value]))
+                met[v] = nearer(other, met[v], list[low].value);
+    }
+    if (!list) free(met), met = NULL;
+    free(list);
+    return met;
+}
+
+/* ---- regions ---- */
+
+enum { MOST_UNDONE = 64, LEAST_VAGUE = 64 };
+
+typedef struct finder {
+    const lb_region_question *asked;
+    uint8_t *same[2];    /* per value: the search ends here */
+    uint8_t *held[2];    /* per source row: the other side has it */
+    uint8_t *cleared[2]; /* per op: see region_op.h */
+    bool clears_sources;
+    uint32_t *stamp[2], walk, *stack;
+    lb_regions *out;
+    bool failed;
+} finder;
+
+/* What shows some of a table is the same, too, and so are A's other tables with these numbers: each layer may have its
+ * own. */
+static void mark_table(finder *f, const lb_counterpart *c)
+{
+    const lb_value_graph *g = &f->asked->sides[1]->graph;
+    const lb_exact_side *a = f->asked->sides[0];
+    const uint32_t first = f->asked->counterparts->pieces[c->first].tensor;
+    for (uint32_t v = 0; v < g->program->n_values; v++)
+        if (lb_value_graph_source(g, v) == c->b) f->same[1][v] = 1;
+    for (uint32_t v = 0; v < a->program->n_values; v++)
+        if (a->quantities[v].tells && lb_quantities_agree(&a->quantities[first], &a->quantities[v])) f->same[0][v] = 1;
+}
+
+/* Equal numbers in another order, where the order tells, are not the other side's: neither a turned value, nor a window
+ * on one, nor its copy. */
+static void mark_turned(finder *f, int side)
+{
+    const lb_counterparts *all = f->asked->counterparts;
+    const lb_value_graph *g = &f->asked->sides[side]->graph;
+    const lb_program *p = g->program;
+    uint8_t *turned = calloc(p->n_values + 1, 1);
+    f->failed |= !turned;
+    for (uint32_t i = 0; i < all->n && turned; i++)
+        if (all->list[i].kind == LB_COUNTERPART_TURNED)
+            turned[side ? all->list[i].b : all->pieces[all->list[i].first].tensor] = 1;
+    for (uint32_t v = 0; v < p->n_values && turned; v++) {
+        const uint32_t first = g->first_pred[v];
+        const bool copied =
+            g->first_pred[v + 1] - first == 1 && (!g->given[v] || !lb_value_graph_computes(p, &p->ops[g->giver[v]]));
+        turned[v] |= copied && turned[g->preds[first]];
+        if (turned[v]) f->same[side][v] = 0;
+    }
+    free(turned);
+}
+
+/* Does a value follow from another, within a few ops? */
+static bool follows_from(const finder *f, int side, uint32_t value, uint32_t other)
+{
+    const lb_value_graph *g = &f->asked->sides[side]->graph;
+    uint32_t list[MOST_UNDONE] = {value}, n = 1;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = g->first_pred[list[i]]; k < g->first_pred[list[i] + 1]; k++) {
+            if (g->preds[k] == other) return true;
+            if (n < MOST_UNDONE) list[n++] = g->preds[k];
+        }
+    return false;
+}
+
+/* Numbers that a side had before, had changed into others which the other side has, too, and has again (an embedding
+ * scaled, and scaled back): they are met, but they stand for what they were before. */
+static bool is_undone(const finder *f, int side, uint32_t v)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    const lb_value_graph *g = &s->graph;
+    const uint32_t other = f->asked->met[side][v], first = other == LB_NONE ? LB_NONE : f->asked->met[!side][other];
+    bool changed = false;
+    if (first == LB_NONE || first == v || !g->given[v] ||
+        !lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]]))
+        return false;
+    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
+        const uint32_t from = g->preds[k];
+        if (lb_quantities_agree(&s->quantities[from], &s->quantities[v])) return false;
+        changed |= s->quantities[from].tells && f->asked->met[side][from] != LB_NONE && !lb_region_is_source(s, from);
+    }
+    return changed && follows_from(f, side, v, first);
+}
+
+static void mark_same(finder *f)
+{
+    const lb_region_question *q = f->asked;
+    for (int k = 0; k < 2; k++)
+        for (uint32_t v = 0; v < q->sides[k]->program->n_values; v++)
+            f->same[k][v] = q->met[k][v] != LB_NONE && !is_undone(f, k, v);
+    mark_turned(f, 0), mark_turned(f, 1);
+    for (uint32_t i = 0; i < q->counterparts->n; i++) {
+        const lb_counterpart *c = &q->counterparts->list[i];
+        if (c->state == LB_COUNTERPART_UNKNOWN ||
+            (c->state == LB_COUNTERPART_APART &&
+             !lb_counterpart_can_be_put(q->counterparts, c, q->sides[0], q->sides[1])))
+            continue;
+        f->same[1][c->b] = 1;
+        if (c->kind == LB_COUNTERPART_TABLE) mark_table(f, c);
+        for (uint32_t k = 0; k < c->n; k++) f->same[0][q->counterparts->pieces[c->first + k].tensor] = 1;
+    }
+}
+
+static lb_region_frontier frontier_of(const finder *f)
+{
+    return (lb_region_frontier){
+        f->asked, {f->same[0], f->same[1]}, {f->held[0], f->held[1]}, {f->cleared[0], f->cleared[1]}, f->out};
+}
+
+static void add_unheld(finder *f, int side, uint32_t source, lb_region *r)
+{
+    uint32_t *more = lb_array_grow(f->out->unheld, f->out->n_unheld, sizeof *more);
+    f->failed |= !more;
+    if (!more) return;
+    f->out->unheld = more;
+    for (uint32_t i = 0; i < r->n_unheld[side]; i++)
+        if (more[r->first_unheld[side] + i] == source) return;
+    more[f->out->n_unheld++] = source, r->n_unheld[side]++;
+}
+
+static void add_op(finder *f, uint32_t op)
+{
+    uint32_t *more = lb_array_grow(f->out->ops, f->out->n_ops, sizeof *more);
+    f->failed |= !more;
+    if (!more) return;
+    f->out->ops = more;
+    f->out->ops[f->out->n_ops++] = op;
+}
+
+/* Goes back from a value to where the sides meet, and visits each value on the way once in a walk. `r`: handed on. */
+static void walk_back(finder *f, int side, uint32_t value, void (*visit)(finder *, int side, uint32_t v, lb_region *r),
+                      lb_region *r)
+{
+    const lb_value_graph *g = &f->asked->sides[side]->graph;
+    uint32_t n = 0;
+    if (f->stamp[side][value] == f->walk) return;
+    f->stamp[side][value] = f->walk, f->stack[n++] = value;
+    while (n) {
+        const uint32_t v = f->stack[--n];
+        visit(f, side, v, r);
+        for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
+            const uint32_t from = g->preds[k];
+            if (f->same[side][from] || f->stamp[side][from] == f->walk) continue;
+            f->stamp[side][from] = f->walk, f->stack[n++] = from;
+        }
+    }
+}
+
+/* What gives the value is of the region; a source is one that the other side may not hold. One that leads to right
+ * numbers elsewhere (a table that each layer reads) is not what differs here. */
+static void note_in_region(finder *f, int side, uint32_t v, lb_region *r)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    const lb_region_frontier frontier = frontier_of(f);
+    const uint32_t op = s->graph.giver[v];
+    const bool source = lb_region_is_source(s, v);
+    if (s->graph.given[v] && op != LB_NONE && !source && lb_value_graph_computes(s->program, &s->program->ops[op]))
+        add_op(f, op);
+    if (source && !lb_region_holds(&frontier, side, v) && !f->cleared[side][op] &&
+        lb_layout_numel(&s->program->values[v].layout) > 1)
+        add_unheld(f, side, lb_op_results(s->program, &s->program->ops[op])[0], r);
+}
+
+/* What gives a value on the way to numbers that are right is right. By what else it gives an op is not judged: a mean,
+ * sums of exponentials. */
+static void clear_giver(finder *f, int side, uint32_t v, lb_region *r)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    const uint32_t op = s->graph.given[v] ? s->graph.giver[v] : LB_NONE;
+    (void)r;
+    if (lb_region_is_source(s, v) && !f->clears_sources) return;
+    if (op != LB_NONE && lb_op_outcome(s->program, &s->program->ops[op], 0) == v) f->cleared[side][op] = 1;
+}
+
+/* Of backward a result need not depend on all that its op reads (the gradient of a bias): that says nothing about
+ * sources, and comes second. */
+static void clear_back(finder *f, int side, uint32_t value)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    const uint32_t giver = s->graph.giver[value];
+    if (f->clears_sources == (giver != LB_NONE && s->program->ops[giver].phase == LB_PHASE_FORWARD))
+        walk_back(f, side, value, clear_giver, NULL);
+}
+
+/* Do both sides name each other where they look for these numbers? Numbers that come back later in a side do not. */
+static bool meet_each_other(const finder *f, int side, uint32_t v)
+{
+    const uint32_t other = f->asked->met[side][v];
+    return other != LB_NONE && f->asked->met[!side][other] == v;
+}
+
+/* Per value of a side: B does not compute it as A does, although it goes on from A's numbers there, so that what B
+ * makes of these is met. malloc'ed; NULL: out of memory. */
+static uint8_t *list_apart(const finder *f, int side)
+{
+    const lb_counterparts *all = f->asked->counterparts;
+    uint8_t *apart = calloc(f->asked->sides[side]->program->n_values + 1, 1);
+    for (uint32_t i = 0; apart && i < all->n; i++) {
+        const lb_counterpart *c = &all->list[i];
+        if (c->state != LB_COUNTERPART_APART) continue;
+        if (side) apart[c->b] = 1;
+        for (uint32_t k = 0; !side && k < c->n; k++) apart[all->pieces[c->first + k].tensor] = 1;
+    }
+    return apart;
+}
+
+/* What leads to numbers that are right is right. */
+static void clear_some(finder *f)
+{
+    const lb_counterparts *all = f->asked->counterparts;
+    for (int side = 0; side < 2; side++) {
+        uint8_t *apart = list_apart(f, side);
+        f->failed |= !apart;
+        for (uint32_t v = 0; apart && v < f->asked->sides[side]->program->n_values; v++)
+            if (f->same[side][v] && meet_each_other(f, side, v) && !apart[v]) clear_back(f, side, v);
+        free(apart);
+    }
+    for (uint32_t i = 0; i < all->n; i++) {
+        const lb_counterpart *c = &all->list[i];
+        if (c->state != LB_COUNTERPART_SAME || c->kind == LB_COUNTERPART_TABLE) continue;
+        clear_back(f, 1, c->b);
+        for (uint32_t k = 0; k < c->n; k++) clear_back(f, 0, all->pieces[c->first + k].tensor);
+    }
+}
+
+static void clear_all(finder *f)
+{
+    f->walk++;
+    f->clears_sources = true, clear_some(f);
+    f->clears_sources = false, clear_some(f);
+}
+
+static void close_ops(finder *f, lb_region *r, int side)
+{
+    uint32_t *list = f->out->ops + r->first[side], n = f->out->n_ops - r->first[side], kept = 0;
+    if (n > 1) qsort(list, n, sizeof *list, lb_by_u32);
+    for (uint32_t k = 0; k < n; k++)
+        if (!kept || list[kept - 1] != list[k]) list[kept++] = list[k];
+    r->n[side] = kept, f->out->n_ops = r->first[side] + kept;
+}
+
+/* Does a value of A stand beside another value of B, too? What B makes of that is B's alone. */
+static bool stands_elsewhere(const finder *f, const lb_counterpart *one, uint32_t va)
+{
+    const lb_counterparts *all = f->asked->counterparts;
+    for (uint32_t i = 0; i < all->n && one->kind == LB_COUNTERPART_SHARED; i++) {
+        const lb_counterpart *c = &all->list[i];
+        if (c->kind != LB_COUNTERPART_ANCHOR || c->state == LB_COUNTERPART_UNKNOWN) continue;
+        for (uint32_t k = 0; k < c->n; k++)
+            if (all->pieces[c->first + k].tensor == va) return true;
+    }
+    return false;
+}
+
+static void find_region(finder *f, uint32_t row)
+{
+    const lb_counterparts *all = f->asked->counterparts;
+    const lb_counterpart *c = &all->list[row];
+    lb_region r = {
+        .counterpart = row, .times = 1, .op = {LB_NONE, LB_NONE}, .source = {LB_NONE, LB_NONE}, .effect = NAN};
+    const lb_region_frontier frontier = frontier_of(f);
+    f->walk++;
+    r.first[0] = f->out->n_ops, r.first_unheld[0] = f->out->n_unheld;
+    for (uint32_t k = 0; k < c->n; k++) {
+        const uint32_t va = all->pieces[c->first + k].tensor;
+        if (!stands_elsewhere(f, c, va)) walk_back(f, 0, va, note_in_region, &r);
+    }
+    close_ops(f, &r, 0);
+    r.first[1] = f->out->n_ops, r.first_unheld[1] = f->out->n_unheld;
+    walk_back(f, 1, c->b, note_in_region, &r);
+    close_ops(f, &r, 1);
+    lb_region_op_choose(&frontier, &r);
+    r.inherited = lb_inherited_is_region(&frontier, &r);
+    lb_region *more = lb_array_grow(f->out->list, f->out->n, sizeof *more);
+    f->failed |= !more;
+    if (!more) return;
+    f->out->list = more;
+    f->out->list[f->out->n++] = r;
+}
+
+static uint32_t first_op(const lb_regions *all, const lb_region *r)
+{
+    return r->n[1] ? all->ops[r->first[1]] : r->n[0] ? all->ops[r->first[0]] : LB_NONE;
+}
+
+/* In B's order of execution; of regions that begin alike the one that ends first. */
+static void sort_regions(finder *f)
+{
+    lb_regions *all = f->out;
+    for (uint32_t i = 1; i < all->n; i++)
+        for (uint32_t j = i; j > 0; j--) {
+            lb_region *x = &all->list[j - 1], *y = &all->list[j];
+            const uint32_t a = first_op(all, x), b = first_op(all, y);
+            const uint32_t *giver = f->asked->sides[1]->graph.giver;
+            const lb_counterpart *list = f->asked->counterparts->list;
+            if (a < b || (a == b && giver[list[x->counterpart].b] <= giver[list[y->counterpart].b])) break;
+            const lb_region swap = *x;
+            *x = *y, *y = swap;
+        }
+}
+
+/* One difference on several ranks: each runs its own copy of an op of one side, or of both. */
+static bool are_one_on_ranks(const finder *f, const lb_region *x, const lb_region *y)
+{
+    bool other = false;
+    for (int k = 0; k < 2; k++) {
+        if (x->op[k] == y->op[k]) continue;
+        if (!lb_rank_parts_same_op(f->asked->sides[k], x->op[k], y->op[k])) return false;
+        other = true;
+    }
+    return other;
+}
+
+static void note_ranks(const finder *f, lb_region *r)
+{
+    for (int k = 0; k < 2; k++) {
+        const uint64_t *of = f->asked->sides[k]->view->ranks_of;
+        r->ranks[k] = r->op[k] == LB_NONE ? 0 : of ? of[r->op[k]] : 1;
+    }
+}
+
+/* The row that is there says more where its op is called with other arguments. */
+static void join_ranks(lb_region *kept, const lb_region *r)
+{
+    for (int k = 0; k < 2; k++) kept->ranks[k] |= r->ranks[k];
+    if (kept->reason == LB_REGION_ARGUMENTS || r->reason != LB_REGION_ARGUMENTS) return;
+    kept->reason = r->reason;
+    for (int k = 0; k < 2; k++) kept->op[k] = r->op[k];
+}
+
+/* One difference that shows in several regions: it lies in one op of both, in what both read, or in what the optimizer
+ * does with each parameter. */
+static bool are_one(const finder *f, const lb_region *x, const lb_region *y)
+{
+    bool source = false, updates = true;
+    if (x->reason != y->reason) return false;
+    if (x->op[0] == y->op[0] && x->op[1] == y->op[1]) return true;
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = f->asked->sides[k]->program;
+        source |= x->source[k] != LB_NONE && x->source[k] == y->source[k];
+        if ((x->op[k] == LB_NONE) != (y->op[k] == LB_NONE)) return false;
+        if (x->op[k] == LB_NONE) continue;
+        const lb_op *a = &p->ops[x->op[k]], *b = &p->ops[y->op[k]];
+        updates &= a->phase == LB_PHASE_OPTIMIZER && b->phase == LB_PHASE_OPTIMIZER && a->name == b->name;
+    }
+    return updates || (source && x->reason == LB_REGION_SOURCE);
+}
+
+/* Does it read numbers, and not make a mask of positions, which may be floats, too? */
+static bool reads_floats(const lb_exact_side *s, uint32_t op)
+{
+    const lb_value_graph *g = &s->graph;
+    const lb_op *o = &s->program->ops[op];
+    const uint32_t v = lb_op_outcomes(o) ? lb_op_outcome(s->program, o, 0) : LB_NONE;
+    for (uint32_t k = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && k < g->first_pred[v + 1]; k++)
+        if (lb_dtype_is_float(s->program->values[g->preds[k]].dtype) && !lb_region_is_made_of_positions(s, g->preds[k]))
+            return true;
+    return false;
+}
+
+/* Is a choice in the region (experts, rows) that the other side made differently, of numbers that are the same? Both
+ * run with the choices that they recorded. Of other numbers another choice is what follows from them. */
+static bool chose_differently(const finder *f, const lb_region *r)
+{
+    const lb_region_frontier frontier = frontier_of(f);
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = f->asked->sides[k]->program;
+        for (uint32_t i = 0; i < r->n[k]; i++) {
+            lb_op_form form;
+            const uint32_t at = f->out->ops[r->first[k] + i];
+            const lb_op *op = &p->ops[at];
+            const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
+            if (!row || !(row->flags & LB_ROW_DISCONTINUOUS) || !reads_floats(f->asked->sides[k], at) ||
+                (r->reason == LB_REGION_ARGUMENTS && r->op[k] == at) || !lb_region_begins_at(&frontier, k, at))
+                continue; /* asked for something else (more experts) it is no flip */
+            for (uint32_t j = 0; j < op->results; j++) {
+                const uint32_t v = lb_op_results(p, op)[j];
+                const lb_value_graph *g = &f->asked->sides[k]->graph;
+                if (v != LB_NONE && lb_dtype_is_integer(p->values[v].dtype) && g->first_use[v + 1] > g->first_use[v] &&
+                    f->asked->sides[k]->quantities[v].tells && f->asked->met[k][v] == LB_NONE)
+                    return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Behind a difference choices may fall differently, and what follows from them is no difference of its own. */
+static void drop_flipped(finder *f)
+{
+    lb_regions *all = f->out;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < all->n; i++)
+        if ((all->list[i].chosen = chose_differently(f, &all->list[i])) == false || !kept)
+            all->list[kept++] = all->list[i];
+    all->n = kept;
+}
+
+/* Where some region differs by itself, those that do not are none. */
+static void drop_inherited(finder *f)
+{
+    lb_regions *all = f->out;
+    uint32_t kept = 0, own = 0;
+    for (uint32_t i = 0; i < all->n; i++) own += !all->list[i].inherited;
+    for (uint32_t i = 0; i < all->n; i++)
+        if (!own || !all->list[i].inherited) all->list[kept++] = all->list[i];
+    all->n = kept;
+}
+
+static bool append_rows(uint32_t **to, uint32_t *n, const uint32_t *from, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t *more = lb_array_grow(*to, *n, sizeof *more);
+        if (!more) return false;
+        *to = more, more[(*n)++] = from[i];
+    }
+    return true;
+}
+
+bool lb_regions_append(lb_regions *to, const lb_regions *from, const lb_region *region)
+{
+    lb_region copy = *region, *more = lb_array_grow(to->list, to->n, sizeof *more);
+    bool room = more != NULL;
+    if (more) to->list = more;
+    for (int k = 0; k < 2 && room; k++) {
+        copy.first[k] = to->n_ops, copy.first_unheld[k] = to->n_unheld;
+        room = append_rows(&to->ops, &to->n_ops, from->ops + region->first[k], region->n[k]) &&
+               append_rows(&to->unheld, &to->n_unheld, from->unheld + region->first_unheld[k], region->n_unheld[k]);
+    }
+    if (room) to->list[to->n++] = copy;
+    return room;
+}
+
+/* ---- what backward does of a part of forward ---- */
+
+static lb_phase phase_of(const finder *f, const lb_region *r)
+{
+    const lb_exact_side *b = f->asked->sides[1];
+    const uint32_t giver = b->graph.giver[f->asked->counterparts->list[r->counterpart].b];
+    return giver == LB_NONE ? LB_PHASE_OTHER : (lb_phase)b->program->ops[giver].phase;
+}
+
+static bool lists(const lb_regions *all, const lb_region *r, int side, uint32_t op)
+{
+    for (uint32_t i = 0; i < r->n[side]; i++)
+        if (all->ops[r->first[side] + i] == op) return true;
+    return false;
+}
+
+static bool is_backward_of(const finder *f, const lb_value_graph *g, uint32_t op, const lb_region *forward, int side)
+{
+    const uint32_t of = g->forward[op];
+    return lists(f->out, forward, side, op) || (of != LB_NONE && lists(f->out, forward, side, of));
+}
+
+/* Is a part of backward that of a part of forward which differs by itself? Its derivative differs with it, or gives the
+ * same numbers in another order (gradients of shifted labels). */
+static bool follows(const finder *f, const lb_region *backward, const lb_region *forward)
+{
+    for (int k = 0; k < 2; k++) {
+        const lb_value_graph *g = &f->asked->sides[k]->graph;
+        for (uint32_t i = 0; i < backward->n[k]; i++) {
+            const uint32_t op = f->out->ops[backward->first[k] + i];
+            if (is_backward_of(f, g, op, forward, k)) return true;
+            if (backward->reason != LB_REGION_ORDER) continue;
+            const uint32_t v =
+                lb_op_outcomes(&g->program->ops[op]) ? lb_op_outcome(g->program, &g->program->ops[op], 0) : LB_NONE;
+            for (uint32_t j = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && j < g->first_pred[v + 1]; j++)
+                if (g->giver[g->preds[j]] != LB_NONE && is_backward_of(f, g, g->giver[g->preds[j]], forward, k))
+                    return true;
+        }
+    }
+    return false;
+}
+
+/* A sum that autograd takes of the gradients that several readers of a value gave. */
+static bool is_sum_of_gradients(const lb_value_graph *g, uint32_t op)
+{
+    const lb_program *p = g->program;
+    const uint32_t of = g->forward[op];
+    return p->ops[op].phase == LB_PHASE_BACKWARD && lb_value_graph_adds(p, op) &&
+           (of == LB_NONE || !lb_value_graph_adds(p, of));
+}
+
+/* Readers are forward's: where they are the same, so are the sums. */
+static bool sums_alone(const finder *f, const lb_region *r)
+{
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < r->n[k]; i++)
+            if (!is_sum_of_gradients(&f->asked->sides[k]->graph, f->out->ops[r->first[k] + i])) return false;
+    return true;
+}
+
+/* Is it an update by gradients of which not all meet, or by a norm of all gradients, which takes that of a parameter
+ * that the other side does not use? Where forward differs both do. */
+static bool updates_by_unmet(const finder *f, const lb_region *r)
+{
+    static const char *const norms[] = {"aten::linalg_vector_norm"};
+    bool normed[2] = {false, false};
+    if (phase_of(f, r) != LB_PHASE_OPTIMIZER || r->reason == LB_REGION_ARGUMENTS) return false;
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < r->n[k]; i++) {
+            const lb_program *p = f->asked->sides[k]->program;
+            const lb_op *op = &p->ops[f->out->ops[r->first[k] + i]];
+            if (op->phase == LB_PHASE_BACKWARD) return true;
+            normed[k] |= lb_op_name_among(p, op, norms, 1) >= 0;
+        }
+    return normed[0] && normed[1];
+}
+
+static void drop_followers(finder *f)
+{
+    lb_regions *all = f->out;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < all->n; i++) {
+        const bool backward = phase_of(f, &all->list[i]) == LB_PHASE_BACKWARD,
+                   sums = backward && sums_alone(f, &all->list[i]), update = updates_by_unmet(f, &all->list[i]);
+        bool dropped = false;
+        for (uint32_t j = 0; j < all->n && (backward || update) && !dropped; j++)
+            dropped = phase_of(f, &all->list[j]) == LB_PHASE_FORWARD &&
+                      (sums || update || follows(f, &all->list[i], &all->list[j]));
+        if (dropped) free(all->list[i].numbers), all->list[i].numbers = NULL;
+        all->list[i].follows = dropped;
+    }
+    for (uint32_t i = 0; i < all->n; i++)
+        if (!all->list[i].follows) all->list[kept++] = all->list[i];
+    all->n = kept;
+}
+
+/* Does a part of forward hold most of what both sides compute there? */
+static bool is_vague(const finder *f, const lb_region *r)
+{
+    if (r->reason != LB_REGION_OPS) return false;
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = f->asked->sides[k]->program;
+        uint32_t all = 0;
+        for (uint32_t i = 0; i < p->n_ops; i++)
+            all += p->ops[i].phase == LB_PHASE_FORWARD && !lb_op_is_source(p, &p->ops[i]) &&
+                   lb_value_graph_computes(p, &p->ops[i]);
+        if (r->n[k] < LEAST_VAGUE || r->n[k] < all / 2) return false;
+    }
+    return true;
+}
+
+void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
+{
+    finder f = {.asked = asked, .out = all};
+    uint32_t kept = 0;
+    sort_regions(&f);
+    drop_followers(&f);
+    for (uint32_t i = 0; i < all->n; i++) {
+        uint32_t j = 0, on = 0;
+        note_ranks(&f, &all->list[i]);
+        all->list[i].vague = is_vague(&f, &all->list[i]);
+        while (j < kept && !are_one(&f, &all->list[j], &all->list[i])) j++;
+        while (on < kept && !are_one_on_ranks(&f, &all->list[on], &all->list[i])) on++;
+        if (on < kept) {
+            join_ranks(&all->list[on], &all->list[i]), free(all->list[i].numbers);
+        } else if (j < kept) {
+            join_ranks(&all->list[j], &all->list[i]);
+            all->list[j].times++, free(all->list[i].numbers);
+            if (all->list[i].op[0] < all->list[j].op[0]) all->list[j].op[0] = all->list[i].op[0];
+        } else
+            all->list[kept++] = all->list[i];
+    }
+    all->n = kept;
+}
+
+lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_err *err)
+{
+    finder f = {.asked = asked, .out = out};
+    uint32_t most = 0;
+    bool room = true;
+    *out = (lb_regions){0};
+    for (int k = 0; k < 2; k++) {
+        const uint32_t n = asked->sides[k]->program->n_values;
+        f.same[k] = calloc(n + 1, 1), f.stamp[k] = calloc(n + 1, sizeof *f.stamp[k]);
+        f.held[k] = lb_step_sources_held(asked->contents, k, asked->sources[k]->n, true);
+        f.cleared[k] = calloc(asked->sides[k]->program->n_ops + 1, 1);
+        room = room && f.same[k] && f.held[k] && f.stamp[k] && f.cleared[k];
+        most = n > most ? n : most;
+    }
+    f.stack = malloc((most + 1) * sizeof *f.stack);
+    room = room && f.stack;
+    if (room) mark_same(&f), clear_all(&f);
+    for (uint32_t i = 0; i < asked->counterparts->n && room && !f.failed; i++)
+        if (asked->counterparts->list[i].state == LB_COUNTERPART_APART) find_region(&f, i);
+    if (room && !f.failed) sort_regions(&f), drop_inherited(&f), drop_flipped(&f);
+    for (int k = 0; k < 2; k++) free(f.same[k]), free(f.held[k]), free(f.stamp[k]), free(f.cleared[k]);
+    free(f.stack);
+    if (room && !f.failed) return LB_OK;
+    lb_regions_release(out);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for regions of %u values", most);
+}
+
+void lb_regions_release(lb_regions *r)
+{
+    for (uint32_t i = 0; i < r->n; i++) free(r->list[i].numbers);
+    free(r->list), free(r->ops), free(r->unheld);
+    *r = (lb_regions){0};
+}

@@ -1,0 +1,102 @@
+/* What two implementations compute between places where they are known to meet, and which of these parts are not the
+ * same function.
+ *
+ *      … ─▶ norm ═╦═▶ q ═╗                         ═  met: counterparts, equal quantities, sources that both hold
+ *                 ╠═▶ k ═╬─▶ scores ─▶ … ─▶ out ═▶     a region: what either side computes behind these up to a counterpart that is apart,
+ *                 ╚═▶ v ═╝                             although B went on from A's numbers at every counterpart before it
+ *
+ * So each region is judged by itself, and a difference never reaches the region behind it. A value that several regions
+ * read and that is no counterpart itself (the sum with the residual stream) would carry it on all the same: the last
+ * such value of both sides is made a counterpart, and the side is run again.
+ */
+#ifndef LB_BISECT_REGIONS_H
+#define LB_BISECT_REGIONS_H
+
+#include "implementations/counterparts.h"
+
+/* Why a region's op is named. */
+typedef enum lb_region_reason {
+    LB_REGION_ARGUMENTS, /* one op with other arguments, from the same inputs */
+    LB_REGION_PART,      /* views that take other parts of the same numbers: a slice, a trim */
+    LB_REGION_ORDER,     /* one op that reads the same numbers in another order */
+    LB_REGION_MASK,      /* one op with another mask, from the same inputs */
+    LB_REGION_SOURCE,    /* it reads what the other side does not hold */
+    LB_REGION_UPDATE,    /* one side alone updates a parameter */
+    LB_REGION_MISSING,   /* one side alone computes it */
+    LB_REGION_REPAIRED,  /* one op written otherwise makes them the same: see `repair` */
+    LB_REGION_OPS        /* both compute it by ops of their own */
+} lb_region_reason;
+
+/* An edit of one op (repairs.h). */
+typedef enum lb_repair_kind {
+    LB_REPAIR_NONE,
+    LB_REPAIR_NUMBER,   /* an argument is another number */
+    LB_REPAIR_LEFT_OUT, /* it hands on one of its operands */
+    LB_REPAIR_FUNCTION  /* another function of the same arguments */
+} lb_repair_kind;
+
+typedef struct lb_repair {
+    lb_repair_kind kind;
+    int side;             /* whose op it is */
+    uint32_t op, arg;     /* arg: the number, or the operand handed on */
+    double before, after; /* numbers */
+    const char *function; /* the other one; static */
+    uint32_t other;       /* the op of the other side that has the number, and that alone; LB_NONE */
+    uint32_t rank;        /* of several edits that do it the one with the lowest is what a person would change */
+    /* What the op is written as now, and otherwise: name, first argument, how many. */
+    uint32_t name[2], first_arg[2], args[2];
+} lb_repair;
+
+typedef struct lb_region {
+    uint32_t counterpart; /* that is apart */
+    /* Regions that this one stands for: the same op, the same source, or one optimizer over many parameters. */
+    uint32_t times;
+    uint32_t first[2], n[2];               /* rows of `ops`: of A and B, ascending; computing ops of the region */
+    uint32_t first_unheld[2], n_unheld[2]; /* rows of `unheld`: sources it reads that the other side does not hold */
+    uint32_t op[2];                        /* to be named, of A and of B; LB_NONE */
+    lb_region_reason reason;
+    uint32_t source[2]; /* values: of the unheld sources the ones to be named; LB_NONE */
+    lb_repair repair;   /* the edit by which op and reason were found */
+    /* A choice in it (experts, rows) fell differently on the two sides: both run with what they recorded. */
+    bool chosen;
+    bool follows;   /* it is the backward of another region */
+    bool inherited; /* see inherited.h */
+    /* nothing meets in most of forward: that the sides differ in it is so, and any op named would be a guess */
+    bool vague;
+    uint64_t ranks[2]; /* that run the ops named, a bit each (program_view.h); 0: the side runs none */
+    /* What B gives at the counterpart when this region alone is B's, malloc'ed; NULL: its last run's. */
+    double *numbers;
+    double effect; /* relative L2 of what leaves the step when this region alone is B's; NaN: not measured */
+} lb_region;
+
+typedef struct lb_regions {
+    lb_region *list;
+    uint32_t n;
+    uint32_t *ops, n_ops;
+    uint32_t *unheld, n_unheld; /* values of sources */
+} lb_regions;
+
+/* Per value of either side: some value of the other side is the same quantity in the runs that were made. malloc'ed,
+ * NULL: out of memory. */
+uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other);
+
+typedef struct lb_region_question {
+    const lb_exact_side *sides[2];
+    const lb_step_sources *sources[2];
+    const lb_contents *contents;
+    const lb_counterparts *counterparts;
+    const uint32_t *met[2]; /* lb_regions_meet of either side */
+    /* Per op of B: that its arguments are other ones changes nothing; NULL: not known of any. */
+    const uint8_t *innocent;
+} lb_region_question;
+
+/* Behind lb_counterparts_compare. LB_ERR_NOMEM is the only failure. */
+lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_err *err);
+/* Copies a region of `from`, with what it lists; takes over its numbers. False when out of memory. */
+bool lb_regions_append(lb_regions *to, const lb_regions *from, const lb_region *region);
+/* One difference that shows in several regions (one op, one source, one optimizer over many parameters; a part of
+ * forward, and its backward) becomes one row. At the end: rows that are joined share no values any more. */
+void lb_regions_join_alike(const lb_region_question *asked, lb_regions *regions);
+void lb_regions_release(lb_regions *regions);
+
+#endif

@@ -1,0 +1,257 @@
+/* The edits of one op: see repair_edits.h. */
+#include "implementations/repair_edits.h"
+
+#include "base/array.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_NUMBERS = 48, MOST_EDITS = 800 };
+
+enum { BY_OTHERS_NUMBER, BY_OP, BY_NUMBER, BY_COUNT, BY_UNWRITTEN };
+
+typedef struct number {
+    double x;
+    uint32_t op; /* of the other side; LB_NONE: a count, or one that changes nothing */
+} number;
+
+typedef struct numbers {
+    number list[MOST_NUMBERS];
+    uint32_t n;
+} numbers;
+
+typedef struct lister {
+    const lb_exact_side *const *sides;
+    const lb_regions *regions;
+    const lb_region *region;
+    int side;
+    numbers own, others;
+    lb_repair_edits *out;
+    bool failed;
+} lister;
+
+static bool is_near(double x, double y)
+{
+    return x == y || fabs(x - y) <= 1e-9 * fmax(fabs(x), fabs(y));
+}
+
+static const number *find(const numbers *all, double x)
+{
+    for (uint32_t i = 0; i < all->n; i++)
+        if (is_near(all->list[i].x, x)) return &all->list[i];
+    return NULL;
+}
+
+static void add_number(numbers *all, double x, uint32_t op)
+{
+    if (isfinite(x) && all->n < MOST_NUMBERS && !find(all, x)) all->list[all->n++] = (number){x, op};
+}
+
+/* Ops whose whole-number arguments are numbers to calculate with, and no dimensions. */
+static bool calculates(const lb_program *p, const lb_op *op)
+{
+    static const char *const names[] = {"aten::add",  "aten::sub",   "aten::mul",       "aten::div",      "aten::pow",
+                                        "aten::rsub", "aten::add_",  "aten::sub_",      "aten::mul_",     "aten::div_",
+                                        "aten::pow_", "aten::clamp", "aten::clamp_min", "aten::clamp_max"};
+    return lb_op_name_among(p, op, names, sizeof names / sizeof *names) >= 0;
+}
+
+static bool number_of(const lb_program *p, const lb_op *op, uint32_t arg, double *x)
+{
+    const lb_arg *a = &lb_op_args(p, op)[arg];
+    if (a->tag == LB_ARG_FLOAT)
+        *x = a->u.f;
+    else if (a->tag == LB_ARG_INT && arg && calculates(p, op))
+        *x = (double)a->u.i;
+    else
+        return false;
+    return isfinite(*x);
+}
+
+static const uint32_t *ops_of(const lister *l, int side)
+{
+    return l->regions->ops + l->region->first[side];
+}
+
+static void list_numbers(const lister *l, int side, numbers *out)
+{
+    const lb_program *p = l->sides[side]->own;
+    for (uint32_t i = 0; i < l->region->n[side]; i++) {
+        const uint32_t at = ops_of(l, side)[i];
+        double x;
+        for (uint32_t k = 0; k < p->ops[at].args; k++)
+            if (number_of(p, &p->ops[at], k, &x)) add_number(out, x, at);
+    }
+}
+
+/* How many elements the op makes one of: what a mean divides by. */
+static double count_of(const lb_program *p, const lb_op *op)
+{
+    static const char *const names[] = {"aten::mean",
+                                        "aten::mse_loss",
+                                        "aten::huber_loss",
+                                        "aten::smooth_l1_loss",
+                                        "aten::binary_cross_entropy_with_logits",
+                                        "aten::nll_loss_forward"};
+    const lb_arg *first = op->args ? lb_op_args(p, op) : NULL;
+    const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(p, op, 0) : LB_NONE;
+    if (!first || first->tag != LB_ARG_VALUE || first->u.value == LB_NONE || v == LB_NONE ||
+        lb_op_name_among(p, op, names, sizeof names / sizeof *names) < 0)
+        return NAN;
+    const int64_t n = lb_layout_numel(&p->values[v].layout);
+    return n > 0 ? (double)lb_layout_numel(&p->values[first->u.value].layout) / (double)n : NAN;
+}
+
+/* Numbers of the other side come first, then what follows from them, then counts of either side. */
+static void list_others(lister *l)
+{
+    list_numbers(l, !l->side, &l->others);
+    const uint32_t plain = l->others.n;
+    for (uint32_t i = 0; i < plain; i++) {
+        const number of = l->others.list[i];
+        if (of.x != 0) add_number(&l->others, 1 / of.x, of.op);
+        add_number(&l->others, -of.x, of.op);
+    }
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < l->region->n[k]; i++) {
+            const lb_program *p = l->sides[k]->own;
+            const double n = count_of(p, &p->ops[ops_of(l, k)[i]]);
+            add_number(&l->others, n, LB_NONE), add_number(&l->others, 1 / n, LB_NONE);
+        }
+    add_number(&l->others, 1, LB_NONE), add_number(&l->others, 0, LB_NONE);
+}
+
+static void add_edit(lister *l, lb_repair edit)
+{
+    lb_repair *more = l->out->n < MOST_EDITS ? lb_array_grow(l->out->list, l->out->n, sizeof *more) : NULL;
+    l->failed |= !more && l->out->n < MOST_EDITS;
+    if (!more) return;
+    l->out->list = more;
+    edit.side = l->side;
+    l->out->list[l->out->n++] = edit;
+}
+
+/* The factor of a sum's second term, which is 1 where nobody wrote one. */
+static bool is_unwritten(const lb_program *p, const lb_op *op, uint32_t arg)
+{
+    static const char *const names[] = {"aten::add", "aten::sub", "aten::add_", "aten::sub_", "aten::rsub"};
+    return arg == 2 && lb_op_args(p, op)[arg].tag == LB_ARG_INT &&
+           lb_op_name_among(p, op, names, sizeof names / sizeof *names) >= 0;
+}
+
+static void edit_number(lister *l, uint32_t at, uint32_t arg, double before, const number *other)
+{
+    const lb_program *p = l->sides[l->side]->own;
+    const bool alone = other->op != LB_NONE && !find(&l->own, other->x) && !find(&l->others, before);
+    const uint32_t rank = is_unwritten(p, &p->ops[at], arg) ? BY_UNWRITTEN
+                          : alone                           ? BY_OTHERS_NUMBER
+                          : other->op != LB_NONE            ? BY_NUMBER
+                                                            : BY_COUNT;
+    add_edit(l, (lb_repair){.kind = LB_REPAIR_NUMBER,
+                            .op = at,
+                            .arg = arg,
+                            .before = before,
+                            .after = other->x,
+                            .other = alone ? other->op : LB_NONE,
+                            .rank = rank});
+}
+
+static void edit_numbers(lister *l, uint32_t at)
+{
+    const lb_program *p = l->sides[l->side]->own;
+    double x;
+    for (uint32_t k = 0; k < p->ops[at].args; k++)
+        for (uint32_t i = 0; number_of(p, &p->ops[at], k, &x) && i < l->others.n; i++)
+            if (!is_near(x, l->others.list[i].x)) edit_number(l, at, k, x, &l->others.list[i]);
+}
+
+/* An op that gives what one of its operands could be. */
+static void edit_out(lister *l, uint32_t at)
+{
+    const lb_program *p = l->sides[l->side]->own;
+    const lb_op *op = &p->ops[at];
+    const uint32_t v = lb_op_outcomes(op) == 1 ? lb_op_outcome(p, op, 0) : LB_NONE;
+    for (uint32_t k = 0; v != LB_NONE && k < op->args && k < 2; k++) {
+        const lb_arg *a = &lb_op_args(p, op)[k];
+        if (a->tag == LB_ARG_VALUE && a->u.value != LB_NONE && a->u.value != v &&
+            lb_dtype_is_float(p->values[a->u.value].dtype) &&
+            lb_layout_same_shape(&p->values[a->u.value].layout, &p->values[v].layout))
+            add_edit(l, (lb_repair){.kind = LB_REPAIR_LEFT_OUT, .op = at, .arg = k, .other = LB_NONE, .rank = BY_OP});
+    }
+}
+
+/* Functions of the same arguments that are mistaken for each other. */
+static const char *const ALIKE[][6] = {
+    {"aten::maximum", "aten::minimum"},
+    {"aten::amax", "aten::amin"},
+    {"aten::add.Tensor", "aten::sub.Tensor"},
+    {"aten::mul.Tensor", "aten::div.Tensor"},
+    {"aten::sum", "aten::mean"},
+    {"aten::sum.dim_IntList", "aten::mean.dim"},
+    {"aten::exp", "aten::expm1"},
+    {"aten::log", "aten::log1p"},
+    {"aten::sin", "aten::cos"},
+    {"aten::sqrt", "aten::rsqrt", "aten::abs"},
+    {"aten::_softmax", "aten::_log_softmax"},
+    {"aten::relu", "aten::silu", "aten::tanh", "aten::sigmoid"},
+};
+
+static void edit_function(lister *l, uint32_t at)
+{
+    const lb_program *p = l->sides[l->side]->own;
+    const char *name = lb_op_name(p, &p->ops[at]);
+    for (uint32_t i = 0; i < sizeof ALIKE / sizeof *ALIKE; i++) {
+        bool among = false;
+        for (uint32_t k = 0; k < 6 && ALIKE[i][k]; k++) among |= !strcmp(name, ALIKE[i][k]);
+        for (uint32_t k = 0; k < 6 && ALIKE[i][k] && among; k++)
+            if (strcmp(name, ALIKE[i][k]))
+                add_edit(l, (lb_repair){.kind = LB_REPAIR_FUNCTION,
+                                        .op = at,
+                                        .function = ALIKE[i][k],
+                                        .other = LB_NONE,
+                                        .rank = BY_OP});
+    }
+}
+
+/* Was it put right before? */
+static bool is_edited(const lb_exact_side *s, uint32_t op)
+{
+    return s->own->ops[op].first_arg != s->program->ops[op].first_arg;
+}
+
+static void list_side(lister *l, int side)
+{
+    l->side = side, l->own.n = l->others.n = 0;
+    list_numbers(l, side, &l->own);
+    list_others(l);
+    for (uint32_t i = 0; i < l->region->n[side]; i++) {
+        const uint32_t at = ops_of(l, side)[i];
+        if (is_edited(l->sides[side], at)) continue;
+        edit_numbers(l, at), edit_out(l, at), edit_function(l, at);
+    }
+}
+
+static int by_rank(const void *x, const void *y)
+{
+    const lb_repair *a = x, *b = y;
+    if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
+    if (a->side != b->side) return a->side > b->side ? -1 : 1;
+    if (a->op != b->op) return a->op < b->op ? -1 : 1;
+    return a->kind != b->kind ? (int)a->kind - (int)b->kind : (int)a->arg - (int)b->arg;
+}
+
+bool lb_repair_edits_list(const lb_exact_side *const sides[2], const lb_regions *regions, const lb_region *region,
+                          lb_repair_edits *out)
+{
+    lister l = {.sides = sides, .regions = regions, .region = region, .out = out};
+    *out = (lb_repair_edits){0};
+    list_side(&l, 1), list_side(&l, 0);
+    if (out->n > 1) qsort(out->list, out->n, sizeof *out->list, by_rank);
+    return !l.failed;
+}
+
+void lb_repair_edits_release(lb_repair_edits *edits)
+{
+    free(edits->list);
+    *edits = (lb_repair_edits){0};
+}

@@ -1,0 +1,174 @@
+/* Who is compared by values: see strangers.h. */
+#include "implementations/strangers.h"
+
+#include "pair/forwards.h"
+#include "sources/merged_adapters.h"
+#include "pair/op_kind.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Of the first rank; NULL: not all ranks of the run were recorded, and what they handed each other is not known. */
+static const lb_program *first_step(lb_capture *capture)
+{
+    const int32_t *ranks;
+    const int64_t *steps;
+    const lb_program *p;
+    const uint32_t n = lb_capture_ranks(capture, &ranks);
+    if (!n || !lb_capture_steps(capture, &steps)) return NULL;
+    if (lb_capture_program(capture, ranks[0], steps[0], &p, NULL) != LB_OK) return NULL;
+    return n == 1 && p->n_collectives == 0 ? p : (uint32_t)(p->world > 0 ? p->world : 1) == n ? p : NULL;
+}
+
+static bool has_one_rank(lb_capture *capture)
+{
+    const int32_t *ranks;
+    return lb_capture_ranks(capture, &ranks) == 1;
+}
+
+static bool has_ops(const lb_program *p)
+{
+    for (uint32_t i = 0; p && i < p->n_ops; i++)
+        if (lb_op_computes(p, &p->ops[i])) return true;
+    return false;
+}
+
+/* Regions are found in the order of execution: of passes in another order they would be those of different data. */
+static bool passes_shift(lb_capture *a, const lb_program *x, lb_capture *b, const lb_program *y)
+{
+    lb_program_view views[2] = {{0}, {0}};
+    lb_forwards passes = {.used = false};
+    bool shift = false;
+    if (lb_program_view_init(a, &x, 1, &views[0], NULL) == LB_OK &&
+        lb_program_view_init(b, &y, 1, &views[1], NULL) == LB_OK)
+        shift = lb_forwards_find(&views[0], &views[1], &passes, NULL) == LB_OK && lb_forwards_shift(&passes);
+    lb_forwards_release(&passes);
+    lb_program_view_release(&views[0]), lb_program_view_release(&views[1]);
+    return shift;
+}
+
+bool lb_strangers_may_be_compared(lb_capture *a, lb_capture *b)
+{
+    const lb_program *x = first_step(a), *y = first_step(b);
+    return has_ops(x) && has_ops(y) && !(has_one_rank(a) && has_one_rank(b) && passes_shift(a, x, b, y));
+}
+
+bool lb_strangers_run_alone(lb_capture *a, lb_capture *b)
+{
+    const lb_program *x = first_step(a), *y = first_step(b);
+    return lb_strangers_may_be_compared(a, b) && has_one_rank(a) && has_one_rank(b) && !x->n_collectives &&
+           !y->n_collectives;
+}
+
+/* Parameters that a program begins with; `*shared`: of these, those that the other has by the same name. */
+static uint32_t count_parameters(const lb_program *p, const lb_program *other, uint32_t *shared)
+{
+    uint32_t all = 0;
+    *shared = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
+        if (v == LB_NONE || !(p->values[v].flags & LB_VALUE_PARAMETER)) continue;
+        bool found = false;
+        for (uint32_t w = 0; w < other->n_values && !found; w++)
+            found = other->values[w].flags & LB_VALUE_PARAMETER &&
+                    !strcmp(lb_program_text(p, p->values[v].name), lb_program_text(other, other->values[w].name));
+        all++, *shared += found;
+    }
+    return all;
+}
+
+bool lb_strangers_are(lb_capture *a, lb_capture *b)
+{
+    const lb_program *x = first_step(a), *y = first_step(b);
+    uint32_t shared[2];
+    if (!lb_strangers_may_be_compared(a, b)) return false;
+    const uint32_t all[] = {count_parameters(x, y, &shared[0]), count_parameters(y, x, &shared[1])};
+    return all[0] && all[1] && 4 * shared[0] < all[0] && 4 * shared[1] < all[1];
+}
+
+/* 1 where the other side has an adapter in its weights, in the first step; 0 else. */
+static uint32_t count_merged(lb_capture *a, const lb_program *x, lb_capture *b, const lb_program *y)
+{
+    lb_program_view views[2] = {{0}, {0}};
+    lb_step_sources sources[2] = {{0}, {0}};
+    lb_merged_adapter *list = NULL;
+    uint32_t n = 0;
+    lb_status status = lb_program_view_init(a, &x, 1, &views[0], NULL);
+    if (status == LB_OK) status = lb_program_view_init(b, &y, 1, &views[1], NULL);
+    for (int k = 0; k < 2 && status == LB_OK; k++) status = lb_step_sources_list(&views[k], &sources[k], NULL);
+    if (status == LB_OK) status = lb_merged_adapters_find(&sources[0], &sources[1], 1, &list, &n, NULL);
+    free(list);
+    for (int k = 0; k < 2; k++) lb_step_sources_release(&sources[k]), lb_program_view_release(&views[k]);
+    return status == LB_OK ? n : 0;
+}
+
+bool lb_strangers_hold_merged(lb_capture *a, lb_capture *b)
+{
+    const lb_program *x = first_step(a), *y = first_step(b);
+    return lb_strangers_may_be_compared(a, b) && count_merged(a, x, b, y) > 0;
+}
+
+/* ---- cut into other steps ---- */
+
+const lb_program **lb_strangers_steps(lb_capture *capture, int64_t first, int64_t last, uint32_t *n)
+{
+    const int32_t *ranks;
+    const int64_t *steps;
+    const uint32_t all = lb_capture_steps(capture, &steps);
+    const lb_program **list = calloc((size_t)all + 1, sizeof *list);
+    bool there = list && lb_capture_ranks(capture, &ranks) == 1;
+    *n = 0;
+    for (uint32_t i = 0; i < all && there; i++) {
+        if (steps[i] < first || steps[i] > last) continue;
+        there = lb_capture_program(capture, ranks[0], steps[i], &list[*n], NULL) == LB_OK && list[*n]->complete;
+        ++*n;
+    }
+    if (there) return list;
+    free(list);
+    return NULL;
+}
+
+/* Of steps that only infer, all on one rank. */
+static bool infers(const lb_program *p)
+{
+    bool computes = false;
+    if (p->n_collectives) return false;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (p->ops[i].phase == LB_PHASE_BACKWARD || p->ops[i].phase == LB_PHASE_OPTIMIZER) return false;
+        if (p->ops[i].flags & LB_OP_FAILED) return false; /* the program may have ended there */
+        computes |= lb_op_computes(p, &p->ops[i]);
+    }
+    return computes;
+}
+
+/* The first tensor that a module was given; NULL: no module was given one. */
+static const lb_layout *entering(const lb_program *p)
+{
+    for (uint32_t i = 0; i < p->n_boundaries; i++)
+        if (!p->boundaries[i].output && p->boundaries[i].value != LB_NONE)
+            return &p->values[p->boundaries[i].value].layout;
+    return NULL;
+}
+
+/* Is some step given a tensor of another shape than the other side's of its number, or is that not known? */
+static bool are_given_otherwise(const lb_program *const *a, uint32_t n_a, const lb_program *const *b, uint32_t n_b)
+{
+    for (uint32_t i = 0; i < n_a && i < n_b; i++) {
+        const lb_layout *x = entering(a[i]), *y = entering(b[i]);
+        if (!x || !y ? n_a != n_b : !lb_layout_same_shape(x, y)) return true;
+    }
+    return false;
+}
+
+bool lb_strangers_are_cut(lb_capture *a, lb_capture *b, int64_t first, int64_t last)
+{
+    uint32_t n[2];
+    const lb_program **lists[] = {lb_strangers_steps(a, first, last, &n[0]), lb_strangers_steps(b, first, last, &n[1])};
+    bool are = lists[0] && lists[1] && n[0] && n[1] && n[0] + n[1] > 2 && n[0] <= LB_STRANGERS_MOST_STEPS &&
+               n[1] <= LB_STRANGERS_MOST_STEPS;
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; are && i < n[k]; i++) are = infers(lists[k][i]);
+    are = are && are_given_otherwise(lists[0], n[0], lists[1], n[1]);
+    free(lists[0]), free(lists[1]);
+    return are;
+}

@@ -1,0 +1,56 @@
+/* Which token of one side each token of the other is, where parts of a side (steps of a server, ranks that share out a
+ * batch or a sequence) have some of them each.
+ *
+ *      A   one forward     t0 t1 t2 t3 t4 t5            B   prefill    t0 t1 t2 t3          a row of each for every
+ *          sequence of the batch
+ *                          u0 u1 u2 u3 u4 u5                           u0 u1 u2 u3
+ *                                                           decode     t4                   then t5
+ *                                                                      u4                        u5
+ *
+ * It is read from the numbers that look embeddings up, before anything runs: each row of the side with more parts is
+ * cut into the longest runs that stand in a row of the other, first where the part before it ended. So is a zigzag (the
+ * first and the last of four pieces on one rank), which no shape tells. There is no map where each side is one part,
+ * where parts have the same tokens (tensor parallelism), or where the tokens of neither side are all found. */
+#ifndef LB_BISECT_TOKEN_MAP_H
+#define LB_BISECT_TOKEN_MAP_H
+
+#include "pair/program_view.h"
+
+typedef struct lb_token_part {
+    int64_t rows, length;
+    uint32_t first; /* tokens are counted part by part, row by row */
+} lb_token_part;
+
+typedef struct lb_token_map {
+    lb_token_part *parts[2]; /* per part of either side */
+    uint32_t n_parts[2], n[2];
+    uint32_t *beside[2]; /* per token of either side: the other's; LB_NONE */
+} lb_token_map;
+
+/* `*out` NULL: there is no map. `*unlike`: as the tokens of the two sides are others. LB_ERR_NOMEM is the only
+ * failure. */
+lb_status lb_token_map_make(const lb_program_view *const views[2], lb_token_map **out, bool *unlike, lb_err *err);
+/* Tokens of a side that none of the other side stands beside. */
+uint32_t lb_token_map_lone(const lb_token_map *map, int side);
+void lb_token_map_free(lb_token_map *map);
+
+/* Values that parts of a side have at one place, of part parts[i] each. */
+typedef struct lb_token_group {
+    const lb_layout *const *layouts;
+    const uint32_t *parts;
+    uint32_t n;
+} lb_token_group;
+
+/* `n` elements of row `a` of A's group and of row `b` of B's, one behind the other, as they lie in row-major order. */
+typedef struct lb_token_run {
+    uint32_t a, b;
+    int64_t from, to, n, from_stride, to_stride;
+} lb_token_run;
+
+/* Which element of B's values is which of A's. `*runs` is malloc'ed; NULL where tokens do not tell, as no dimensions
+ * are those of sequences and tokens, or several might be. `ends`: a value may have the last token of each row alone.
+ * False when out of memory. */
+bool lb_token_map_runs(const lb_token_map *map, const lb_token_group *a, const lb_token_group *b, bool ends,
+                       lb_token_run **runs, uint32_t *n);
+
+#endif

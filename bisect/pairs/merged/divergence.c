@@ -1,0 +1,352 @@
+/* The search backwards: see divergence.h.
+ * In the terms of program slicing (Weiser 1981) each walk is a backward slice over the data
+ * dependences of both sides at once that is cut off at nodes which are the same. A full slice of a
+ * parameter is the whole step; the cut is what makes the answer small.
+ *
+ * Cost: a walk is linear in the ops that it sees, and there is one for each sink and each node that
+ * is apart and leads to one. Stamps in place of cleared sets keep a short walk cheap in a step of
+ * 10^5 ops. */
+#include "merged/divergence.h"
+
+#include "base/array.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* A set of ops of both sides that is being walked back from. */
+typedef struct search {
+    const lb_merged *m;
+    lb_divergences *out;
+    uint32_t *stack[2], *seen[2],
+        *stamp[2]; /* per side: ops to visit, all of this walk, and the walk that saw an op last */
+    uint32_t n_stack[2], n_seen[2], walk;
+    uint32_t *queue, n_queue; /* nodes that are apart and lead to a sink, in the order in which they were met */
+    uint32_t self;            /* the node that the walk began at: it does not count as met */
+    bool met;                 /* some other node that is apart */
+    bool flipped;             /* a decision that was made otherwise */
+    uint32_t *first_succ[2], *succs[2]; /* preds the other way round */
+    uint8_t *inner, *sinks; /* per node: INNER_…; whether it is one, or stands for one that was taken over */
+    bool failed;
+} search;
+
+enum { INNER_UNKNOWN, INNER_NO, INNER_YES };
+
+/* Each op enters the stack at most once in a walk, so that stacks of n_ops never overflow and
+ * circles (an op of A reached through B and back) end. */
+static void visit(search *s, int side, uint32_t op)
+{
+    if (s->stamp[side][op] == s->walk) return;
+    s->stamp[side][op] = s->walk;
+    s->stack[side][s->n_stack[side]++] = op;
+    s->seen[side][s->n_seen[side]++] = op;
+}
+
+/* Entering by either side continues on both: what B's op reads has to be followed even where the
+ * way there led through A's. */
+static void visit_node(search *s, uint32_t node)
+{
+    const lb_node *n = &s->m->nodes[node];
+    for (int side = 0; side < 2; side++)
+        for (uint32_t k = 0; k < n->n[side]; k++) visit(s, side, s->m->ops[n->first[side] + k]);
+}
+
+/* A node joins the queue once, from whichever sink it is reached first, so that faults which lead to a thousand
+ * parameters are still one walk each. */
+static void meet(search *s, uint32_t node)
+{
+    if (node == s->self) return;
+    s->met = true;
+    if (s->out->leads[node]) return;
+    s->out->leads[node] = 1;
+    s->queue[s->n_queue++] = node;
+}
+
+static void note_lone(search *s, int side, uint32_t op, uint8_t blame)
+{
+    /* Copies and casts stand on one side of every mixed-precision run, and would bury the one op
+     * that computes. */
+    if (s->m->sides[side].may_differ[op] != blame) return;
+    uint32_t *more = lb_array_grow(s->out->lone, s->out->n_lone, sizeof *more);
+    s->failed |= !more;
+    if (!more) return;
+    s->out->lone = more;
+    s->out->lone[s->out->n_lone++] = op;
+}
+
+static void read_pred(search *s, int side, uint32_t op)
+{
+    const uint32_t node = s->m->sides[side].node_of[op];
+    if (node == LB_NONE) {
+        visit(s, side, op);
+        return;
+    }
+    switch ((lb_node_state)s->m->nodes[node].state) {
+    /* This is the cut. A choice that the sides made otherwise is noted on the way: exact values
+     * agree behind it only because one side's was taken over. */
+    case LB_NODE_SAME: s->flipped |= s->m->nodes[node].flipped; return;
+    case LB_NODE_APART:
+        /* The walk stops here, too: whatever is wrong before this node is found by the walk that
+         * begins at it, and blaming both would report one fault as many. */
+        if (s->inner[node] != INNER_YES) {
+            meet(s, node);
+            return;
+        }
+        visit_node(s, node);
+        return;
+    /* An op that could not be run exactly may be innocent, and the difference may have passed
+     * through it: neither stopping nor accusing it would be right. */
+    case LB_NODE_UNKNOWN:
+        if (s->m->nodes[node].takes_terms)
+            meet(s, node);
+        else
+            visit_node(s, node);
+        return;
+    }
+}
+
+static void list_lone(search *s, lb_divergence *o, uint8_t blame)
+{
+    for (int side = 0; side < 2; side++) {
+        o->first[side] = s->out->n_lone;
+        for (uint32_t k = 0; k < s->n_seen[side]; k++)
+            if (s->m->sides[side].node_of[s->seen[side][k]] == LB_NONE) {
+                note_lone(s, side, s->seen[side][k], blame);
+                o->sources[side] |= s->m->sides[side].may_differ[s->seen[side][k]] == LB_BLAME_SOURCE;
+            }
+        o->n[side] = s->out->n_lone - o->first[side];
+        if (o->n[side]) qsort(s->out->lone + o->first[side], o->n[side], sizeof *s->out->lone, lb_by_u32);
+    }
+}
+
+/* Walks until both stacks are empty. Going through an unknown node of one side fills the other's, so that lone ops are
+ * gathered per side at the end. `o`: where they are listed; the ops of node `self` are no lone ones. */
+static void walk_back(search *s, lb_divergence *o)
+{
+    for (bool more = true; more;) {
+        more = false;
+        for (int side = 0; side < 2; side++)
+            while (s->n_stack[side]) {
+                const lb_merged_side *m = &s->m->sides[side];
+                const uint32_t op = s->stack[side][--s->n_stack[side]];
+                for (uint32_t k = m->first_pred[op]; k < m->first_pred[op + 1]; k++) read_pred(s, side, m->preds[k]);
+                more = true;
+            }
+    }
+    o->flipped = s->flipped;
+    list_lone(s, o, LB_BLAME_OP);
+    if (!o->n[0] && !o->n[1]) list_lone(s, o, LB_BLAME_MOVE);
+}
+
+static void begin(search *s, uint32_t self)
+{
+    /* A new number of the walk empties both sets at once. */
+    s->walk++, s->self = self, s->met = s->flipped = false;
+    s->n_seen[0] = s->n_seen[1] = 0;
+}
+
+static void add_origin(search *s, const lb_divergence *o)
+{
+    lb_divergence *more = lb_array_grow(s->out->list, s->out->n, sizeof *more);
+    s->failed |= !more;
+    if (!more) return;
+    s->out->list = more;
+    s->out->list[s->out->n++] = *o;
+}
+
+/* What was listed for a walk that found no origin is given back. */
+static void end(search *s, const lb_divergence *o, bool is_origin)
+{
+    if (is_origin)
+        add_origin(s, o);
+    else
+        s->out->n_lone = o->first[0];
+}
+
+static void search_sink(search *s, uint32_t row)
+{
+    const lb_sink *sink = &s->m->sinks[row];
+    lb_divergence o = {.node = LB_NONE, .sink = row};
+    /* A node that leaves the step needs no walk of its own: it is queued and asked like any other. */
+    if (sink->node != LB_NONE && !sink->inputs) {
+        begin(s, LB_NONE);
+        if (s->m->nodes[sink->node].state == LB_NODE_APART) meet(s, sink->node);
+        return;
+    }
+    begin(s, LB_NONE);
+    /* Inputs of a decision: the op's own outcome was taken over and says nothing, so that the walk
+     * begins before it. */
+    if (sink->node != LB_NONE)
+        visit_node(s, sink->node);
+    else
+        for (int side = 0; side < 2; side++)
+            if (sink->op[side] != LB_NONE) read_pred(s, side, sink->op[side]);
+    walk_back(s, &o);
+    /* A value that is apart although nothing before it is must itself be what differs. Inputs of a
+     * decision never are: an op that is apart among them was queued, and is reported by itself. */
+    end(s, &o, sink->node == LB_NONE && !s->met);
+}
+
+static void search_node(search *s, uint32_t node)
+{
+    lb_divergence o = {.node = node, .sink = LB_NONE, .integers = s->m->nodes[node].integers};
+    begin(s, node);
+    visit_node(s, node);
+    walk_back(s, &o);
+    end(s, &o, !s->met);
+}
+
+/* Nodes whose sides cross each other's may each reach the other: then the first of them stands for all.
+ * Without this a difference that is certain (a sink is apart) would end in no finding at all. Which of
+ * them is the cause cannot be known; the first in A's order is where a reader begins to look. */
+static void break_circle(search *s)
+{
+    uint32_t first = LB_NONE, row = UINT32_MAX;
+    for (uint32_t q = 0; q < s->n_queue; q++) {
+        const lb_node *n = &s->m->nodes[s->queue[q]];
+        if (n->n[0] && s->m->ops[n->first[0]] < row) row = s->m->ops[n->first[0]], first = s->queue[q];
+    }
+    if (first == LB_NONE) return;
+    lb_divergence o = {.node = first, .sink = LB_NONE};
+    o.first[0] = o.first[1] = s->out->n_lone;
+    add_origin(s, &o);
+}
+
+/* ---- what meets again ---- */
+
+/* A counting sort by target, in two passes over the edges. Counts are written two places ahead and
+ * the second pass fills through the place between, so that first[] ends as the row starts without
+ * another copy. */
+static bool turn_round(search *s, int side)
+{
+    const lb_merged_side *m = &s->m->sides[side];
+    uint32_t *first = s->first_succ[side] = calloc(m->n_ops + 2, sizeof *first);
+    uint32_t *succs = s->succs[side] = malloc((m->first_pred[m->n_ops] + 1) * sizeof *succs);
+    if (!first || !succs) return false;
+    for (uint32_t k = 0; k < m->first_pred[m->n_ops]; k++) first[m->preds[k] + 2]++;
+    for (uint32_t i = 0; i < m->n_ops; i++) first[i + 2] += first[i + 1];
+    for (uint32_t i = 0; i < m->n_ops; i++)
+        for (uint32_t k = m->first_pred[i]; k < m->first_pred[i + 1]; k++) succs[first[m->preds[k] + 1]++] = i;
+    return true;
+}
+
+/* A node that is a sink leaves the step; one whose inputs are one is the same only because its outcome was taken
+ * over. */
+static bool mark_sinks(search *s)
+{
+    s->sinks = calloc(s->m->n_nodes + 1, 1);
+    for (uint32_t i = 0; s->sinks && i < s->m->n_sinks; i++) {
+        const lb_sink *sink = &s->m->sinks[i];
+        if (sink->node != LB_NONE) s->sinks[sink->node] = 1;
+        for (int side = 0; side < 2; side++)
+            if (sink->op[side] != LB_NONE && s->m->sides[side].node_of[sink->op[side]] != LB_NONE)
+                s->sinks[s->m->sides[side].node_of[sink->op[side]]] = 1;
+    }
+    return s->sinks != NULL;
+}
+
+static bool same_phase(const lb_merged_side *m, uint32_t a, uint32_t b)
+{
+    return !m->phase || m->phase[a] == m->phase[b];
+}
+
+/* What an op's result goes into, in its phase: through ops without a node to the next nodes, whose states are added up.
+ * Each walk has a stamp of its own. */
+typedef struct onward {
+    bool same, apart;
+    uint32_t *apart_nodes, n_apart;
+} onward;
+
+static void go_on(search *s, int side, uint32_t from, onward *o)
+{
+    const lb_merged_side *m = &s->m->sides[side];
+    s->walk++, s->n_stack[side] = 0, s->n_seen[side] = 0;
+    visit(s, side, from);
+    while (s->n_stack[side]) {
+        const uint32_t op = s->stack[side][--s->n_stack[side]];
+        for (uint32_t k = s->first_succ[side][op]; k < s->first_succ[side][op + 1]; k++) {
+            const uint32_t next = s->succs[side][k], node = m->node_of[next];
+            /* Backward reads scores and probabilities a second time. Counting those reads would
+             * make no masked score an inner value, although the result of the softmax is the same. */
+            if (!same_phase(m, from, next)) continue;
+            if (node == LB_NONE) {
+                visit(s, side, next);
+            } else if (s->m->nodes[node].state == LB_NODE_SAME && !s->sinks[node]) {
+                o->same = true;
+            } else if (s->m->nodes[node].state == LB_NODE_APART && o->n_apart < s->m->n_nodes) {
+                o->apart_nodes[o->n_apart++] = node;
+            } else {
+                o->apart = true;
+            }
+        }
+    }
+}
+
+/* Nodes are asked in the order of their ops from the last on, so that what follows from one is mostly known; what is
+ * not is no. */
+static void ask_node(search *s, uint32_t node, uint32_t *room)
+{
+    const lb_node *n = &s->m->nodes[node];
+    onward o = {.apart_nodes = room};
+    for (int side = 0; side < 2; side++)
+        for (uint32_t k = 0; k < n->n[side]; k++) go_on(s, side, s->m->ops[n->first[side] + k], &o);
+    /* A node that goes into nothing is no inner value: then nothing shows that its difference
+     * vanishes. */
+    bool inner = (o.same || o.n_apart) && !o.apart && !s->sinks[node];
+    for (uint32_t k = 0; inner && k < o.n_apart; k++)
+        inner = o.apart_nodes[k] == node || s->inner[o.apart_nodes[k]] == INNER_YES;
+    s->inner[node] = inner ? INNER_YES : INNER_NO;
+}
+
+static bool find_inner(search *s)
+{
+    uint32_t *room = malloc((s->m->n_nodes + 1) * sizeof *room);
+    if (!room || !mark_sinks(s) || !turn_round(s, 0) || !turn_round(s, 1)) {
+        free(room);
+        return false;
+    }
+    /* One pass from the end instead of a fixed point: ops are in an order in which results precede
+     * their readers, so that only a crossing of the sides leaves something open, and "no" then errs
+     * towards reporting. */
+    for (uint32_t i = s->m->sides[0].n_ops; i-- > 0;) {
+        const uint32_t node = s->m->sides[0].node_of[i];
+        if (node != LB_NONE && s->m->nodes[node].state == LB_NODE_APART && s->inner[node] == INNER_UNKNOWN)
+            ask_node(s, node, room);
+    }
+    free(room);
+    return true;
+}
+
+lb_status lb_divergences_find(const lb_merged *m, lb_divergences *out, lb_err *err)
+{
+    search s = {.m = m, .out = out};
+    *out = (lb_divergences){.leads = calloc(m->n_nodes + 1, 1)};
+    s.queue = malloc((m->n_nodes + 1) * sizeof *s.queue);
+    s.inner = calloc(m->n_nodes + 1, 1);
+    s.failed = !out->leads || !s.queue || !s.inner;
+    for (int side = 0; side < 2; side++) {
+        s.stack[side] = malloc((m->sides[side].n_ops + 1) * sizeof(uint32_t));
+        s.seen[side] = malloc((m->sides[side].n_ops + 1) * sizeof(uint32_t));
+        s.stamp[side] = calloc(m->sides[side].n_ops + 1, sizeof(uint32_t));
+        s.failed |= !s.stack[side] || !s.seen[side] || !s.stamp[side];
+    }
+    s.failed = s.failed || !find_inner(&s);
+    s.n_stack[0] = s.n_stack[1] = 0;
+    for (uint32_t i = 0; i < m->n_sinks && !s.failed; i++) search_sink(&s, i);
+    /* The queue grows while it is read. Each node enters it once, and the loop ends when no walk
+     * finds another. */
+    for (uint32_t q = 0; q < s.n_queue && !s.failed; q++) search_node(&s, s.queue[q]);
+    if (!s.failed && s.n_queue && !out->n) break_circle(&s);
+    for (int side = 0; side < 2; side++) {
+        free(s.stack[side]), free(s.seen[side]), free(s.stamp[side]);
+        free(s.first_succ[side]), free(s.succs[side]);
+    }
+    free(s.queue), free(s.inner), free(s.sinks);
+    if (!s.failed) return LB_OK;
+    lb_divergences_release(out);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", m->sides[0].n_ops + m->sides[1].n_ops);
+}
+
+void lb_divergences_release(lb_divergences *origins)
+{
+    free(origins->list), free(origins->leads), free(origins->lone);
+    *origins = (lb_divergences){0};
+}

@@ -1,0 +1,41 @@
+/* Both sides of a step as one program: which ops are one quantity, what is known of it, and what leaves. Feeds
+ * divergence.h.
+ *
+ * Partners by name (align.h) are nodes, and so are ops that meet because they give the same in exact arithmetic
+ * (shadow_pair.h); these take precedence over partners that disagree. Sources with a partner are nodes that are the
+ * same: both shadows start from one side's.
+ *
+ * Sinks, that is, what a difference must reach to be one:
+ *   - parameters, buffers and states as the step leaves them, results of outermost calls,
+ *   - what is handed on although neither shadow computes it, so that equal shadows behind it say nothing: inputs of
+ *   decisions, of
+ *     collectives whose members are not here, of opaque ops,
+ *   - results that nothing reads any more: losses, numbers that Python holds,
+ *   - what has the same bits on both sides although it is apart: there rounding hides a difference of what is computed.
+ */
+#ifndef LB_BISECT_MERGED_STEPS_H
+#define LB_BISECT_MERGED_STEPS_H
+
+#include "merged/divergence.h"
+#include "shadow/step_outputs.h"
+#include "program/slice.h"
+
+typedef struct lb_merged_steps {
+    lb_merged merged;
+    lb_slice_flow *flows[2];
+    uint32_t *node_of[2]; /* as in lb_merged_side */
+    uint8_t *may_differ[2], *phase[2];
+    uint32_t *first_pred[2], *preds[2]; /* the flow's, and of collectives what all members brought */
+    lb_node *nodes;
+    uint32_t *ops;
+    lb_sink *sinks;
+    /* What a sink is of: a row of shadows.finals, or of exits; LB_NONE: neither. */
+    uint32_t *sink_final, *sink_exit;
+} lb_merged_steps;
+
+/* `differs`: per op of A. Valid as long as what it was made of. LB_ERR_NOMEM is the only failure. */
+lb_status lb_merged_steps_make(const lb_aligned_views *views, const uint8_t *differs, const lb_shadow_pair *shadows,
+                               const lb_step_outputs *exits, lb_merged_steps *out, lb_err *err);
+void lb_merged_steps_release(lb_merged_steps *steps);
+
+#endif

@@ -1,0 +1,36 @@
+/* What a diff knows of a storage while it walks a side: where its difference comes from, and how bad that is.
+ *
+ * Two verdicts, for they end differently. `verdict` is the worst of what ops of this program made: where exact shadows
+ * meet again, nothing worse than rounding is left of it. `carried` is the worst among the differing sources, draws and
+ * decisions upstream: both shadows go on from one side's, so that their agreement says nothing about it, and nothing
+ * ends it but equal bits.
+ */
+#ifndef LB_BISECT_TAINT_H
+#define LB_BISECT_TAINT_H
+
+#include "base/hash.h"
+#include <lastbit/replay.h>
+
+typedef struct lb_taint {
+    int64_t storage;
+    lb_verdict verdict, carried;
+    bool differs;     /* some upstream bits do */
+    uint32_t lone[2]; /* per side: the first op that only it runs and that no aligned pair has judged yet */
+} lb_taint;
+
+/* Nothing differs. */
+#define LB_TAINT_CLEAN(id) ((lb_taint){(id), LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, false, {LB_NONE, LB_NONE}})
+
+/* Zero-initialise. */
+typedef struct lb_taints {
+    lb_taint *rows;
+    lb_hash by_storage;
+    bool failed;    /* out of memory: what is known of some storages got lost */
+    lb_taint spare; /* what those get */
+} lb_taints;
+
+void lb_taints_release(lb_taints *taints);
+/* Valid until the next call. */
+lb_taint *lb_taint_of(lb_taints *taints, int64_t storage);
+
+#endif

@@ -1,0 +1,35 @@
+/* Meetings: the ops of several ranks' programs that are one collective.
+ *
+ *      rank 0:  … all_reduce ─▶        one meeting: the same group, the same sequence number in it
+ *      rank 1:  … all_reduce ─▶        and every member of the group among the parts of the side
+ *
+ * What one member gives depends on what all of them brought, so that a search that follows contents back must go on at
+ * all of them. A send and the receive that takes its message are one, too.
+ */
+#ifndef LB_BISECT_COLLECTIVE_MATCH_H
+#define LB_BISECT_COLLECTIVE_MATCH_H
+
+#include "pair/program_view.h"
+
+typedef struct lb_collective_match {
+    uint32_t first, n; /* rows of lb_collective_matches.ops: its members' ops, in group order */
+    bool message;      /* a send, and the receive behind it: the send does not wait */
+} lb_collective_match;
+
+typedef struct lb_collective_matches {
+    lb_collective_match *list;
+    uint32_t n;
+    uint32_t *ops; /* ops of the side's program */
+    /* per op of the side: row of list, LB_NONE: it is no collective, or its members are not all there */
+    uint32_t *of_op;
+} lb_collective_matches;
+
+/* All collectives of the side that replay can run, and all messages. LB_ERR_NOMEM is the only failure. */
+lb_status lb_collective_matches_find(const lb_program_view *side, lb_collective_matches *collective_matches,
+                                     lb_err *err);
+void lb_collective_matches_release(lb_collective_matches *collective_matches);
+/* The collective that an op of the side is, and the recorded program whose texts and refs it names; NULL when it is
+ * none. */
+const lb_collective *lb_side_collective(const lb_program_view *side, uint32_t op, const lb_program **recorded);
+
+#endif

@@ -1,0 +1,252 @@
+/* Renaming: see layer_names.h. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "pair/layer_names.h"
+
+#include <lastbit/text.h>
+
+#include "base/array.h"
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- map rules ---- */
+
+typedef struct rule {
+    pcre2_code *pattern;
+    char *replacement;
+    uint32_t options;
+} rule;
+
+struct lb_layer_names_map {
+    rule *rules;
+    uint32_t count;
+};
+
+/* Splits s/PATTERN/REPLACEMENT/[g]; any delimiter, no escape of it. */
+static lb_status parse_rule(const char *text, rule *out, lb_err *err)
+{
+    size_t length = strlen(text);
+    if (length < 4 || text[0] != 's')
+        return lb_fail(err, LB_ERR_INVALID, "--map `%s`: expected s/PATTERN/REPLACEMENT/", text);
+    char mark = text[1];
+    const char *middle = strchr(text + 2, mark), *end = middle ? strchr(middle + 1, mark) : NULL;
+    if (!end || (end[1] && strcmp(end + 1, "g") != 0))
+        return lb_fail(err, LB_ERR_INVALID, "--map `%s`: expected s%cPATTERN%cREPLACEMENT%c", text, mark, mark, mark);
+    int code;
+    PCRE2_SIZE at;
+    char *pattern = lb_text_escaped(LB_TEXT_PATTERN, text + 2, (size_t)(middle - text - 2)); /* as names are spelt */
+    if (!pattern) return lb_fail(err, LB_ERR_NOMEM, "--map: out of memory");
+    out->pattern = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    free(pattern);
+    if (!out->pattern) {
+        PCRE2_UCHAR why[120];
+        pcre2_get_error_message(code, why, sizeof why);
+        return lb_fail(err, LB_ERR_INVALID, "--map `%s`: at character %zu of the pattern: %s", text, (size_t)at,
+                       (char *)why);
+    }
+    out->replacement = strndup(middle + 1, (size_t)(end - middle - 1));
+    out->options = PCRE2_SUBSTITUTE_EXTENDED | (end[1] == 'g' ? PCRE2_SUBSTITUTE_GLOBAL : 0);
+    return out->replacement ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "--map: out of memory");
+}
+
+lb_status lb_layer_names_map_new(const char *const *rules, uint32_t count, lb_layer_names_map **out, lb_err *err)
+{
+    lb_layer_names_map *m = calloc(1, sizeof *m);
+    if (!m || !(m->rules = calloc(count ? count : 1, sizeof *m->rules))) {
+        free(m);
+        return lb_fail(err, LB_ERR_NOMEM, "--map: out of memory");
+    }
+    m->count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        lb_status status = parse_rule(rules[i], &m->rules[i], err);
+        if (status != LB_OK) {
+            lb_layer_names_map_free(m);
+            return status;
+        }
+    }
+    *out = m;
+    return LB_OK;
+}
+
+void lb_layer_names_map_free(lb_layer_names_map *m)
+{
+    if (!m) return;
+    for (uint32_t i = 0; i < m->count; i++) {
+        pcre2_code_free(m->rules[i].pattern);
+        free(m->rules[i].replacement);
+    }
+    free(m->rules);
+    free(m);
+}
+
+char *lb_layer_names_map_apply(const lb_layer_names_map *m, const char *path)
+{
+    char *current = strdup(path);
+    for (uint32_t i = 0; m && current && i < m->count; i++) {
+        PCRE2_SIZE room = strlen(current) * 2 + strlen(m->rules[i].replacement) * 8 + 64;
+        char *next = malloc(room);
+        if (!next) break;
+        int rc = pcre2_substitute(m->rules[i].pattern, (PCRE2_SPTR)current, PCRE2_ZERO_TERMINATED, 0,
+                                  m->rules[i].options, NULL, NULL, (PCRE2_SPTR)m->rules[i].replacement,
+                                  PCRE2_ZERO_TERMINATED, (PCRE2_UCHAR *)next, &room);
+        if (rc > 0) {
+            free(current);
+            current = next;
+        } else {
+            free(next); /* no match, or a replacement that names a group the pattern lacks: the path stays */
+        }
+    }
+    return current;
+}
+
+/* ---- known frameworks ---- */
+
+/* One spelling for what frameworks call differently, tried in this order on names that don't meet as they are. `^`
+ * is the start of a path; `@` stands for the start of one of its components, `$` for the end of one. Read off from
+ * the module trees of Hugging Face transformers (Llama, GPT-2, GPT-NeoX), nanoGPT, Meta's Llama, Megatron Core and
+ * vLLM. Merged projections (vLLM's qkv_proj and gate_up_proj, GPT-2's c_attn) are no renaming: they are other ops,
+ * structure. */
+static const char *const spellings[][2] = {
+    /* wrappers: DDP, torch.compile, FSDP, activation checkpointing, PEFT, Megatron's Float16Module, multimodal
+     * models */
+    {"@(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\\.", ""},
+    {"^base_model\\.model\\.", ""},
+    {"^(?:model|transformer|decoder|gpt_neox|backbone|language_model|text_model)\\.", ""},
+    {"^(?:model|transformer|decoder|gpt_neox|backbone)\\.", ""},
+    {"@(?:h|blocks|block)\\.(?=\\d)", "layers."},
+    /* in a block */
+    {"@(?:self_attention|attention|attn)$", "self_attn"},
+    {"@(?:feed_forward|ffn|ff)$", "mlp"},
+    {"@(?:ln_1|norm1|attention_norm|input_norm)$", "input_layernorm"},
+    {"@(?:ln_2|norm2|ffn_norm|pre_mlp_layernorm)$", "post_attention_layernorm"},
+    {"@self_attn\\.(?:c_proj|linear_proj|out_proj|dense|wo)$", "self_attn.o_proj"},
+    {"@mlp\\.(?:c_proj|linear_fc2|dense_4h_to_h|fc2|w2)$", "mlp.down_proj"},
+    {"@mlp\\.(?:c_fc|linear_fc1|dense_h_to_4h|fc1)$", "mlp.up_proj"},
+    {"@wq$", "q_proj"},
+    {"@wk$", "k_proj"},
+    {"@wv$", "v_proj"},
+    {"@mlp\\.w1$", "mlp.gate_proj"},
+    {"@mlp\\.w3$", "mlp.up_proj"},
+    /* around them */
+    {"^(?:wte|tok_embeddings|embedding\\.word_embeddings|word_embeddings|embed_in|embed)$", "embed_tokens"},
+    {"^(?:ln_f|final_layernorm|final_layer_norm|norm_f)$", "norm"},
+    {"^(?:output_layer|embed_out|output|head)$", "lm_head"},
+};
+enum { SPELLINGS = sizeof spellings / sizeof *spellings };
+
+/* `^` also after the colon of "optimizer.exp_avg:NAME". NULL: out of memory. */
+static pcre2_code *compile_spelling(const char *text)
+{
+    char pattern[400] = "";
+    for (size_t n = 0; *text && n + 24 < sizeof pattern; text++, n = strlen(pattern)) {
+        if (*text == '^')
+            strcpy(pattern + n, "(?:^|(?<=:))");
+        else if (*text == '@')
+            strcpy(pattern + n, "(?:^|(?<=[.:]))");
+        else if (*text == '$')
+            strcpy(pattern + n, "(?=\\.|$)");
+        else
+            pattern[n] = *text, pattern[n + 1] = '\0';
+    }
+    int code;
+    PCRE2_SIZE at;
+    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    LB_CHECK(compiled || code == PCRE2_ERROR_HEAP_FAILED);
+    return compiled;
+}
+
+static lb_layer_names_map *known_spellings(void)
+{
+    lb_layer_names_map *m = calloc(1, sizeof *m);
+    if (!m || !(m->rules = calloc(SPELLINGS, sizeof *m->rules))) {
+        free(m);
+        return NULL;
+    }
+    for (size_t i = 0; i < SPELLINGS; i++) {
+        rule *r = &m->rules[m->count++];
+        r->pattern = compile_spelling(spellings[i][0]);
+        r->replacement = strdup(spellings[i][1]);
+        r->options = PCRE2_SUBSTITUTE_GLOBAL;
+        if (r->pattern && r->replacement) continue;
+        lb_layer_names_map_free(m);
+        return NULL;
+    }
+    return m;
+}
+
+char *lb_layer_name_spelled(const char *name)
+{
+    lb_layer_names_map *m = known_spellings();
+    char *spelled = m ? lb_layer_names_map_apply(m, name) : NULL;
+    lb_layer_names_map_free(m);
+    return spelled;
+}
+
+/* ---- meeting ---- */
+
+/* Sorted pointers to the texts; the caller frees the list alone. */
+static char **sorted(char *const *texts, uint32_t n)
+{
+    char **list = malloc((n + 1) * sizeof *list);
+    if (!list) return NULL;
+    memcpy(list, texts, n * sizeof *list);
+    qsort(list, n, sizeof *list, lb_by_text);
+    return list;
+}
+
+static bool has(char *const *list, uint32_t n, const char *text)
+{
+    return bsearch(&text, list, n, sizeof *list, lb_by_text) != NULL;
+}
+
+/* Two names of one side that would be spelled alike (an old and a new block, side by side) keep their own. */
+static bool ambiguous(char *const *spelled, uint32_t n, const char *text)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < n && found < 2; i++) found += spelled[i] && strcmp(spelled[i], text) == 0;
+    return found > 1;
+}
+
+static void free_texts(char **texts, uint32_t n)
+{
+    for (uint32_t i = 0; texts && i < n; i++) free(texts[i]);
+    free(texts);
+}
+
+/* For the names that the other side lacks: their known spelling, NULL for the others. */
+static char **spell_strangers(const lb_layer_names_map *known, char *const *names, uint32_t n, char *const *others,
+                              uint32_t n_others)
+{
+    char **spelled = calloc(n + 1, sizeof *spelled);
+    for (uint32_t i = 0; spelled && i < n; i++)
+        if (names[i][0] && !has(others, n_others, names[i])) spelled[i] = lb_layer_names_map_apply(known, names[i]);
+    return spelled;
+}
+
+static void take_spelling(char **names, char **spelled, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (!spelled[i] || ambiguous(spelled, n, spelled[i])) continue;
+        free(names[i]);
+        names[i] = strdup(spelled[i]);
+    }
+}
+
+lb_status lb_layer_names_meet(char **a, uint32_t na, char **b, uint32_t nb, lb_err *err)
+{
+    char **in_a = sorted(a, na), **in_b = sorted(b, nb);
+    lb_layer_names_map *known = known_spellings();
+    char **spelled_a = NULL, **spelled_b = NULL;
+    if (in_a && in_b && known) {
+        spelled_a = spell_strangers(known, a, na, in_b, nb);
+        spelled_b = spell_strangers(known, b, nb, in_a, na);
+    }
+    bool done = spelled_a && spelled_b;
+    if (done) take_spelling(a, spelled_a, na), take_spelling(b, spelled_b, nb);
+    for (uint32_t i = 0; i < na && done; i++) done = a[i] != NULL;
+    for (uint32_t i = 0; i < nb && done; i++) done = b[i] != NULL;
+    free(in_a), free(in_b);
+    free_texts(spelled_a, na), free_texts(spelled_b, nb);
+    lb_layer_names_map_free(known);
+    return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for the names of %u and %u layers", na, nb);
+}

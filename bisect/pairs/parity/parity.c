@@ -1,0 +1,291 @@
+/* Rows, findings and the verdict of two token sets: see lastbit/parity.h. */
+#include "parity/parity_places.h"
+#include "parity/parity_verdict.h"
+#include "parity/token_causes.h"
+#include "compare/token_row.h"
+#include "parity/token_k3.h"
+
+#include "base/array.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_TEXT(name, text) text,
+const char *lb_parity_finding_name(lb_parity_finding_kind kind)
+{
+    static const char *const names[] = {LB_PARITY_FINDINGS(NAME_TEXT)};
+    return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "";
+}
+
+const char *lb_parity_cause_name(lb_parity_cause cause)
+{
+    static const char *const names[] = {LB_PARITY_CAUSES(NAME_TEXT)};
+    return (size_t)cause < LB_PARITY_CAUSES_N ? names[cause] : "";
+}
+
+const char *lb_parity_cause_state_name(lb_parity_cause_state state)
+{
+    static const char *const names[] = {"unknown", "excluded", "found"};
+    return names[state];
+}
+
+const char *lb_parity_reason_name(lb_parity_reason reason)
+{
+    static const char *const names[] = {LB_PARITY_REASONS(NAME_TEXT)};
+    return (size_t)reason < sizeof names / sizeof *names ? names[reason] : "";
+}
+
+const char *lb_parity_verdict_name(lb_parity_verdict verdict)
+{
+    static const char *const names[] = {"pass", "fail", "undecided"};
+    return names[verdict];
+}
+
+/* ---- rows ---- */
+
+typedef struct tables {
+    lb_parity_row *kinds, *positions;
+    uint32_t n_kinds, n_positions;
+    lb_parity_row all;
+    double *rows; /* two rows of a vocabulary */
+    int64_t words;
+} tables;
+
+static const lb_token *first_token(const lb_token_score *score, const lb_token_scores *s)
+{
+    const lb_sequence_match *pair = &s->match->pairs[score->pair];
+    return &s->a->sequences[pair->a].tokens[pair->spans[score->span].a];
+}
+
+/* What one token adds to its rows. */
+typedef struct contribution {
+    double d, k3, p, q, kl;
+    bool held, full, chosen, agrees;
+} contribution;
+
+static contribution contribution_of(const lb_token_scores *s, const lb_token_score *score, tables *t)
+{
+    const lb_sequence_match *pair = &s->match->pairs[score->pair];
+    const lb_token_span *span = &pair->spans[score->span];
+    const lb_token_sequence *x = &s->a->sequences[pair->a], *y = &s->b->sequences[pair->b];
+    contribution c = {.p = score->p, .q = score->q, .d = score->p == score->q ? 0 : score->p - score->q};
+    c.k3 = lb_token_k3(score->p, score->q, &c.held);
+    const int64_t j = (int64_t)span->b + s->shift;
+    if (span->a_count != 1 || span->b_count != 1 || j < 0 || j >= (int64_t)y->n) return c;
+    if (t->rows && span->a && j && lb_token_has_row(x, span->a - 1) && lb_token_has_row(y, (uint32_t)j - 1) &&
+        x->logits.layout.shape[1] == y->logits.layout.shape[1]) {
+        const int64_t words = x->logits.layout.shape[1];
+        lb_token_row(x, x->logit_of[span->a - 1], t->rows), lb_token_row(y, y->logit_of[j - 1], t->rows + words);
+        c.full = c.chosen = true;
+        c.kl = lb_token_divergence(t->rows, t->rows + words, words);
+        c.agrees = lb_token_most_probable(t->rows, words) == lb_token_most_probable(t->rows + words, words);
+        return c;
+    }
+    const int64_t mine = x->tokens[span->a].top1, theirs = y->tokens[j].top1;
+    c.chosen = mine >= 0 && theirs >= 0, c.agrees = mine == theirs;
+    return c;
+}
+
+static void add(lb_parity_row *row, const contribution *c)
+{
+    row->count++;
+    if (!isfinite(c->d)) {
+        row->nonfinite++;
+        return;
+    }
+    row->held += c->held, row->full += c->full, row->chosen += c->chosen, row->top1 += c->chosen && c->agrees;
+    row->k3 += c->k3, row->mean += c->d, row->mean_abs += fabs(c->d);
+    row->loss_a -= c->p, row->loss_b -= c->q;
+    if (c->full) row->kl += c->kl;
+    if (fabs(c->d) > row->max_abs) row->max_abs = fabs(c->d);
+}
+
+static void finish(lb_parity_row *row)
+{
+    const double n = (double)(row->count - row->nonfinite);
+    row->k3 /= n, row->mean /= n, row->mean_abs /= n;
+    row->loss_a /= n, row->loss_b /= n;
+    row->perplexity_a = exp(row->loss_a), row->perplexity_b = exp(row->loss_b);
+    row->kl /= (double)row->full, row->top1 /= (double)row->chosen; /* of none: NaN */
+    if (n == 0) row->max_abs = NAN;
+}
+
+static lb_parity_row new_row(const char *name)
+{
+    return (lb_parity_row){.name = name, .noise = NAN, .noise_loss = NAN};
+}
+
+/* Rows by kind, where A or else B tells kinds, and by position. */
+static bool make_tables(const lb_token_scores *s, tables *t)
+{
+    const lb_token_set *set = s->a->n_kinds ? s->a : s->b;
+    *t = (tables){.n_kinds = set->n_kinds + 1, .n_positions = LB_PARITY_PLACES_N, .all = new_row("all")};
+    for (uint32_t i = 0; i < s->a->n; i++)
+        if (s->a->sequences[i].logits.data && s->a->sequences[i].logits.layout.shape[1] > t->words)
+            t->words = s->a->sequences[i].logits.layout.shape[1];
+    t->kinds = calloc(t->n_kinds, sizeof *t->kinds), t->positions = calloc(LB_PARITY_PLACES_N, sizeof *t->positions);
+    if (t->words) t->rows = malloc((size_t)(2 * t->words) * sizeof *t->rows);
+    if (!t->kinds || !t->positions || (t->words && !t->rows)) return false;
+    for (uint32_t i = 0; i < set->n_kinds; i++) t->kinds[i] = new_row(set->kinds[i]);
+    t->kinds[set->n_kinds] = new_row(set->n_kinds ? "other" : "text");
+    for (uint32_t i = 0; i < LB_PARITY_PLACES_N; i++) t->positions[i] = new_row(LB_PARITY_PLACES_RANGES[i]);
+    for (uint32_t i = 0; i < s->n; i++) {
+        const contribution c = contribution_of(s, &s->list[i], t);
+        const lb_sequence_match *pair = &s->match->pairs[s->list[i].pair];
+        const lb_token_span *span = &pair->spans[s->list[i].span];
+        const int32_t kind =
+            s->a->n_kinds ? first_token(&s->list[i], s)->kind : s->b->sequences[pair->b].tokens[span->b].kind;
+        add(&t->all, &c), add(&t->kinds[kind < 0 ? set->n_kinds : (uint32_t)kind], &c),
+            add(&t->positions[lb_parity_places_range(span->a)], &c);
+    }
+    finish(&t->all);
+    for (uint32_t i = 0; i < t->n_kinds; i++) finish(&t->kinds[i]);
+    for (uint32_t i = 0; i < t->n_positions; i++) finish(&t->positions[i]);
+    return true;
+}
+
+static uint32_t without_empty(lb_parity_row *rows, uint32_t n)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (rows[i].count) rows[kept++] = rows[i];
+    return kept;
+}
+
+/* ---- tokens ---- */
+
+static lb_parity_token token_of(const lb_token_scores *s, const lb_token_score *score)
+{
+    const lb_sequence_match *pair = &s->match->pairs[score->pair];
+    bool held;
+    return (lb_parity_token){pair->a,
+                             pair->spans[score->span].a,
+                             pair->spans[score->span].b,
+                             score->p,
+                             score->q,
+                             lb_token_k3(score->p, score->q, &held)};
+}
+
+static bool keep_pairs(const lb_token_scores *s, lb_parity_report *r)
+{
+    r->pairs = calloc(s->match->n + 1u, sizeof *r->pairs);
+    if (!r->pairs) return false;
+    r->n_pairs = s->match->n;
+    for (uint32_t i = 0; i < s->match->n; i++)
+        r->pairs[i] = (lb_parity_pair){.a = s->match->pairs[i].a, .b = s->match->pairs[i].b};
+    for (uint32_t first = 0, end; first < s->n; first = end) {
+        lb_parity_pair *pair = &r->pairs[s->list[first].pair];
+        for (end = first; end < s->n && s->list[end].pair == s->list[first].pair;) end++;
+        pair->tokens = malloc((end - first) * sizeof *pair->tokens);
+        if (!pair->tokens) return false;
+        for (; pair->n < end - first; pair->n++) pair->tokens[pair->n] = token_of(s, &s->list[first + pair->n]);
+    }
+    return true;
+}
+
+/* The largest k3 first; of equal ones the earlier token. */
+static void keep_worst(const lb_token_scores *s, lb_parity_report *r, uint32_t most)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        const lb_parity_token token = token_of(s, &s->list[i]);
+        if (!(token.k3 > 0) || (r->n_worst == most && token.k3 <= r->worst[most - 1].k3)) continue;
+        uint32_t at = r->n_worst < most ? r->n_worst++ : most - 1;
+        for (; at > 0 && r->worst[at - 1].k3 < token.k3; at--) r->worst[at] = r->worst[at - 1];
+        r->worst[at] = token;
+    }
+}
+
+/* ---- all of it ---- */
+
+/* A side's tokens by what became of them. */
+static void cover_side(const lb_token_set *set, lb_parity_coverage *c)
+{
+    for (uint32_t i = 0; i < set->n; i++)
+        for (uint32_t t = 0; t < set->sequences[i].n; t++) {
+            const bool none = isnan(set->sequences[i].tokens[t].logp);
+            c->tokens++, c->first += none && t == 0, c->unscored += none && t > 0;
+        }
+    c->unmatched = c->tokens - c->first - c->unscored - c->compared;
+}
+
+static void cover(const lb_token_scores *s, lb_parity_report *r)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        const lb_token_span *span = &s->match->pairs[s->list[i].pair].spans[s->list[i].span];
+        r->coverage[0].compared += span->a_count, r->coverage[1].compared += span->b_count;
+    }
+    cover_side(s->a, &r->coverage[0]), cover_side(s->b, &r->coverage[1]);
+}
+
+static lb_status compare(const lb_token_set *a, const lb_token_set *b, const lb_parity_options *o, lb_parity_report *r,
+                         lb_err *err)
+{
+    lb_token_match match;
+    lb_token_scores scores = {0};
+    tables t = {0};
+    lb_status status = lb_token_match_make(a, b, &match, err);
+    r->findings = match.findings, r->n_findings = match.n_findings;
+    match.findings = NULL;
+    if (status == LB_OK) status = lb_token_scores_make(a, b, &match, &scores, &r->findings, &r->n_findings, err);
+    r->worst = calloc(o->worst + 1u, sizeof *r->worst);
+    bool ok = status == LB_OK && r->worst && make_tables(&scores, &t) && keep_pairs(&scores, r);
+    r->all = t.all, r->kinds = t.kinds, r->positions = t.positions;
+    if (ok) {
+        r->n_kinds = without_empty(t.kinds, t.n_kinds), r->n_positions = without_empty(t.positions, t.n_positions);
+        if (o->worst) keep_worst(&scores, r, o->worst);
+        cover(&scores, r);
+        status =
+            lb_token_causes_find(&scores, r->all.top1, r->all.chosen, r->causes, &r->findings, &r->n_findings, err);
+        ok = status == LB_OK && lb_parity_places_note(&scores, r, o->threshold);
+    }
+    free(t.rows);
+    lb_token_scores_release(&scores);
+    lb_token_match_release(&match);
+    return ok ? LB_OK : status != LB_OK ? status : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+}
+
+static void take_noise(lb_parity_row *rows, uint32_t n, const lb_parity_row *from, uint32_t m)
+{
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < m; k++)
+            if (strcmp(rows[i].name, from[k].name) == 0)
+                rows[i].noise = from[k].k3, rows[i].noise_loss = lb_parity_loss_factor(from[k].loss_a, from[k].loss_b);
+}
+
+lb_status lb_parity_run(const lb_token_set *a, const lb_token_set *b, const lb_parity_options *options,
+                        lb_parity_report **report, lb_err *err)
+{
+    lb_parity_options o = LB_PARITY_OPTIONS_INIT;
+    if (options) o = *options;
+    lb_parity_report *r = calloc(1, sizeof *r), *floor = NULL;
+    *report = NULL;
+    if (!r) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    r->noise_floor = NAN;
+    lb_status status = compare(a, b, &o, r, err);
+    if (status == LB_OK && o.noise) {
+        lb_parity_options plain = o;
+        plain.noise = NULL, plain.worst = 0;
+        status = lb_parity_run(a, o.noise, &plain, &floor, err);
+    }
+    if (status == LB_OK && floor) {
+        r->noise_floor = floor->all.k3;
+        take_noise(&r->all, 1, &floor->all, 1);
+        take_noise(r->kinds, r->n_kinds, floor->kinds, floor->n_kinds);
+        take_noise(r->positions, r->n_positions, floor->positions, floor->n_positions);
+    }
+    lb_parity_report_free(floor);
+    if (status == LB_OK) lb_parity_verdict_decide(r, o.threshold);
+    if (status == LB_OK && !lb_parity_places_untold(r)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status != LB_OK) lb_parity_report_free(r), r = NULL;
+    *report = r;
+    return status;
+}
+
+void lb_parity_report_free(lb_parity_report *report)
+{
+    if (!report) return;
+    for (uint32_t i = 0; report->pairs && i < report->n_pairs; i++) free(report->pairs[i].tokens);
+    free(report->pairs), free(report->kinds), free(report->positions), free(report->findings), free(report->worst);
+    free(report);
+}

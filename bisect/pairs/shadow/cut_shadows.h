@@ -1,0 +1,35 @@
+/* What exact shadows hold at the end of a step of the tensors that the sides cut otherwise (cut_tensors.h): every write
+ * of a source that holds some of one is painted over what the source began with, and the whole is drawn from both
+ * sides' sources. */
+#ifndef LB_BISECT_CUT_SHADOWS_H
+#define LB_BISECT_CUT_SHADOWS_H
+
+#include "pair/cut_tensors.h"
+#include "shadow/shadow_pair.h"
+
+/* The exact numbers of one source, in f64. */
+typedef struct lb_cut_sheet {
+    uint32_t op;
+    double *numbers; /* NULL: its bytes were not kept */
+    bool broken;     /* some write could not be followed */
+} lb_cut_sheet;
+
+enum { LB_CUT_RUNS = 3 }; /* of A, of A disturbed, of B */
+
+typedef struct lb_cut_shadows {
+    const lb_cut_tensors *cuts; /* NULL: there are none */
+    const lb_program_view *sides[2];
+    lb_cut_sheet *sheets[LB_CUT_RUNS];
+    uint32_t n[LB_CUT_RUNS];
+} lb_cut_shadows;
+
+/* LB_ERR_NOMEM is the only failure. */
+lb_status lb_cut_shadows_open(const lb_program_view *a, const lb_program_view *b, const lb_cut_tensors *cuts,
+                              lb_cut_shadows *out, lb_err *err);
+void lb_cut_shadows_close(lb_cut_shadows *shadows);
+/* An op of that run; complex numbers as two. */
+void lb_cut_shadows_note(lb_cut_shadows *shadows, int run, const lb_event *event);
+/* The finals of cut tensors; where they disagree `final_parts` names the part of B that does. */
+void lb_cut_shadows_judge(const lb_cut_shadows *shadows, lb_shadow_pair *out);
+
+#endif

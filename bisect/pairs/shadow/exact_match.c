@@ -1,0 +1,142 @@
+/* Matching by projections: see exact_match.h. */
+#include "shadow/exact_match.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_COMPARISONS = 1 << 24 };
+
+lb_status lb_exact_match_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
+                              lb_exact_match *match, lb_err *err)
+{
+    *match = (lb_exact_match){.program = {a->program, b->program}, .alignment = alignment};
+    for (int i = 0; i < 2; i++) match->results[i] = calloc(match->program[i]->n_ops + 1, sizeof *match->results[i]);
+    if (match->results[0] && match->results[1]) return LB_OK;
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", a->program->n_ops + b->program->n_ops);
+}
+
+void lb_exact_match_release(lb_exact_match *match)
+{
+    free(match->results[0]), free(match->results[1]);
+    *match = (lb_exact_match){0};
+}
+
+/* Pairs of a regular group are partners by all that is known; only what stands beside them may be matched otherwise. */
+static bool may_match(const lb_exact_match *m, int side, uint32_t op)
+{
+    const lb_alignment *al = m->alignment;
+    const uint32_t partner = side ? al->a_of_b[op] : al->b_of_a[op];
+    if (!lb_op_computes(m->program[side], &m->program[side]->ops[op])) return false;
+    if ((side ? al->join_of_b[op] : al->join_of_a[op]) != LB_NONE) return false;
+    return partner == LB_NONE || al->irregular[side ? partner : op];
+}
+
+/* Result i as reals, where it is none that is listed before: an op in place lists what it writes twice. */
+static const lb_tensor *result_of(const lb_event *event, uint32_t i)
+{
+    for (uint32_t k = 0; k < i; k++)
+        if (event->values[k] == event->values[i]) return NULL;
+    const lb_tensor *t = &event->shadow[i];
+    return event->values[i] != LB_NONE && t->data && t->dtype == LB_F64 ? t : NULL;
+}
+
+void lb_exact_match_note(lb_exact_match *m, int side, bool disturbed, uint32_t op, const lb_event *event)
+{
+    if (event->n_results > 2 * LB_MATCH_RESULTS || !may_match(m, side, op)) return;
+    for (uint32_t i = 0; i < event->n_results && i < LB_MATCH_RESULTS; i++) {
+        const lb_tensor *result = result_of(event, i);
+        lb_shadow_projection *p = &m->results[side][op][i];
+        if (!result) continue;
+        const lb_shadow_projection now = lb_shadow_projection_of(result);
+        if (!disturbed) *p = now;
+        for (int k = 0; k < 4 && disturbed; k++) p->noise = fmax(p->noise, fabs(p->sums[k] - now.sums[k]));
+    }
+}
+
+static bool has_numbers(const lb_shadow_projection *list)
+{
+    for (int i = 0; i < LB_MATCH_RESULTS; i++)
+        if (list[i].elements && list[i].norm > 0) return true;
+    return false;
+}
+
+/* Everything that both give agrees, and it is something: a backward op may leave out what is not asked for. */
+static bool agree(const lb_shadow_projection *a, const lb_shadow_projection *b)
+{
+    bool any = false;
+    for (int i = 0; i < LB_MATCH_RESULTS; i++) {
+        if (!a[i].elements || !b[i].elements) continue;
+        if (!lb_shadow_projections_agree(&a[i], &b[i])) return false;
+        any |= a[i].norm > 0;
+    }
+    return any;
+}
+
+static bool tell(const lb_shadow_projection *a, const lb_shadow_projection *b)
+{
+    for (int i = 0; i < LB_MATCH_RESULTS; i++)
+        if (a[i].elements && b[i].elements && !lb_shadow_projections_tell(&a[i], &b[i])) return false;
+    return true;
+}
+
+/* Of several results only the same op gives what the other gives, one by one. */
+static bool may_meet(const lb_exact_match *m, uint32_t a, uint32_t b)
+{
+    const lb_op *x = &m->program[0]->ops[a], *y = &m->program[1]->ops[b];
+    if (x->phase != y->phase) return false;
+    if (x->results <= 1 && y->results <= 1) return true;
+    return !strcmp(lb_op_name(m->program[0], x), lb_op_name(m->program[1], y));
+}
+
+static bool is_free(const lb_exact_match *m, const lb_shadow_pair *out, int side, uint32_t op)
+{
+    const lb_alignment *al = m->alignment;
+    uint32_t row = side ? al->a_of_b[op] : op;
+    if (!has_numbers(m->results[side][op]) || out->meets[side][op] != LB_NONE) return false;
+    if ((side ? al->a_of_b[op] : al->b_of_a[op]) == LB_NONE) return true;
+    return out->rows[row].agreement == LB_SHADOW_DISAGREES;
+}
+
+static uint32_t *list_free(const lb_exact_match *m, const lb_shadow_pair *out, int side, uint32_t *n)
+{
+    uint32_t *list = malloc((m->program[side]->n_ops + 1) * sizeof *list);
+    *n = 0;
+    for (uint32_t i = 0; list && i < m->program[side]->n_ops; i++)
+        if (is_free(m, out, side, i)) list[(*n)++] = i;
+    return list;
+}
+
+/* First come, first served, in order of execution: of equal quantities (a value and its copy) the earlier meets the
+ * earlier. */
+static void match_lists(const lb_exact_match *m, const uint32_t *a, uint32_t na, const uint32_t *b, uint32_t nb,
+                        lb_shadow_pair *out)
+{
+    uint64_t comparisons = 0;
+    for (uint32_t i = 0; i < na && comparisons < MOST_COMPARISONS; i++)
+        for (uint32_t j = 0; j < nb; j++) {
+            if (out->meets[1][b[j]] != LB_NONE) continue;
+            if (!may_meet(m, a[i], b[j])) continue;
+            comparisons++;
+            if (!agree(m->results[0][a[i]], m->results[1][b[j]])) continue;
+            out->meets[0][a[i]] = b[j], out->meets[1][b[j]] = a[i];
+            out->rows[a[i]].told = tell(m->results[0][a[i]], m->results[1][b[j]]);
+            break;
+        }
+}
+
+lb_status lb_exact_match_find(const lb_exact_match *m, lb_shadow_pair *out, lb_err *err)
+{
+    uint32_t n[2] = {0, 0}, *lists[2] = {NULL, NULL};
+    bool room = true;
+    for (int i = 0; i < 2; i++) {
+        const size_t bytes = (m->program[i]->n_ops + 1) * sizeof(uint32_t);
+        out->meets[i] = malloc(bytes);
+        if (out->meets[i]) memset(out->meets[i], 0xFF, bytes);
+        room = room && out->meets[i];
+    }
+    for (int i = 0; i < 2 && room; i++) room = (lists[i] = list_free(m, out, i, &n[i])) != NULL;
+    if (room) match_lists(m, lists[0], n[0], lists[1], n[1], out);
+    free(lists[0]), free(lists[1]);
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", m->program[0]->n_ops);
+}

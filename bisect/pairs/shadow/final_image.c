@@ -1,0 +1,118 @@
+/* Writes of parts, one over the other: see final_image.h. */
+#include "shadow/final_image.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t value_of(const lb_program *p, uint32_t source)
+{
+    return lb_op_results(p, &p->ops[source])[0];
+}
+
+bool lb_image_overlaps(const lb_value *source, const lb_value *value)
+{
+    int64_t first, last, begin, end;
+    if (source->storage != value->storage) return false;
+    if (source->dtype != value->dtype || lb_layout_dense_range(&source->layout, &first, &last, NULL) != LB_OK ||
+        lb_layout_dense_range(&value->layout, &begin, &end, NULL) != LB_OK)
+        return true;
+    return begin < last && end > first;
+}
+
+uint32_t lb_image_write_before(const lb_program *p, uint32_t source, uint32_t end, uint32_t *value)
+{
+    const lb_value *whole = &p->values[value_of(p, source)];
+    while (end-- > 0) {
+        const lb_op *op = &p->ops[end];
+        for (uint32_t k = op->written; k-- > 0;) { /* a foreach op may write many windows of it */
+            *value = lb_op_written(p, op)[k];
+            if (*value != LB_NONE && lb_image_overlaps(whole, &p->values[*value])) return end;
+        }
+    }
+    *value = LB_NONE;
+    return LB_NONE;
+}
+
+static bool same_place(const lb_value *x, const lb_value *y)
+{
+    return x->dtype == y->dtype && x->layout.offset == y->layout.offset &&
+           lb_layout_same_shape(&x->layout, &y->layout) &&
+           !memcmp(x->layout.stride, y->layout.stride, (size_t)x->layout.ndim * sizeof *x->layout.stride);
+}
+
+/* Nothing of what was before is left in the source's window. */
+static bool covers(const lb_value *source, const lb_value *value)
+{
+    int64_t first, last, begin, end;
+    if (source->dtype != value->dtype || lb_layout_dense_range(&source->layout, &first, &last, NULL) != LB_OK ||
+        lb_layout_dense_range(&value->layout, &begin, &end, NULL) != LB_OK)
+        return false;
+    return begin <= first && end >= last && end - begin == lb_layout_numel(&value->layout);
+}
+
+void lb_image_paint(void *image, const lb_layout *source, const lb_layout *value, size_t element, const void *numbers)
+{
+    const int64_t n = lb_layout_numel(source), begin = value->offset - source->offset;
+    const char *from = numbers;
+    for (lb_rows r = lb_rows_of(value); lb_rows_next(&r); from += (size_t)r.count * element) {
+        const int64_t at = begin + r.offset;
+        if (r.stride != 1) {
+            for (int64_t k = 0; k < r.count; k++)
+                if (at + k * r.stride >= 0 && at + k * r.stride < n)
+                    memcpy((char *)image + (size_t)(at + k * r.stride) * element, from + (size_t)k * element, element);
+            continue;
+        }
+        const int64_t skipped = at < 0 ? -at : 0, count = at + r.count > n ? n - at : r.count;
+        if (count > skipped)
+            memcpy((char *)image + (size_t)(at + skipped) * element, from + (size_t)skipped * element,
+                   (size_t)(count - skipped) * element);
+    }
+}
+
+static bool paint_bits(const lb_program_view *side, const lb_value *source, uint32_t value, void *image)
+{
+    const lb_value *v = &side->program->values[value];
+    const size_t element = lb_dtype_bits(v->dtype) / 8;
+    lb_tensor t;
+    if (v->dtype != source->dtype || !element || lb_program_view_value(side, value, &t, NULL) != LB_OK) return false;
+    void *dense = malloc((size_t)lb_layout_numel(&t.layout) * element + 1);
+    const bool done = dense && lb_tensor_gather(&t, dense, NULL) == LB_OK;
+    if (done) lb_image_paint(image, &source->layout, &v->layout, element, dense);
+    free(dense);
+    return done;
+}
+
+bool lb_image_bits(const lb_program_view *side, uint32_t source, lb_tensor *tensor)
+{
+    const lb_program *p = side->program;
+    const lb_value *whole = &p->values[value_of(p, source)];
+    uint32_t value, first = lb_image_write_before(p, source, p->n_ops, &value); /* the last that covers all of it */
+    while (first != LB_NONE && !covers(whole, &p->values[value]))
+        first = lb_image_write_before(p, source, first, &value);
+    *tensor = (lb_tensor){NULL, whole->dtype, lb_layout_contiguous(whole->layout.ndim, whole->layout.shape)};
+    tensor->data = malloc(lb_dtype_bytes(whole->dtype, (size_t)lb_layout_numel(&whole->layout)) + 1);
+    bool done = tensor->data != NULL;
+    if (done && first == LB_NONE) done = paint_bits(side, whole, value_of(p, source), tensor->data);
+    for (uint32_t i = first == LB_NONE ? 0 : first; done && i < p->n_ops; i++)
+        for (uint32_t k = 0; done && k < p->ops[i].written; k++) {
+            value = lb_op_written(p, &p->ops[i])[k];
+            if (value != LB_NONE && lb_image_overlaps(whole, &p->values[value]))
+                done = paint_bits(side, whole, value, tensor->data);
+        }
+    if (!done) free(tensor->data), tensor->data = NULL;
+    return done;
+}
+
+bool lb_image_may_differ(const lb_program *a, uint32_t source_a, const lb_program *b, uint32_t source_b)
+{
+    const lb_value *x = &a->values[value_of(a, source_a)], *y = &b->values[value_of(b, source_b)];
+    for (uint32_t i = a->n_ops, j = b->n_ops;;) {
+        uint32_t va, vb;
+        i = lb_image_write_before(a, source_a, i, &va), j = lb_image_write_before(b, source_b, j, &vb);
+        if (i == LB_NONE && j == LB_NONE) return !lb_digest_equal(x->logical, y->logical);
+        if (i == LB_NONE || j == LB_NONE) return true;
+        const lb_value *u = &a->values[va], *v = &b->values[vb];
+        if (lb_digest_is_none(u->logical) || !lb_digest_equal(u->logical, v->logical) || !same_place(u, v)) return true;
+        if (same_place(u, x) && same_place(v, y)) return false;
+    }
+}

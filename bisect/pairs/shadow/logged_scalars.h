@@ -1,0 +1,39 @@
+/* Numbers that the program logged (`cap.scalar`, the loss that backward was called on) or read (`.item()`), on both
+ * sides. They leave the step: what a user compares of two runs is often nothing else.
+ *
+ * Scalars meet by name and by their place among those of that name; where the sides have a different number of them,
+ * none is compared. Options of optimizers are no scalars here: they are what an optimizer was called with. */
+#ifndef LB_BISECT_LOGGED_SCALARS_H
+#define LB_BISECT_LOGGED_SCALARS_H
+
+#include "shadow/step_outputs.h"
+
+/* One scalar of A and the one of B in its place, whose numbers differ (two NaNs do not). */
+typedef struct lb_logged_scalar {
+    const char *name;  /* "item": a tensor that became a number of Python's */
+    uint32_t nth;      /* from 0, among those of its name */
+    double numbers[2]; /* of A and of B */
+    uint32_t op[2];    /* of the whole: the last op that gave this number; LB_NONE: no recorded op did, or one side's */
+    uint32_t value[2]; /* what it gave */
+    uint32_t seen[2];  /* of the whole: the op at which it was logged */
+} lb_logged_scalar;
+
+typedef struct lb_logged_scalars {
+    lb_logged_scalar *list;
+    uint32_t n;
+    char counts[300]; /* a name that the sides have in a different number, in words, or "" */
+} lb_logged_scalars;
+
+/* Of sides of as many parts each; others have none. `swapped`: B is the first side in words. LB_ERR_NOMEM is the only
+ * failure. */
+lb_status lb_logged_scalars_find(const lb_aligned_views *views, bool swapped, lb_logged_scalars *scalars, lb_err *err);
+void lb_logged_scalars_release(lb_logged_scalars *scalars);
+/* Did an aligned pair give it, or ops of one layer and phase, in one dtype? Others may be numbers of two different
+ * things. */
+bool lb_logged_scalar_is_judged(const lb_logged_scalar *scalar, const lb_aligned_views *views);
+/* Those that ops of both sides gave, and no aligned pair, as exits: so exact arithmetic says whether they are one
+ * number. */
+lb_status lb_logged_scalars_add(const lb_logged_scalars *scalars, const lb_aligned_views *views, lb_step_outputs *exits,
+                                lb_err *err);
+
+#endif

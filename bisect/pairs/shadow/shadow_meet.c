@@ -1,0 +1,211 @@
+/* An op of B against the op of A that it stands against. Numbers that agree are one quantity; numbers that do not may
+ * still be it, where an expert was chosen otherwise before them: then B goes on from A's numbers, so that the choice is
+ * told once, and not of all that follows. */
+#include "shadow/shadow_run.h"
+
+#include "shadow/block_sums.h"
+#include "shadow/shadow_numbers.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* B's op, as it has run, and A's. */
+typedef struct meeting {
+    lb_shadow_run *run;
+    uint32_t row, op; /* of A, of B */
+    const lb_event *event;
+    lb_kept_shadow *kept;
+    lb_shadow_row *out;
+} meeting;
+
+/* What its results say together. */
+typedef struct met {
+    lb_agreement agreement;
+    bool any, told;
+    /* some number is no integer: masks and counts were taken over with the choice, that they agree says nothing */
+    bool real;
+} met;
+
+/* ---- choices made otherwise ---- */
+
+/* A choice flips what is computed of it, forward and back; updates and collectives have other reasons to differ. */
+static bool may_follow_from_choice(const lb_op *op)
+{
+    return op->phase == LB_PHASE_FORWARD || op->phase == LB_PHASE_BACKWARD;
+}
+
+/* A result of B that a choice made otherwise explains takes A's numbers where it does, and both shadows go on from
+ * there. */
+static int64_t settle_flips(const meeting *m, uint32_t i, double *b)
+{
+    lb_shadow_run *s = m->run;
+    const lb_tensor *shadow = &m->event->shadow[i];
+    const double *a = m->kept->numbers + m->kept->starts[i];
+    if (!may_follow_from_choice(&s->side->program->ops[m->op])) return 0;
+    const uint64_t which = lb_flip_reach_of(s->reach, m->op);
+    const int64_t settled =
+        which ? lb_flips_settle(&s->reach->flips, which, &shadow->layout, a, b, m->kept->noise[i]) : 0;
+    if (settled) lb_shadow_put(shadow, b);
+    return settled;
+}
+
+/* What does not keep to its own recording is wrong by itself: no choice is to blame for it. */
+static bool keeps_to_recording(const meeting *m)
+{
+    return m->out->own[0] < LB_VERDICT_DIVERGED && m->out->own[1] < LB_VERDICT_DIVERGED;
+}
+
+/* Is a choice made otherwise all that the two ops differ by? */
+static bool explain_by_flips(const meeting *m)
+{
+    if (!may_follow_from_choice(&m->event->program->ops[m->event->op])) return false;
+    return lb_flip_reach_of(m->run->reach, m->op) && keeps_to_recording(m) &&
+           lb_flip_reach_explains(m->run->reach, m->row, m->op);
+}
+
+/* Results of one shape become A's; returns the rows of all of them. */
+static int64_t hand_over(const meeting *m)
+{
+    const lb_kept_shadow *k = m->kept;
+    int64_t rows = 0;
+    for (uint32_t i = 0; i < k->n_results && i < m->event->n_results; i++) {
+        const lb_layout *l = &m->event->shadow[i].layout;
+        if (k->elements[i] <= 0 || lb_event_shadow_elements(m->event, i) != k->elements[i]) continue;
+        lb_shadow_put(&m->event->shadow[i], k->numbers + k->starts[i]);
+        rows += l->ndim ? k->elements[i] / l->shape[l->ndim - 1] : 1;
+    }
+    return rows;
+}
+
+/* ---- ops of the same shapes ---- */
+
+/* The same of one whose sums are kept: no choice was made otherwise in such a run. */
+static bool meet_sums(const meeting *m, uint32_t i, met *all)
+{
+    const int64_t n = m->kept->elements[i], mine = lb_event_shadow_elements(m->event, i),
+                  count = lb_block_sums_count(n);
+    const double *a = m->kept->numbers + m->kept->starts[i], noise = m->kept->noise[i], largest = m->kept->largest[i];
+    double *b = mine == n ? malloc((size_t)(count + 1) * sizeof *b) : NULL;
+    bool real;
+    if (!b) {
+        m->out->other_counts = mine >= 0;
+        return false;
+    }
+    lb_block_sums_of(&m->event->shadow[i], b, NULL, &real);
+    if (!lb_block_sums_agree(a, b, count, noise, largest)) all->agreement = LB_SHADOW_DISAGREES, m->out->outcome = i;
+    all->told &= lb_block_sums_tell(largest, noise);
+    all->any = true, all->real |= real;
+    free(b);
+    return true;
+}
+
+/* Result `i` of both; false where there is nothing to hold against the kept one. */
+static bool meet_result(const meeting *m, uint32_t i, met *all)
+{
+    if (m->kept->summed) return meet_sums(m, i, all);
+    const int64_t n = m->kept->elements[i], mine = lb_event_shadow_elements(m->event, i);
+    const double *a = m->kept->numbers + m->kept->starts[i], noise = m->kept->noise[i];
+    double *b = mine == n ? lb_shadow_numbers_copy(&m->event->shadow[i]) : NULL;
+    if (!b) {
+        m->out->other_counts = mine >= 0;
+        return false;
+    }
+    if (!lb_shadow_numbers_agree(a, b, n, noise)) {
+        const int64_t settled = settle_flips(m, i, b);
+        m->out->flipped += settled;
+        if (!settled) all->agreement = LB_SHADOW_DISAGREES, m->out->outcome = i;
+    }
+    all->told &= lb_shadow_numbers_tell(a, n, noise);
+    all->any = true;
+    for (int64_t e = 0; e < n && !all->real; e++) all->real = b[e] != nearbyint(b[e]);
+    free(b);
+    return true;
+}
+
+static met meet_results(const meeting *m)
+{
+    met all = {.agreement = LB_SHADOW_AGREES, .told = true};
+    m->out->other_counts = m->kept->n_results != m->event->n_results;
+    if (m->out->other_counts) all.agreement = LB_SHADOW_UNKNOWN;
+    for (uint32_t i = 0; i < m->kept->n_results && all.agreement == LB_SHADOW_AGREES; i++)
+        if (m->kept->elements[i] >= 0 && !meet_result(m, i, &all)) all.agreement = LB_SHADOW_UNKNOWN;
+    return all;
+}
+
+static void judge_meeting(const meeting *m)
+{
+    lb_shadow_row *out = m->out;
+    const int64_t before = out->flipped;
+    const met all = meet_results(m);
+    if (!all.any) return;
+    out->agreement = all.agreement, out->told = all.told && all.agreement == LB_SHADOW_AGREES;
+    /* What was settled here may be a sum that is not complete yet: the choice is over where the sides agree by
+     * themselves. */
+    if (all.real && all.agreement == LB_SHADOW_AGREES && out->flipped == before)
+        lb_flip_reach_end(m->run->reach, m->op);
+    if (all.agreement != LB_SHADOW_AGREES && explain_by_flips(m)) {
+        out->agreement = LB_SHADOW_AGREES;
+        out->flipped += hand_over(m);
+    }
+    if (out->agreement == LB_SHADOW_AGREES)
+        lb_flip_reach_meet(m->run->reach, m->row, m->op, out->flipped == before ? LB_MET_SAME : LB_MET_BUT_ROWS);
+}
+
+void lb_shadow_run_meet(lb_shadow_run *run, uint32_t row, uint32_t op, const lb_event *event)
+{
+    const meeting m = {run, row, op, event, &run->kept[row], &run->out->rows[row]};
+    if (!m.kept->numbers) return;
+    judge_meeting(&m);
+    lb_kept_shadow_release(m.kept, &run->room);
+}
+
+/* ---- ops in other shapes ---- */
+
+/* The rows of the i-th results are the same, but for what choices moved. */
+static bool has_same_rows(const meeting *m, uint64_t which, uint32_t i)
+{
+    const lb_program *pa = m->run->other->program;
+    const uint32_t va = lb_op_outcome(pa, &pa->ops[m->row], i);
+    const lb_layout *x = va == LB_NONE ? NULL : &pa->values[va].layout, *y = &m->event->shadow[i].layout;
+    if (!x || x->ndim != y->ndim || !x->ndim || lb_dtype_is_complex(pa->values[va].dtype)) return false;
+    const int64_t width = x->ndim == 1 ? 1 : x->shape[x->ndim - 1], na = lb_layout_numel(x), nb = lb_layout_numel(y);
+    if (width < 1 || (x->ndim > 1 && y->shape[y->ndim - 1] != width)) return false;
+    double *b = lb_shadow_numbers_copy(&m->event->shadow[i]);
+    const lb_shadow_rows rows_a = {m->kept->numbers + m->kept->starts[i], na / width, width},
+                         rows_b = {b, nb / width, width};
+    const bool same = b && lb_flip_reach_same_rows(m->run->reach, which, &rows_a, &rows_b, m->kept->noise[i]);
+    free(b);
+    return same;
+}
+
+static bool has_only_same_rows(const meeting *m, uint64_t which)
+{
+    const lb_kept_shadow *k = m->kept;
+    bool any = false;
+    if (k->n_results != m->event->n_results) return false;
+    for (uint32_t i = 0; i < k->n_results; i++) {
+        const int64_t n = lb_event_shadow_elements(m->event, i);
+        if ((n < 0) != (k->elements[i] < 0)) return false;
+        if (n < 0) continue;
+        if (!has_same_rows(m, which, i)) return false;
+        any = true;
+    }
+    return any;
+}
+
+/* What has met that way stands among the ops that are one quantity. Rows are asked for first, for they are evidence;
+ * what the ops read only says that nothing else can have made them differ. */
+void lb_shadow_run_meet_reshaped(lb_shadow_run *run, uint32_t op, const lb_event *event)
+{
+    const uint32_t row = lb_flip_reach_reshaped(run->reach, op);
+    if (row == LB_NONE || !run->kept[row].numbers) return;
+    const meeting m = {run, row, op, event, &run->kept[row], &run->out->rows[row]};
+    const uint64_t which = lb_flip_reach_of(run->reach, op);
+    if (which && keeps_to_recording(&m) && has_only_same_rows(&m, which)) {
+        lb_flip_reach_meet(run->reach, row, op, LB_MET_BUT_ROWS);
+    } else if (explain_by_flips(&m)) {
+        hand_over(&m);
+        lb_flip_reach_meet(run->reach, row, op, LB_MET_BUT_ROWS);
+    }
+    lb_kept_shadow_release(m.kept, &run->room);
+}

@@ -1,0 +1,347 @@
+/* Both sides of an aligned step replayed: see shadow_pair.h. */
+#include "shadow/shadow_run.h"
+
+#include "kernel/complex_rows.h"
+#include "shadow/cross_feed.h"
+#include "shadow/input_casts.h"
+#include "kernel/ops.h"
+#include "shadow/shadow_numbers.h"
+#include "judgement/verdict.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- complex numbers ---- */
+
+/* The event with its complex results as numbers; `room` for two lists of tensors. */
+static lb_event numbers_of(const lb_event *event, lb_tensor *room)
+{
+    lb_event e = *event;
+    lb_tensor *computed = room, *shadow = room + event->n_results;
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        const bool fits = lb_complex_tensor_parts(&event->computed[i], &computed[i]);
+        if (!lb_complex_tensor_parts(&event->shadow[i], &shadow[i]) || !fits) computed[i].data = shadow[i].data = NULL;
+    }
+    e.computed = computed, e.shadow = shadow;
+    return e;
+}
+
+static bool has_complex(const lb_event *event)
+{
+    for (uint32_t i = 0; i < event->n_results; i++)
+        if (event->shadow[i].data && lb_dtype_is_complex(event->shadow[i].dtype)) return true;
+    return false;
+}
+
+/* ---- events ---- */
+
+/* The op of A that an event of either side speaks of; LB_NONE: of none. */
+static uint32_t row_of(const lb_shadow_run *r, const lb_event *event, uint32_t *op)
+{
+    *op = lb_program_view_op(r->side, event->program, event->op);
+    if (*op == LB_NONE || r->which == 0) return *op;
+    uint32_t join = r->alignment->join_of_b[*op];
+    return join != LB_NONE ? r->alignment->joins.list[join].whole : r->alignment->a_of_b[*op];
+}
+
+static void note_progress(const lb_shadow_run *r)
+{
+    enum { EVERY = 16 };
+    lb_shadow_progress *p = r->told;
+    if (++p->done % EVERY == 0 && p->tell)
+        p->tell("running both exactly", p->done < p->total ? p->done : p->total, p->total);
+}
+
+static bool note_own(void *context, const lb_event *event)
+{
+    lb_shadow_run *r = context;
+    uint32_t op, row = row_of(r, event, &op);
+    note_progress(r);
+    if (row == LB_NONE && op != LB_NONE && r->which == 1) row = lb_flip_reach_reshaped(r->reach, op);
+    if (row == LB_NONE) return true;
+    lb_shadow_row *s = &r->out->rows[row];
+    bool part = r->which == 1 && r->alignment->join_of_b[op] != LB_NONE && r->alignment->place_of_b[op] > 0;
+    bool worse = !part || lb_verdict_severity(event->verdict) > lb_verdict_severity(s->own[r->which]);
+    if (worse) s->own[r->which] = event->verdict;
+    if (!part || !(event->bound_ratio <= s->bound_ratio[r->which])) s->bound_ratio[r->which] = event->bound_ratio;
+    return true;
+}
+
+/* An op of A whose like in other shapes may follow from a choice. */
+static bool is_reshaped(const lb_shadow_run *s, uint32_t row)
+{
+    return s->reach->flips.n && s->alignment->reshaped_b_of_a[row] != LB_NONE;
+}
+
+/* Parts are put together, and rows that a choice moved are exchanged, by the numbers themselves. */
+static bool needs_numbers(const lb_shadow_run *s, uint32_t row)
+{
+    return s->reach->flips.n || s->alignment->join_of_a[row] != LB_NONE;
+}
+
+static void note_numbers(lb_shadow_run *s, uint32_t op, uint32_t row, const lb_event *event)
+{
+    lb_shadow_run_note_finals(s, op, event);
+    lb_cut_shadows_note(s->cuts, s->kind, event);
+    if (s->kind == LB_SHADOW_RUN_B && row == LB_NONE) lb_shadow_run_meet_reshaped(s, op, event);
+    if (row == LB_NONE || !(s->wanted[row] || is_reshaped(s, row))) return;
+    if (s->kind == LB_SHADOW_RUN_A)
+        s->out->over_memory |= !lb_kept_shadow_take(&s->kept[row], event, needs_numbers(s, row), &s->room);
+    else if (s->kind == LB_SHADOW_RUN_DISTURBED)
+        lb_kept_shadow_measure(&s->kept[row], event);
+    else if (s->alignment->join_of_b[op] != LB_NONE)
+        lb_shadow_run_join(s, row, op, event);
+    else
+        lb_shadow_run_meet(s, row, op, event);
+}
+
+static void disturb(lb_shadow_run *s, const lb_event *event)
+{
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        const int64_t n = lb_event_shadow_elements(event, i);
+        if (n > 0 && event->shadow[i].dtype == LB_F64) lb_shadow_disturb(&event->shadow[i], s->serial++);
+    }
+}
+
+/* What the other side begins with is rounded: so does this shadow. */
+static void take_rounded(const lb_shadow_run *s, uint32_t op, const lb_event *event)
+{
+    const lb_program *p = s->side->program;
+    lb_tensor recorded;
+    const int64_t n = event->n_results && event->shadow[0].data ? lb_layout_numel(&event->shadow[0].layout) : 0;
+    if (!n || lb_program_view_value(s->side, lb_op_results(p, &p->ops[op])[0], &recorded, NULL) != LB_OK ||
+        lb_layout_numel(&recorded.layout) != n)
+        return;
+    double *x = lb_shadow_numbers_copy(&recorded);
+    if (x) lb_shadow_put(&event->shadow[0], x);
+    free(x);
+}
+
+static bool note_shadow(void *context, const lb_event *event)
+{
+    lb_shadow_run *s = context;
+    uint32_t op, row = row_of(s, event, &op);
+    note_progress(s);
+    if (op == LB_NONE || !event->shadow) return true;
+    if (s->input_casts[op]) take_rounded(s, op, event);
+    lb_tensor *room = has_complex(event) ? malloc(2 * event->n_results * sizeof *room) : NULL;
+    const lb_event numbers = room ? numbers_of(event, room) : *event;
+    if (s->kind == LB_SHADOW_RUN_DISTURBED) disturb(s, &numbers);
+    if (room || !has_complex(event)) {
+        note_numbers(s, op, row, &numbers);
+        lb_exact_match_note(s->match, s->which, s->kind == LB_SHADOW_RUN_DISTURBED, op, &numbers);
+    }
+    lb_shadow_run_note_exits(s, op, event);
+    free(room);
+    return true;
+}
+
+/* ---- runs ---- */
+
+static bool take_other(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
+{
+    return lb_cross_feed_take(((lb_shadow_run *)context)->cross_feed, rank, step, value, tensor);
+}
+
+static bool steps(const lb_program *p, const lb_op *op)
+{
+    lb_op_form form;
+    const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
+    const uint32_t wanted = LB_ROW_DISCONTINUOUS | LB_ROW_ELEMENTWISE;
+    if (!row || (row->flags & wanted) != wanted || op->flags & LB_OP_DECISION) return false;
+    for (uint32_t i = 0; i < op->results + op->written; i++) {
+        const uint32_t v = lb_op_outcome(p, op, i);
+        if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) return false;
+    }
+    return true;
+}
+
+/* Real numbers that step (signs of an optimizer, numbers of a quantiser) are taken over where the sides share the op.
+ * Where each has one of its own, what was recorded stepped where rounding had it; from exact inputs both step alike,
+ * and how far that can be trusted the disturbed run says. */
+static bool steps_alone(void *context, int32_t rank, int64_t step, uint32_t number)
+{
+    const lb_shadow_run *s = context;
+    const lb_program *p = s->side->program;
+    const lb_alignment *al = s->alignment;
+    for (uint32_t k = 0; k < s->side->n_parts; k++) {
+        const lb_program_view_part *part = &s->side->parts[k];
+        if (part->program->rank != rank || part->program->step != step) continue;
+        const uint32_t i = part->first_op + number;
+        const bool shared = s->which ? al->a_of_b[i] != LB_NONE || al->join_of_b[i] != LB_NONE
+                                     : al->b_of_a[i] != LB_NONE || al->join_of_a[i] != LB_NONE;
+        return !shared && steps(p, &p->ops[i]);
+    }
+    return false;
+}
+
+static void count_run(const lb_shadow_run *s, const lb_replay_summary *summary)
+{
+    s->out->cost.runs++, s->out->cost.ops += summary->ops;
+}
+
+/* Each op from its recorded inputs, against the recording. */
+static lb_status run_own(lb_shadow_run *s, lb_err *err)
+{
+    lb_plan plan = LB_PLAN_INIT;
+    lb_replay_summary summary = {0};
+    lb_observer own = {.context = s, .op = note_own};
+    lb_status status = lb_side_replay(s->side, plan, &own, &summary, err);
+    count_run(s, &summary);
+    return status;
+}
+
+static lb_status run_shadow(lb_shadow_run *s, lb_shadow_run_kind kind, lb_err *err)
+{
+    lb_plan plan = LB_PLAN_INIT;
+    lb_replay_summary summary = {0};
+    lb_cross_feed cross_feed;
+    LB_TRY(lb_cross_feed_init(s->side, s->other, s->alignment, s->which == 1, &cross_feed, err));
+    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
+    s->cross_feed = &cross_feed, s->kind = kind, s->serial = 0;
+    lb_observer shadow = {
+        .context = s, .op = note_shadow, .source = take_other, .decided = take_other, .computes = steps_alone};
+    lb_status status = lb_side_replay(s->side, plan, &shadow, &summary, err);
+    count_run(s, &summary);
+    s->out->undecided[s->which] |= summary.undecided;
+    lb_cross_feed_release(&cross_feed);
+    s->cross_feed = NULL;
+    return status;
+}
+
+/* ---- all of them ---- */
+
+/* What all runs share. */
+typedef struct runs {
+    const lb_shadow_question *asked;
+    lb_shadow_run sides[2];
+    lb_kept_shadow *shadows;
+    lb_shadow_assembly *assemblies;
+    lb_kept_value *finals, *images[3], *results; /* images: of A, of A disturbed, of B */
+    lb_exact_match match;
+    lb_flip_reach reach;
+    lb_cut_shadows cuts;
+    uint8_t *input_casts[2];
+    lb_shadow_progress told;
+} runs;
+
+static bool reserve(runs *r, uint32_t n_exits, lb_shadow_pair *out)
+{
+    const uint32_t n = r->asked->a->program->n_ops;
+    out->n_rows = n;
+    out->rows = calloc(n + 1, sizeof *out->rows);
+    r->shadows = calloc(n + 1, sizeof *r->shadows);
+    r->assemblies = calloc(r->asked->alignment->joins.n + 1, sizeof *r->assemblies);
+    r->finals = calloc(out->n_finals + 1, sizeof *r->finals), r->results = calloc(n_exits + 1, sizeof *r->results);
+    bool room = out->rows && r->shadows && r->assemblies && r->finals && r->results;
+    for (int i = 0; i < 3; i++) room &= (r->images[i] = calloc(out->n_finals + 1, sizeof *r->images[i])) != NULL;
+    return room;
+}
+
+static lb_shadow_run run_of(runs *r, int which, lb_step_outputs *exits, lb_shadow_pair *out)
+{
+    const lb_shadow_question *asked = r->asked;
+    return (lb_shadow_run){.side = which ? asked->b : asked->a,
+                           .other = which ? asked->a : asked->b,
+                           .alignment = asked->alignment,
+                           .wanted = asked->wanted,
+                           .out = out,
+                           .exits = exits,
+                           .which = which,
+                           .kept = r->shadows,
+                           .assemblies = r->assemblies,
+                           .finals = r->finals,
+                           .images = r->images[2 * which],
+                           .results = r->results,
+                           .match = &r->match,
+                           .reach = &r->reach,
+                           .cuts = &r->cuts,
+                           .input_casts = r->input_casts[which],
+                           .told = &r->told,
+                           .room = asked->memory_bytes ? asked->memory_bytes : UINT64_C(4) << 30};
+}
+
+static lb_status open_runs(runs *r, lb_step_outputs *exits, lb_shadow_pair *out, lb_err *err)
+{
+    const lb_shadow_question *asked = r->asked;
+    const lb_program_view *a = asked->a, *b = asked->b;
+    const uint32_t n = a->program->n_ops;
+    if (!reserve(r, exits->n, out)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
+    for (uint32_t i = 0; i < n; i++)
+        out->rows[i] = (lb_shadow_row){.own = {LB_VERDICT_MISSING, LB_VERDICT_MISSING}, .bound_ratio = {NAN, NAN}};
+    LB_TRY(lb_exact_match_init(a, b, asked->alignment, &r->match, err));
+    LB_TRY(lb_flip_reach_open(a, b, asked->alignment, asked->wanted, &r->reach, err));
+    LB_TRY(lb_cut_shadows_open(a, b, asked->alignment->cuts, &r->cuts, err));
+    out->first_flip = r->reach.flips.n ? r->reach.flips.list[0].op : LB_NONE;
+    r->input_casts[0] = lb_input_casts_find(a, b), r->input_casts[1] = lb_input_casts_find(b, a);
+    if (!r->input_casts[0] || !r->input_casts[1]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
+    /* By itself and exactly, and A disturbed besides. */
+    r->told = (lb_shadow_progress){asked->progress, 0, 3 * (uint64_t)n + 2 * (uint64_t)b->program->n_ops};
+    for (int i = 0; i < 2; i++) r->sides[i] = run_of(r, i, exits, out);
+    return LB_OK;
+}
+
+static void close_runs(runs *r, const lb_shadow_pair *out, uint32_t n_exits)
+{
+    uint64_t room = 0;
+    for (uint32_t i = 0; r->shadows && i < out->n_rows; i++) lb_kept_shadow_release(&r->shadows[i], &room);
+    for (uint32_t i = 0; r->assemblies && i < r->asked->alignment->joins.n; i++)
+        lb_shadow_assembly_release(&r->assemblies[i]);
+    free(r->shadows), free(r->assemblies);
+    lb_kept_values_free(r->finals, out->n_finals), lb_kept_values_free(r->results, n_exits);
+    for (int i = 0; i < 3; i++) lb_kept_values_free(r->images[i], out->n_finals);
+    lb_exact_match_release(&r->match);
+    lb_flip_reach_close(&r->reach);
+    lb_cut_shadows_close(&r->cuts);
+    free(r->input_casts[0]), free(r->input_casts[1]);
+}
+
+/* What has met in other shapes is one quantity like what has met by its numbers. */
+static void note_reshaped(const runs *r, lb_shadow_pair *out)
+{
+    const lb_alignment *al = r->sides[0].alignment;
+    for (uint32_t i = 0; r->reach.flips.n && i < out->n_rows; i++) {
+        const uint32_t b = al->b_of_a[i] == LB_NONE ? r->reach.met_of[0][i] : LB_NONE;
+        if (b != LB_NONE && out->meets[0][i] == LB_NONE && out->meets[1][b] == LB_NONE)
+            out->meets[0][i] = b, out->meets[1][b] = i;
+    }
+}
+
+static lb_status run_all(runs *r, lb_shadow_pair *out, lb_err *err)
+{
+    LB_TRY(run_own(&r->sides[0], err));
+    LB_TRY(run_own(&r->sides[1], err));
+    LB_TRY(run_shadow(&r->sides[0], LB_SHADOW_RUN_A, err));
+    r->sides[0].images = r->images[1];
+    lb_status status = run_shadow(&r->sides[0], LB_SHADOW_RUN_DISTURBED, err);
+    r->sides[0].images = r->images[0];
+    if (status == LB_OK) status = run_shadow(&r->sides[1], LB_SHADOW_RUN_B, err);
+    if (status != LB_OK) return status;
+    lb_shadow_run_judge_images(r->sides, r->images[1]);
+    lb_cut_shadows_judge(&r->cuts, out);
+    LB_TRY(lb_exact_match_find(&r->match, out, err));
+    note_reshaped(r, out);
+    return LB_OK;
+}
+
+lb_status lb_shadow_pair_run(const lb_shadow_question *asked, lb_step_outputs *exits, lb_shadow_pair *out, lb_err *err)
+{
+    runs r = {.asked = asked};
+    lb_status status = open_runs(&r, exits, out, err);
+    if (status == LB_OK) status = run_all(&r, out, err);
+    close_runs(&r, out, exits->n);
+    if (status == LB_OK) return LB_OK;
+    free(out->rows); /* which parameters differ is still known */
+    out->rows = NULL, out->n_rows = 0;
+    for (uint32_t i = 0; i < out->n_finals; i++) out->finals[i].agreement = LB_SHADOW_UNKNOWN;
+    for (uint32_t i = 0; i < exits->n; i++) exits->list[i].agreement = LB_SHADOW_UNKNOWN;
+    return status;
+}
+
+void lb_shadow_pair_release(lb_shadow_pair *pair)
+{
+    free(pair->rows), free(pair->finals), free(pair->final_parts);
+    free(pair->meets[0]), free(pair->meets[1]);
+    memset(pair, 0, sizeof *pair);
+}

@@ -1,0 +1,29 @@
+/* What leaves a step by other ways than its parameters: the results of outermost module calls, and what goes into ops
+ * behind which both exact shadows go on from one side's numbers (cross_feed.h): decisions, collectives whose members
+ * are not here, opaque ops; the number that forward ends with, a loss, read by the program or not; and what the step
+ * made anew and the next one takes up, as the moments of an optimizer's first step.
+ *
+ * Ops are aligned by where they stand and what they are; a result is aligned by what it is for. So it is judged even
+ * where the ops that made it stand on one side only: a soft cap behind the last layer, a fused head.
+ */
+#ifndef LB_STEP_OUTPUTS_H
+#define LB_STEP_OUTPUTS_H
+
+#include "pair/collective_match.h"
+#include "shadow/shadow_pair.h"
+
+/* Two sides, how their ops are aligned, and the collectives of each. */
+typedef struct lb_aligned_views {
+    const lb_program_view *a, *b;
+    const lb_alignment *alignment;
+    const lb_collective_matches *collective_matches; /* of A and of B */
+} lb_aligned_views;
+
+/* The results of outermost calls that both sides have, matched by the module's path, its call and the place among the
+ * results, and inputs of aligned ops of that kind; `rules` map the paths of A and of B. Of sides of as many parts each;
+ * others have none. LB_ERR_NOMEM is the only failure. `lone`: a result that one side alone has, in words, or "". */
+lb_status lb_step_outputs_find(const lb_aligned_views *views, const lb_layer_names_map *const rules[2],
+                               lb_step_outputs *exits, char lone[300], lb_err *err);
+void lb_step_outputs_release(lb_step_outputs *exits);
+
+#endif

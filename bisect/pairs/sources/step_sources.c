@@ -1,0 +1,366 @@
+/* Sources of a step and their likes on the other side: see step_sources.h. */
+#include "sources/step_sources.h"
+
+#include "sources/merged_adapters.h"
+
+#include "base/array.h"
+#include <stdlib.h>
+#include <string.h>
+
+lb_status lb_step_sources_list(const lb_program_view *view, lb_step_sources *out, lb_err *err)
+{
+    const lb_program *p = view->program;
+    *out = (lb_step_sources){.list = malloc((p->n_ops + 1) * sizeof *out->list),
+                             .tensors = calloc(p->n_ops + 1, sizeof *out->tensors),
+                             .row_of = malloc((p->n_values + 1) * sizeof *out->row_of)};
+    if (!out->list || !out->tensors || !out->row_of) {
+        lb_step_sources_release(out);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of %u ops", p->n_ops);
+    }
+    memset(out->row_of, 0xFF, (p->n_values + 1) * sizeof *out->row_of);
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
+        if (v == LB_NONE) continue;
+        lb_content_tensor *t = &out->tensors[out->n];
+        t->name = lb_program_text(p, p->values[v].name), t->tensor.dtype = p->values[v].dtype;
+        if (lb_program_view_value(view, v, &t->tensor, NULL) != LB_OK)
+            t->tensor = (lb_tensor){NULL, p->values[v].dtype, p->values[v].layout};
+        lb_program_view_part_shape(view, v, &t->tensor);
+        const bool learnt = p->values[v].flags & LB_VALUE_PARAMETER || !strncmp(t->name, "optimizer.", 10);
+        out->row_of[v] = out->n;
+        out->list[out->n++] = (lb_step_source){
+            i, v, t->name, p->values[v].source, learnt, lb_program_view_part_of(view, i), p->values[v].logical};
+    }
+    return LB_OK;
+}
+
+void lb_step_sources_release(lb_step_sources *s)
+{
+    free(s->list), free(s->tensors), free(s->row_of);
+    *s = (lb_step_sources){0};
+}
+
+/* ---- from step to step ---- */
+
+typedef struct lb_remembered {
+    char *name;           /* of B */
+    uint32_t part;        /* its rank */
+    char **names;         /* of A's tensors that the runs name */
+    uint32_t *parts;      /* and their ranks */
+    lb_content content;   /* its runs begin at 0 */
+    lb_content_run *runs; /* tensor: row of names */
+    uint32_t n_names;
+} lb_remembered;
+
+void lb_source_memory_release(lb_source_memory *m)
+{
+    for (uint32_t i = 0; i < m->n; i++) {
+        lb_remembered *r = &m->list[i];
+        for (uint32_t k = 0; k < r->n_names; k++) free(r->names[k]);
+        free(r->name), free(r->names), free(r->parts), free(r->runs);
+    }
+    free(m->list), free(m->left);
+    m->list = NULL, m->n = 0;
+    m->left = NULL, m->n_left = 0;
+}
+
+static uint32_t name_row(lb_remembered *r, const char *name, uint32_t part)
+{
+    for (uint32_t k = 0; k < r->n_names; k++)
+        if (!strcmp(r->names[k], name) && r->parts[k] == part) return k;
+    uint32_t *parts = lb_array_grow(r->parts, r->n_names, sizeof *parts);
+    if (!parts) return LB_NONE;
+    r->parts = parts, r->parts[r->n_names] = part;
+    char **more = lb_array_grow(r->names, r->n_names, sizeof *more), *copy = strdup(name);
+    if (more) r->names = more;
+    if (!more || !copy) {
+        free(copy);
+        return LB_NONE;
+    }
+    r->names[r->n_names] = copy;
+    return r->n_names++;
+}
+
+static bool remember(lb_source_memory *m, const lb_step_sources *a, const char *name, uint32_t part,
+                     const lb_content *c, const lb_content_run *runs)
+{
+    lb_remembered r = {.name = strdup(name), .part = part, .content = *c, .runs = malloc((c->n + 1) * sizeof *r.runs)};
+    lb_remembered *more = lb_array_grow(m->list, m->n, sizeof *more);
+    if (more) m->list = more;
+    if (!r.name || !r.runs || !more) return free(r.name), free(r.runs), false;
+    r.content.first = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        r.runs[i] = runs[c->first + i];
+        r.runs[i].tensor = name_row(&r, a->list[r.runs[i].tensor].name, a->list[r.runs[i].tensor].part);
+    }
+    m->list[m->n++] = r;
+    return true;
+}
+
+/* Of that rank, else of any that an earlier step (the first `before` rows) remembered. */
+static const lb_remembered *recall(const lb_source_memory *m, uint32_t before, const char *name, uint32_t part)
+{
+    const lb_remembered *found = NULL;
+    for (uint32_t i = 0; i < m->n; i++) {
+        if (strcmp(m->list[i].name, name)) continue;
+        if (m->list[i].part == part) return &m->list[i];
+        if (!found && i < before) found = &m->list[i];
+    }
+    return found;
+}
+
+/* Of that rank, else of any. */
+static uint32_t find_named(const lb_step_sources *s, const char *prefix, size_t n_prefix, const char *name,
+                           uint32_t part)
+{
+    uint32_t found = LB_NONE;
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (strncmp(s->list[i].name, prefix, n_prefix) || strcmp(s->list[i].name + n_prefix, name)) continue;
+        if (s->list[i].part == part) return i;
+        if (found == LB_NONE) found = i;
+    }
+    return found;
+}
+
+/* "optimizer.exp_avg:NAME" lies as NAME does: what stands before it, the colon included. */
+static size_t prefix_of(const char *name)
+{
+    const char *colon = strncmp(name, "optimizer.", 10) ? NULL : strchr(name, ':');
+    return colon ? (size_t)(colon + 1 - name) : 0;
+}
+
+/* Where the elements of this source stand now, by where they stood when the window began. False when out of memory. */
+static bool apply(const lb_remembered *r, const lb_step_sources *a, const char *name, int64_t elements,
+                  lb_contents *out, uint32_t row)
+{
+    const size_t prefix = prefix_of(name);
+    const uint32_t first = out->n_runs;
+    if (r->content.all != elements) return true;
+    for (uint32_t i = 0; i < r->content.n; i++) {
+        lb_content_run run = r->runs[i];
+        run.tensor =
+            run.tensor == LB_NONE ? LB_NONE : find_named(a, name, prefix, r->names[run.tensor], r->parts[run.tensor]);
+        if (run.tensor == LB_NONE) return out->n_runs = first, true;
+        lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
+        if (!more) return false;
+        out->runs = more;
+        out->runs[out->n_runs++] = run;
+    }
+    out->list[row] = r->content;
+    out->list[row].first = first, out->list[row].tensor = r->content.n ? out->runs[first].tensor : LB_NONE;
+    out->list[row].found = 0; /* where they stand is known, their numbers have moved */
+    return true;
+}
+
+/* Row of B is all of A's source `from`, element by element, in numbers that have moved since. False when out of
+ * memory. */
+static bool take_whole(lb_contents *out, uint32_t row, uint32_t from, int64_t elements, lb_content_relation relation)
+{
+    lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
+    if (!more) return false;
+    out->runs = more;
+    out->runs[out->n_runs] = (lb_content_run){from, 0, 1, 0, 1, elements};
+    out->list[row] = (lb_content){relation, false, from, out->n_runs++, 1, 0, elements};
+    return true;
+}
+
+/* A source that has no like by its numbers stands beside the one that the user named, where both have as many elements.
+ * False when out of memory. */
+static bool apply_name(const lb_source_memory *m, const lb_step_sources *a, const lb_step_sources *b, uint32_t row,
+                       lb_contents *out)
+{
+    const int64_t elements = lb_layout_numel(&b->tensors[row].tensor.layout);
+    for (uint32_t i = 0; i < m->n_names; i++) {
+        const uint32_t from =
+            strcmp(m->names[i].second, b->list[row].name) ? LB_NONE : find_named(a, "", 0, m->names[i].first, 0);
+        if (from == LB_NONE || lb_layout_numel(&a->tensors[from].tensor.layout) != elements) continue;
+        if (!take_whole(out, row, from, elements, LB_CONTENT_NAMED)) return false;
+    }
+    return true;
+}
+
+/* Names alone speak where most parameters hold other numbers than those of their name. */
+static uint32_t settle_names(const lb_step_sources *b, lb_contents *out)
+{
+    uint32_t named = 0, parameters = 0;
+    for (uint32_t i = 0; i < b->n; i++) {
+        const bool parameter = b->list[i].learnt && strncmp(b->list[i].name, "optimizer.", 10);
+        parameters += parameter, named += parameter && out->list[i].relation == LB_CONTENT_NAMED;
+    }
+    const bool moved = 2 * named > parameters;
+    for (uint32_t i = 0; i < b->n; i++)
+        if (out->list[i].relation == LB_CONTENT_NAMED && !(moved && b->list[i].learnt))
+            out->list[i] = (lb_content){.tensor = LB_NONE, .all = out->list[i].all};
+    return moved ? named : 0;
+}
+
+/* W0 of one side and W of the other may have one name; they are no pair. */
+static void part_merged(const lb_merged_adapter *merged, uint32_t n, lb_contents *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        lb_content *c = &out->list[merged[i].online ? merged[i].base : merged[i].whole];
+        if (c->relation == LB_CONTENT_NAMED) *c = (lb_content){.tensor = LB_NONE, .all = c->all};
+    }
+}
+
+/* A vector of few different numbers (ones that a first update moved up or down by one amount) is made up of pieces of
+ * any other such one. Which element is which was known when the window began. */
+static bool is_pieced_by_chance(const lb_content *c, const lb_remembered *known)
+{
+    const lb_content_relation r = c->relation;
+    return r != known->content.relation &&
+           (r == LB_CONTENT_PERMUTED || r == LB_CONTENT_FUSED || r == LB_CONTENT_SPLIT || r == LB_CONTENT_PADDED);
+}
+
+/* The source of A that an earlier step left beside the one of B; LB_NONE. */
+static uint32_t find_beside(const lb_source_memory *memory, const lb_step_sources *a, lb_digest of_b)
+{
+    for (uint32_t i = memory->n_left; i-- > 0;) {
+        if (!lb_digest_equal(memory->left[i].digests[1], of_b)) continue;
+        for (uint32_t k = 0; k < a->n; k++)
+            if (lb_digest_equal(memory->left[i].digests[0], a->list[k].digest)) return k;
+    }
+    return LB_NONE;
+}
+
+/* Have its numbers no like, or one that is put together of others? A vector of few different numbers is made up of
+ * pieces of any other such one. */
+static bool is_free(const lb_content *c)
+{
+    switch (c->relation) {
+    case LB_CONTENT_NONE:
+    case LB_CONTENT_PERMUTED:
+    case LB_CONTENT_FUSED:
+    case LB_CONTENT_SPLIT:
+    case LB_CONTENT_PADDED: return c->relation == LB_CONTENT_NONE || c->found > 0; /* 0: by where its parameter stood */
+    default: return false;
+    }
+}
+
+/* Sources that have no like by their numbers and that an earlier step left beside a source of A. False when out of
+ * memory. */
+static bool apply_left(const lb_source_memory *memory, const lb_step_sources *a, const lb_step_sources *b,
+                       lb_contents *contents)
+{
+    for (uint32_t i = 0; i < b->n; i++) {
+        const int64_t elements = lb_layout_numel(&b->tensors[i].tensor.layout);
+        if (!is_free(&contents->list[i]) || b->list[i].kind != LB_SOURCE_CARRIED) continue;
+        const uint32_t from = find_beside(memory, a, b->list[i].digest);
+        if (from == LB_NONE || lb_layout_numel(&a->tensors[from].tensor.layout) != elements) continue;
+        if (!take_whole(contents, i, from, elements, LB_CONTENT_RENAMED)) return false;
+    }
+    return true;
+}
+
+static bool is_claimed(const lb_contents *all, uint32_t tensor)
+{
+    for (uint32_t i = 0; i < all->n; i++)
+        for (uint32_t k = 0; k < all->list[i].n; k++)
+            if (all->runs[all->list[i].first + k].tensor == tensor) return true;
+    return false;
+}
+
+/* The one state of a parameter that has no like yet; LB_NONE where there is none, or several. */
+static uint32_t lone_state(const lb_step_sources *s, const lb_contents *all, const char *parameter, bool of_b)
+{
+    uint32_t found = LB_NONE;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const size_t prefix = prefix_of(s->list[i].name);
+        if (!prefix || strcmp(s->list[i].name + prefix, parameter)) continue;
+        if (lb_layout_numel(&s->tensors[i].tensor.layout) < 2) continue; /* how often it was stepped */
+        if (of_b ? all->list[i].relation != LB_CONTENT_NONE : is_claimed(all, i)) continue;
+        if (found != LB_NONE) return LB_NONE;
+        found = i;
+    }
+    return found;
+}
+
+/* Of the states of one parameter all but one have their like: that one stands beside the one that is left, whatever the
+ * two hold. False when out of memory. */
+static bool pair_last_states(const lb_source_memory *m, const lb_step_sources *a, const lb_step_sources *b,
+                             lb_contents *out)
+{
+    for (uint32_t i = 0; i < b->n; i++) {
+        const size_t prefix = prefix_of(b->list[i].name);
+        if (!prefix || out->list[i].relation != LB_CONTENT_NONE || b->list[i].kind == LB_SOURCE_UNSEEN) continue;
+        const lb_remembered *known = recall(m, m->n, b->list[i].name + prefix, b->list[i].part);
+        if (!known || known->n_names != 1 || lone_state(b, out, b->list[i].name + prefix, true) != i) continue;
+        const uint32_t from = lone_state(a, out, known->names[0], false);
+        const int64_t elements = lb_layout_numel(&b->tensors[i].tensor.layout);
+        if (from == LB_NONE || lb_layout_numel(&a->tensors[from].tensor.layout) != elements) continue;
+        if (!take_whole(out, i, from, elements, LB_CONTENT_RENAMED)) return false;
+    }
+    return true;
+}
+
+lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b,
+                                const struct lb_merged_adapter *merged, uint32_t n_merged, lb_source_memory *memory,
+                                lb_contents *out, uint32_t *moved, lb_err *err)
+{
+    LB_TRY(lb_contents_match(a->tensors, a->n, b->tensors, b->n, out, err));
+    bool room = true;
+    const uint32_t before = memory->n;
+    part_merged(merged, n_merged, out);
+    *moved = memory->n ? 0 : settle_names(b, out);
+    for (uint32_t i = 0; i < b->n && room; i++) {
+        const char *name = b->list[i].name;
+        const lb_content *c = &out->list[i];
+        if (c->relation == LB_CONTENT_NONE && *name) room = apply_name(memory, a, b, i, out);
+        const lb_remembered *known = *name ? recall(memory, before, name + prefix_of(name), b->list[i].part) : NULL;
+        const int64_t elements = lb_layout_numel(&b->tensors[i].tensor.layout);
+        if (known && b->list[i].kind != LB_SOURCE_UNSEEN &&
+            (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED || c->found < c->all ||
+             is_pieced_by_chance(c, known)))
+            room = apply(known, a, name, elements, out, i);
+        else if ((!known || known->part != b->list[i].part) && *name && !prefix_of(name) && b->list[i].learnt &&
+                 c->relation != LB_CONTENT_NONE)
+            room = remember(memory, a, name, b->list[i].part, c, out->runs);
+    }
+    if (room && apply_left(memory, a, b, out) && pair_last_states(memory, a, b, out)) return LB_OK;
+    lb_contents_release(out);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
+}
+
+uint8_t *lb_step_sources_held(const lb_contents *contents, int side, uint32_t n, bool named)
+{
+    uint8_t *held = calloc(n + 1, 1);
+    for (uint32_t i = 0; i < contents->n && held; i++) {
+        const lb_content *c = &contents->list[i];
+        if (c->relation == LB_CONTENT_NONE || (c->relation == LB_CONTENT_NAMED && !named)) continue;
+        if (side) held[i] = 1;
+        for (uint32_t k = 0; k < c->n && !side; k++) held[contents->runs[c->first + k].tensor] = 1;
+    }
+    return held;
+}
+
+static void forget(lb_source_memory *m, const char *name, uint32_t part)
+{
+    for (uint32_t i = 0; i < m->n; i++)
+        if (!strcmp(m->list[i].name, name) && m->list[i].part == part) *m->list[i].name = '\0';
+}
+
+lb_status lb_step_sources_settle(const lb_step_sources *a, const lb_step_sources *b, uint32_t row,
+                                 const lb_content_run *runs, uint32_t n, lb_source_memory *memory, lb_contents *out,
+                                 lb_err *err)
+{
+    const int64_t elements = lb_layout_numel(&b->tensors[row].tensor.layout);
+    lb_content c = {.tensor = runs[0].tensor, .first = out->n_runs, .n = n, .found = elements, .all = elements};
+    bool several = false;
+    for (uint32_t i = 0; i < n; i++) {
+        lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
+        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
+        out->runs = more, out->runs[out->n_runs++] = runs[i];
+        several |= runs[i].tensor != runs[0].tensor;
+    }
+    const bool part = lb_layout_numel(&a->tensors[c.tensor].tensor.layout) != elements;
+    c.relation = several ? LB_CONTENT_FUSED
+                 : part  ? LB_CONTENT_SPLIT
+                 : n > 1 ? LB_CONTENT_PERMUTED
+                         : LB_CONTENT_RENAMED;
+    out->list[row] = c;
+    forget(memory, b->list[row].name, b->list[row].part);
+    if (*b->list[row].name && b->list[row].learnt &&
+        !remember(memory, a, b->list[row].name, b->list[row].part, &c, out->runs))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
+    return LB_OK;
+}

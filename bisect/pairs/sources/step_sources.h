@@ -1,0 +1,70 @@
+/* What one side's step begins with, and which of it the other side has: by numbers (bisect/pairs/contents), and from
+ * step to step by what it was before.
+ *
+ * A tensor that has its name and shape on the other side and other numbers is another tensor, and shows where it is
+ * used; but where that is so of most parameters the window begins in the middle of two trainings, and the step is
+ * judged from A's numbers.
+ *
+ * In the first step that is compared tensors meet by their numbers. Training moves both sides' numbers, each with its
+ * own rounding, so later steps take over where each element stood in the first one; optimizer states lie as their
+ * parameters do ("optimizer.exp_avg:NAME"). */
+#ifndef LB_BISECT_STEP_SOURCES_H
+#define LB_BISECT_STEP_SOURCES_H
+
+#include "contents/contents.h"
+#include "pair/program_view.h"
+
+typedef struct lb_step_source {
+    uint32_t op, value;
+    const char *name; /* the program's; "": none */
+    uint8_t kind;     /* lb_source_kind */
+    bool learnt;      /* a parameter, or a state of the optimizer */
+    uint32_t part;    /* the rank that begins with it; each may have a part of the tensor by that name */
+    lb_digest digest; /* as recorded */
+} lb_step_source;
+
+typedef struct lb_step_sources {
+    lb_step_source *list;
+    lb_content_tensor *tensors; /* of the same rows, as recorded */
+    uint32_t n;
+    uint32_t *row_of; /* per value: its row; LB_NONE */
+} lb_step_sources;
+
+lb_status lb_step_sources_list(const lb_program_view *view, lb_step_sources *out, lb_err *err);
+void lb_step_sources_release(lb_step_sources *sources);
+
+/* Where the elements of B's named tensors stood in A's, by name; kept from step to step. Zero-initialise. */
+typedef struct lb_source_memory {
+    struct lb_remembered *list;
+    uint32_t n;
+    const struct lb_source_name *names; /* that the user gave for sources which do not meet by numbers; borrowed */
+    uint32_t n_names;
+    struct lb_left_value *left; /* what earlier steps left on both sides: left_values.h */
+    uint32_t n_left;
+} lb_source_memory;
+typedef struct lb_left_value {
+    lb_digest digests[2];
+} lb_left_value;
+typedef struct lb_source_name {
+    const char *first, *second;
+} lb_source_name;
+void lb_source_memory_release(lb_source_memory *memory);
+
+/* What each source of B is (rows of `b`): its numbers are A's, or were when the window began. `*moved`: parameters that
+ * were taken by name because most of them hold other numbers. Of the `merged` adapters (merged_adapters.h) no tensor
+ * stands for the other side's of its name. */
+struct lb_merged_adapter;
+lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b,
+                                const struct lb_merged_adapter *merged, uint32_t n_merged, lb_source_memory *memory,
+                                lb_contents *out, uint32_t *moved, lb_err *err);
+
+/* Per row of one side's sources: the other side holds it. `side` 0: A's, which are `n`. Of `named` ones names alone say
+ * so. malloc'ed; NULL: out of memory. */
+uint8_t *lb_step_sources_held(const lb_contents *contents, int side, uint32_t n, bool named);
+/* What a source of B is, told by its use where its numbers are those of several tensors of A, or of parts of them
+ * (zeros, ones). Takes the place of what was matched, and is kept for later steps. */
+lb_status lb_step_sources_settle(const lb_step_sources *a, const lb_step_sources *b, uint32_t row,
+                                 const lb_content_run *runs, uint32_t n, lb_source_memory *memory,
+                                 lb_contents *contents, lb_err *err);
+
+#endif

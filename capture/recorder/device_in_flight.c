@@ -1,0 +1,324 @@
+/* Results on a device that goes on meanwhile: their digests, statistics and bytes are on their way until somebody needs
+ * them, at the latest when the step ends.
+ *
+ *     op ends ─▶ submit ─▶ coming ─┬─▶ arrived: the row of its value, the windows of its bytes, the archive
+ *                                  └─▶ its storage is written or freed first: detached, the rows alone are waited for
+ *
+ * The device reads in the order of its stream, so that nothing here waits before bytes change. */
+#include "recorder/recorder.h"
+
+#include "base/array.h"
+#include <stdlib.h>
+
+#define MOST_COMING (256ull << 20) /* bytes of host memory that wait to be filled */
+
+struct lb_in_flight {
+    lb_device_work work;
+    lb_in_flight *next;   /* of the recorder, oldest first */
+    lb_in_flight *beside; /* of the same storage */
+    lb_device *device;
+    lb_tracked *storage; /* NULL: detached */
+    uint64_t hash;       /* of the window */
+    uint32_t row, statistics;
+    lb_dtype dtype;
+    lb_keep_purpose purpose;  /* of its bytes */
+    uint32_t *views, n_views; /* once detached: rows of other values of the same bytes */
+};
+
+bool lb_in_flight_is_possible(const lb_recorder *recorder, const lb_unmeasured *late)
+{
+    const lb_device *device = late->storage->device;
+    if (!device || late->storage->escaped) return false;
+    if (lb_graph_slot(recorder, late->storage, late->hash)) return true;
+    return device->ops->asynchronous && !late->storage->ahead;
+}
+
+static void coming_free(lb_recorder *recorder, lb_in_flight *c)
+{
+    if (c->work.bytes) recorder->in_flight_bytes -= c->work.item.dense_bytes;
+    free(c->work.bytes);
+    free(c->views);
+    free(c);
+}
+
+/* ---- setting out ------------------------------------------------------------------------------------------------- */
+
+static lb_in_flight *add(lb_recorder *recorder, lb_tracked *storage, const lb_measuring *item, bool bytes)
+{
+    lb_in_flight *c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    c->work.item = *item;
+    c->work.storage = storage->key;
+    c->work.first = (uint64_t)((const uint8_t *)item->dense - storage->base);
+    if (bytes && !(c->work.bytes = malloc(item->dense_bytes ? item->dense_bytes : 1))) {
+        free(c);
+        return NULL;
+    }
+    if (bytes) recorder->in_flight_bytes += item->dense_bytes;
+    c->device = storage->device;
+    c->storage = storage;
+    c->beside = storage->coming;
+    storage->coming = c;
+    *recorder->in_flight_end = c;
+    recorder->in_flight_end = &c->next;
+    return c;
+}
+
+static lb_in_flight *add_late(lb_recorder *recorder, const lb_unmeasured *late)
+{
+    lb_tracked_window *window = lb_tracked_find_window(late->storage, late->hash);
+    const lb_measuring item = lb_value_bytes_measuring(late->storage, &late->seen, window->first, window->last,
+                                                       LB_MEASURE_STATISTICS | (late->wanted ? LB_MEASURE_BLOB : 0));
+    lb_in_flight *c = add(recorder, late->storage, &item, late->wanted && window->last > window->first);
+    if (!c) return NULL;
+    c->work.measured = true;
+    const lb_taped_slot *slot = lb_graph_slot(recorder, late->storage, late->hash);
+    c->work.slot = slot ? slot->slot : 0;
+    c->hash = late->hash;
+    c->row = window->row;
+    c->dtype = window->dtype;
+    c->statistics = late->statistics;
+    c->purpose = late->purpose;
+    window->coming = c;
+    window->kept = c->work.bytes != NULL;
+    window->verified = late->verified;
+    return c;
+}
+
+/* Works of values that a graph is about to write have the name of the node that measures them. */
+static void submit(lb_recorder *recorder, lb_device_work *const *works, size_t n, lb_device *device, void *stream)
+{
+    const bool may_wait = recorder->keep.level == LB_LEVEL_OPS;
+    if (n && lb_graph_is_running(recorder))
+        device->ops->expect(device, works, n, may_wait);
+    else if (n)
+        device->ops->submit(device, works, n, stream, may_wait);
+}
+
+lb_status lb_in_flight_submit(lb_recorder *recorder, const lb_unmeasured *late, uint32_t n, lb_err *err)
+{
+    lb_device_work *few[16], **works = n <= 16 ? few : malloc(n * sizeof *works);
+    if (!works) return lb_recorder_no_memory(err);
+    lb_status status = LB_OK;
+    size_t first = 0, end = 0;
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        const lb_tracked *s = late[i].storage, *before = i ? late[i - 1].storage : s;
+        if (s->device != before->device || s->stream != before->stream) {
+            submit(recorder, works + first, end - first, before->device, before->stream);
+            first = end;
+        }
+        lb_in_flight *c = add_late(recorder, &late[i]);
+        if (c)
+            works[end++] = &c->work;
+        else
+            status = lb_recorder_no_memory(err);
+    }
+    if (end > first)
+        submit(recorder, works + first, end - first, late[n - 1].storage->device, late[n - 1].storage->stream);
+    if (works != few) free(works);
+    return status;
+}
+
+/* ---- arriving ---------------------------------------------------------------------------------------------------- */
+
+/* Bytes that came, as those of the value's window; where they are kept the row says so. */
+static lb_status keep(lb_recorder *recorder, lb_in_flight *c, bool *kept, lb_err *err)
+{
+    const lb_value *value = &recorder->program->values[c->row];
+    lb_tracked_window window = {.row = c->row,
+                                .dtype = c->dtype,
+                                .blob = value->blob,
+                                .first = (int64_t)c->work.first,
+                                .last = (int64_t)(c->work.first + c->work.item.dense_bytes)};
+    LB_TRY(lb_value_bytes_keep_bytes(recorder, &window, c->work.bytes, c->purpose, err));
+    *kept = window.kept;
+    return LB_OK;
+}
+
+/* What a value is whose storage has gone on: as lb_value_bytes_derive has it. */
+static void derive_row(lb_recorder *recorder, const lb_in_flight *c, uint32_t row, bool kept)
+{
+    const lb_value *main = &recorder->program->values[c->row];
+    const lb_measured *out = &c->work.item.out;
+    lb_tracked_window measured = {.row = c->row,
+                                  .first = (int64_t)c->work.first,
+                                  .last = (int64_t)(c->work.first + c->work.item.dense_bytes),
+                                  .dtype = c->dtype,
+                                  .blob = main->blob,
+                                  .leaves = out->leaves,
+                                  .n_leaves = out->n_leaves,
+                                  .statistics = main->statistics,
+                                  .kept = kept};
+    lb_tracked_window view = measured;
+    view.row = row;
+    view.dtype = (lb_dtype)recorder->program->values[row].dtype;
+    lb_value_bytes_derive(recorder, &view, &measured);
+}
+
+/* A window that a node of its own measured, over bytes that came for another one. */
+static void derive_kept(lb_recorder *recorder, const lb_tracked *storage, lb_tracked_window *window)
+{
+    for (uint32_t w = 0; w < storage->n_windows; w++) {
+        const lb_tracked_window *other = &storage->windows[w];
+        const bool same = other->first == window->first && other->last == window->last && other->row != LB_NONE;
+        if (other != window && same && !other->coming && other->kept) {
+            lb_value_bytes_derive(recorder, window, other);
+            return;
+        }
+    }
+}
+
+static lb_status arrive(lb_recorder *recorder, lb_in_flight *c, lb_err *err)
+{
+    bool kept = false;
+    lb_tracked_window *window = c->storage ? lb_tracked_find_window(c->storage, c->hash) : NULL;
+    if (c->work.state != LB_WORK_DONE) {
+        lb_device_bytes_missing(recorder, c->device, c->work.state);
+    } else if (c->work.measured) {
+        recorder->program->statistics[c->statistics] = c->work.item.out.statistics;
+        lb_tracked_window alone = {.row = c->row};
+        lb_value_bytes_arrived(recorder, window ? window : &alone, c->statistics, &c->work.item.out);
+    }
+    lb_status status = LB_OK;
+    if (c->work.state == LB_WORK_DONE && c->work.left_out)
+        lb_device_bytes_missing(recorder, c->device, LB_WORK_SKIPPED);
+    if (c->work.state == LB_WORK_DONE && c->work.bytes && !c->work.left_out) status = keep(recorder, c, &kept, err);
+    if (window) {
+        window->coming = NULL;
+        window->kept = kept;
+    }
+    for (uint32_t w = 0; c->storage && w < c->storage->n_windows; w++) {
+        lb_tracked_window *view = &c->storage->windows[w];
+        if (view->coming != c) continue;
+        view->coming = NULL;
+        view->kept = false;
+        lb_value_bytes_derive(recorder, view, window);
+    }
+    if (window && !kept) derive_kept(recorder, c->storage, window);
+    for (uint32_t v = 0; v < c->n_views; v++) derive_row(recorder, c, c->views[v], kept);
+    if (!window) free(c->work.item.out.leaves);
+    return status;
+}
+
+static void unlink_storage(lb_in_flight *c)
+{
+    if (!c->storage) return;
+    lb_in_flight **link = &c->storage->coming;
+    while (*link != c) link = &(*link)->beside;
+    *link = c->beside;
+}
+
+/* Values that have not come, before others are left for the next look: thousands may be under way at each op. */
+#define MOST_PASSED 16
+
+/* False when nothing is under way. */
+static bool collect(lb_recorder *recorder, bool wait)
+{
+    lb_device *before = NULL;
+    int passed = 0;
+    for (lb_in_flight *c = recorder->in_flight; c && (wait || passed < MOST_PASSED); c = c->next, passed++) {
+        if (c->work.state != LB_WORK_UNDER_WAY) continue;
+        if (c->device != before) c->device->ops->collect(c->device, NULL, wait);
+        before = c->device;
+    }
+    return recorder->in_flight;
+}
+
+lb_status lb_in_flight_advance(lb_recorder *recorder, bool wait, lb_err *err)
+{
+    wait |= recorder->in_flight_bytes > MOST_COMING;
+    if (!collect(recorder, wait)) return LB_OK;
+    lb_status status = LB_OK;
+    int passed = 0;
+    for (lb_in_flight **link = &recorder->in_flight, *c; (c = *link) && (wait || passed < MOST_PASSED);) {
+        if (c->work.state == LB_WORK_UNDER_WAY || c->work.state == LB_WORK_NEW) {
+            link = &c->next;
+            passed++;
+            continue;
+        }
+        if (status == LB_OK) status = arrive(recorder, c, err);
+        unlink_storage(c);
+        *link = c->next;
+        if (!c->next) recorder->in_flight_end = link;
+        coming_free(recorder, c);
+    }
+    return status;
+}
+
+/* ---- what happens to storages meanwhile -------------------------------------------------------------------------- */
+
+static bool add_view(lb_in_flight *c, uint32_t row)
+{
+    uint32_t *views = lb_array_grow(c->views, c->n_views, sizeof *views);
+    if (!views) return false;
+    c->views = views;
+    views[c->n_views++] = row;
+    return true;
+}
+
+/* What brings the same bytes for another window. */
+static lb_in_flight *bytes_of(const lb_tracked *storage, const lb_tracked_window *window)
+{
+    for (uint32_t w = 0; w < storage->n_windows; w++) {
+        const lb_tracked_window *other = &storage->windows[w];
+        if (other->coming && other->coming->work.bytes && other->first == window->first && other->last == window->last)
+            return other->coming;
+    }
+    return NULL;
+}
+
+void lb_in_flight_detach(lb_tracked *storage)
+{
+    if (storage->coming) storage->device->ops->order_before(storage->device, storage->stream);
+    for (lb_in_flight *c = storage->coming; c; c = c->beside) c->storage = NULL;
+    storage->coming = NULL;
+    for (uint32_t w = 0; w < storage->n_windows; w++) {
+        const lb_tracked_window *window = &storage->windows[w];
+        lb_in_flight *c = window->coming;
+        if (c && window->hash == c->hash && !c->work.bytes) c = bytes_of(storage, window);
+        /* Out of memory costs the digest of a view. */
+        if (c && window->row != LB_NONE && window->hash != c->hash) add_view(c, window->row);
+    }
+    for (uint32_t w = 0; w < storage->n_windows; w++) storage->windows[w].coming = NULL;
+}
+
+void lb_in_flight_drop(lb_recorder *recorder, bool forked)
+{
+    if (!forked) collect(recorder, true);
+    for (lb_in_flight *c = recorder->in_flight, *next; c; c = next) {
+        next = c->next;
+        if (c->work.state == LB_WORK_DONE) free(c->work.item.out.leaves);
+        coming_free(recorder, c);
+    }
+    recorder->in_flight = NULL;
+    recorder->in_flight_end = &recorder->in_flight;
+}
+
+/* ---- whoever needs it -------------------------------------------------------------------------------------------- */
+
+bool lb_in_flight_brings(const lb_tracked_window *window, const lb_host_tensor *seen)
+{
+    const lb_tensor *main = &window->coming->work.item.tensor;
+    return window->hash == window->coming->hash ||
+           (main->dtype == seen->dtype && lb_layout_is_contiguous(&main->layout) &&
+            lb_layout_is_contiguous(&seen->layout));
+}
+
+bool lb_in_flight_has_bytes(const lb_in_flight *coming)
+{
+    return coming->work.bytes;
+}
+
+void lb_in_flight_lower(lb_in_flight *coming, lb_keep_purpose purpose)
+{
+    if (lb_keep_level_of(purpose) < lb_keep_level_of(coming->purpose)) coming->purpose = purpose;
+}
+
+lb_status lb_in_flight_keep(lb_recorder *recorder, lb_tracked_window *window, lb_keep_purpose purpose, bool *coming,
+                            lb_err *err)
+{
+    lb_in_flight *c = window->coming;
+    *coming = c->work.bytes && c->work.item.dense_bytes == (size_t)(window->last - window->first);
+    if (*coming) lb_in_flight_lower(c, purpose);
+    return *coming ? LB_OK : lb_in_flight_advance(recorder, true, err);
+}

@@ -1,0 +1,615 @@
+/* The shared side of every command: see command_line.h. */
+#include "command/command_line.h"
+
+#include "command/help_page.h"
+#include "command/reference.h"
+#include "command/schema_files.h"
+#include "command/text_door.h"
+
+#include <lastbit/input.h>
+#include <lastbit/clock.h>
+#include "base/array.h"
+#include <lastbit/decode_limit.h>
+#include <lastbit/report.h>
+#include <lastbit/text.h>
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* "With --json: verdict, first, ...; `lastbit help --schema diff` describes each." */
+static void print_fields(const char *command)
+{
+    char *fields = lb_schema_files_fields(command), *text = NULL;
+    size_t size = 0;
+    FILE *to = fields ? open_memstream(&text, &size) : NULL;
+    if (to) fprintf(to, "With --json: %s; `lastbit help --schema %s` describes each.", fields, command);
+    if (to && fclose(to) == 0) putchar('\n'), lb_help_filled(text), putchar('\n');
+    free(text), free(fields);
+}
+
+static void print_help(const lb_command *command, const struct poptOption *table)
+{
+    printf("usage: lastbit %s [OPTIONS]%s%s\n\n", command->name, *command->synopsis ? " " : "", command->synopsis);
+    lb_help_filled(command->about);
+    printf("\nOptions:\n");
+    lb_help_options(table, false);
+    if (command->example) printf("\nExample:\n%s\n", command->example);
+    print_fields(command->name);
+    printf("Exit codes: 0 same or clean, 1 different or found, 125 nothing to judge, 128 failed (no such "
+           "file or "
+           "kind), 129 misused.\n");
+}
+
+/* The line of `lastbit --help` that names the command. */
+static const char *text_of(const char *name)
+{
+#define LINE(command, text)                                                                                            \
+    if (strcmp(name, #command) == 0) return text;
+    LB_COMMANDS(LINE)
+#undef LINE
+    return "";
+}
+
+/* A message is one line, whatever the name that it quotes. */
+static void print_quoted(FILE *to, const char *text)
+{
+    char *line = lb_text_escaped(LB_TEXT_ARGUMENT, text, strlen(text));
+    fputs(line ? line : "out of memory", to);
+    free(line);
+}
+
+int lb_command_misused(const char *command, const char *format, ...)
+{
+    char message[2000];
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "lastbit %s: ", command);
+    vsnprintf(message, sizeof message, format, args);
+    print_quoted(stderr, message);
+    fprintf(stderr, "\nTry `lastbit %s --help`.\n", command);
+    va_end(args);
+    return LB_EXIT_MISUSED;
+}
+
+/* What was typed behind `lastbit`, which lives as long as the program, and what of it names files, while the arguments
+ * live. */
+static struct {
+    int argc;
+    const char **argv;
+    const char *const *files; /* NULL: none, or another program's */
+    int n_files;
+} typed;
+
+/* The argument of --max-decoded: SIZE, SIZE:RATIO or none. */
+static bool set_decode_limit(const char *text)
+{
+    const char *colon = text ? strchr(text, ':') : NULL;
+    char size[32] = "";
+    uint64_t room;
+    int64_t ratio = LB_DECODE_LIMIT_RATIO;
+    if (!text) return true;
+    if (strcmp(text, "none") == 0) return lb_decode_limit_set(UINT64_MAX, 0), true;
+    snprintf(size, sizeof size, "%.*s", (int)(colon ? colon - text : (ptrdiff_t)strlen(text)), text);
+    if (!lb_command_parse_size(size, &room) || (colon && (!lb_command_parse_integer(colon + 1, &ratio) || ratio < 0)))
+        return false;
+    lb_decode_limit_set(room, (uint64_t)ratio);
+    return true;
+}
+
+int lb_command_arguments_parse(const lb_command *command, int argc, const char **argv, lb_command_arguments *arguments)
+{
+    int json = 0, help = 0;
+    const char *most = NULL;
+    const bool reads_files = command->max_args != 0 && !command->stop_at_first_arg;
+    const struct poptOption shared[] = {
+        {"max-decoded", 0, POPT_ARG_STRING, &most, 0, "most memory that a file's decoded contents take; none: no limit",
+         "4G[:100]"},
+        {"json", 0, POPT_ARG_NONE, &json, 0, "print one JSON object on stdout", NULL},
+        {"help", 'h', POPT_ARG_NONE, &help, 0, "show this text", NULL},
+        POPT_TABLEEND,
+    };
+    const struct poptOption table[] = {
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)(shared + (reads_files ? 0 : 1)), 0, NULL, NULL},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)(command->options ? command->options : shared + 3), 0, NULL, NULL},
+        POPT_TABLEEND,
+    };
+    memset(arguments, 0, sizeof *arguments);
+    lb_decode_limit_count_json();
+    typed.argc = argc, typed.argv = argv;
+    poptContext context =
+        poptGetContext(command->name, argc, argv, table, command->stop_at_first_arg ? POPT_CONTEXT_POSIXMEHARDER : 0);
+    if (!context) return LB_EXIT_FAILED;
+    arguments->context = context;
+
+    /* Options with a `val` would end poptGetNextOpt early; none of ours has one, so one call reads everything.
+     */
+    int rc = poptGetNextOpt(context);
+    if (rc < -1) {
+        int code = lb_command_misused(command->name, "%s: %s", poptBadOption(context, POPT_BADOPTION_NOALIAS),
+                                      poptStrerror(rc));
+        lb_command_arguments_release(arguments);
+        return code;
+    }
+    if (!set_decode_limit(most)) {
+        const int code = lb_command_misused(
+            command->name, "--max-decoded takes SIZE, SIZE:RATIO or none, as 8G or 8G:1000, not '%s'", most);
+        free((void *)(uintptr_t)most);
+        lb_command_arguments_release(arguments);
+        return code;
+    }
+    free((void *)(uintptr_t)most);
+    if (help) {
+        if (lb_reference_form() == LB_HELP_PAGE)
+            print_help(command, table);
+        else
+            lb_reference_command(command, text_of(command->name), table);
+        lb_command_arguments_release(arguments);
+        return LB_EXIT_SAME;
+    }
+    arguments->json = json != 0;
+    arguments->args = poptGetArgs(context);
+    while (arguments->args && arguments->args[arguments->n_args]) arguments->n_args++;
+    if (arguments->n_args < command->min_args || (command->max_args >= 0 && arguments->n_args > command->max_args)) {
+        int code = lb_command_misused(command->name, "expected %s, got %d argument%s",
+                                      *command->synopsis ? command->synopsis : "options alone", arguments->n_args,
+                                      arguments->n_args == 1 ? "" : "s");
+        lb_command_arguments_release(arguments);
+        return code;
+    }
+    typed.files = command->stop_at_first_arg ? NULL : arguments->args;
+    typed.n_files = arguments->n_args;
+    return -1;
+}
+
+void lb_command_arguments_release(lb_command_arguments *arguments)
+{
+    if (arguments->context) poptFreeContext(arguments->context);
+    typed.files = NULL;
+    memset(arguments, 0, sizeof *arguments);
+}
+
+/* ---- swaps ------------------------------------------------------------------------------------------------------ */
+
+static const struct swap_option {
+    const char *name, *text, *argument;
+} SWAPS[LB_SWAP_KINDS] = {
+    [LB_SWAP_PRECISION] =
+        {"precision",
+         "hold and compute in f64, f32, bf16, f16, e4m3, e5m2 inside the selected region, rounding at "
+         "its border; tf32, tf32:rz, tf32:rne: round what matrix products read; types each by "
+         "itself and recipes of quantisation: below",
+         "SEL=PRECISION"},
+    [LB_SWAP_ACCUMULATE] = {"accumulate", "round every addition inside sums and products to bf16, f16, ...",
+                            "SEL=DTYPE"},
+    [LB_SWAP_KERNEL] =
+        {"kernel",
+         "use a named kernel for matrix products: openblas (its bits vary from machine to machine), "
+         "tensorcore:ARCH with v100, a100, ada, h100, h100-fp8 or b200; finite: of any op, its own "
+         "with 0 for what it gives that is NaN or infinite; torch (replay): of any op, PyTorch's in a child process",
+         "SEL=NAME"},
+    [LB_SWAP_ORDER] = {"order",
+                       "of sums and products: sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C, "
+                       "dpbf16[:K], tdpbf16[:N], torchdot, halved:K, folded:L[,OPTION...], eights, lanes:L, "
+                       "butterfly:THREADS[xV], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K], tree:FILE; of "
+                       "collectives: gloo, ring[:CHANNELS[:CHUNK]], mpi_ring, tree[:G], rank, wide, rotated, doubling, "
+                       "rabenseifner",
+                       "SEL=ORDER"},
+    [LB_SWAP_ROUNDING] = {"rounding",
+                          "round results by rne, rz, rna or stochastic:SEED; f32 results are evaluated in f64 before",
+                          "SEL=MODE"},
+    [LB_SWAP_SKIP] = {"skip",
+                      "take modules out of the residual stream; their gradients become 0, their parameters stay",
+                      "SEL"},
+    [LB_SWAP_MUON] =
+        {"muon", "the iteration of Muon in f32, or AdamW in Muon's place (torch's or hand-written, any coefficients)",
+         "[SEL=]f32|adamw"},
+    [LB_SWAP_UPDATE] =
+        {"update",
+         "make what optimizers do to the parameters of selected modules 0 to 1 times as large; with index=, what "
+         "single ops write in place",
+         "[SEL=]FACTOR"},
+    [LB_SWAP_ROUTING] = {"routing",
+                         "of mixtures of experts, chained: recompute (default), or force the recorded ids, "
+                         "ids+weights, ids+weights+slots",
+                         "[SEL=]WHAT"},
+    [LB_SWAP_RANK] = {"contribution", "let selected ranks contribute zero, mean (of the others) or exclude them",
+                      "SEL=WHAT"},
+    [LB_SWAP_SOURCE] = {"source", "other bytes for selected sources: own, finite or step:N", "SEL=WHAT"},
+    [LB_SWAP_FUSE] = {"fuse",
+                      "one kernel for what several ops compute: KIND=KERNEL, KIND=on, KIND=off, or SEL=KIND[:KERNEL]; "
+                      "kinds are rms_norm, attention, finalise, ...: `lastbit replay --kernels` lists them",
+                      "KIND=KERNEL"},
+};
+
+static void on_swap(poptContext context, enum poptCallbackReason reason, const struct poptOption *option,
+                    const char *argument, const void *data)
+{
+    (void)context, (void)reason;
+    lb_command_swaps *list = (lb_command_swaps *)data;
+    for (int kind = 0; kind < LB_SWAP_KINDS && argument && option->longName; kind++) {
+        if (strcmp(option->longName, SWAPS[kind].name)) continue;
+        lb_swap *grown = lb_array_grow(list->rows, list->n, sizeof *grown);
+        if (!grown) {
+            lb_fail(&list->err, LB_ERR_NOMEM, "out of memory");
+            return;
+        }
+        list->rows = grown;
+        if (lb_swap_parse((lb_swap_kind)kind, argument, &list->rows[list->n], &list->err) == LB_OK) list->n++;
+    }
+}
+
+const struct poptOption *lb_command_swaps_table(lb_command_swaps *list)
+{
+    *list = (lb_command_swaps){.err = LB_ERR_INIT};
+    /* popt hands repeated options over one by one, to the callback that stands first, with its description as data. */
+    list->table[0] = (struct poptOption){NULL, '\0', POPT_ARG_CALLBACK, (void *)on_swap, 0, (const char *)list, NULL};
+    for (int i = 0; i < LB_SWAP_KINDS; i++)
+        list->table[i + 1] =
+            (struct poptOption){SWAPS[i].name, '\0', POPT_ARG_STRING, NULL, 0, SWAPS[i].text, SWAPS[i].argument};
+    return list->table;
+}
+
+const char *lb_command_swap_option(lb_swap_kind kind)
+{
+    return SWAPS[kind].name;
+}
+
+void lb_command_swaps_release(lb_command_swaps *list)
+{
+    for (uint32_t i = 0; i < list->n; i++) lb_swap_release(&list->rows[i]);
+    free(list->rows);
+    list->rows = NULL, list->n = 0;
+}
+
+/* ---- ends and answers ------------------------------------------------------------------------------------------- */
+
+int lb_command_fail(const char *command, const lb_err *err)
+{
+    fprintf(stderr, "lastbit %s: ", command);
+    print_quoted(stderr, err->message[0] ? err->message : lb_status_text(err->status));
+    fputc('\n', stderr);
+    switch (err->status) {
+    case LB_ERR_NOT_CAPTURED:
+    case LB_ERR_UNSUPPORTED: return LB_EXIT_UNTESTABLE;
+    default: return LB_EXIT_FAILED;
+    }
+}
+
+/* A word of a POSIX shell, quoted where it needs quotes. */
+static void print_word(FILE *to, const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,@%+";
+    const bool bare = *text && strspn(text, plain) == strlen(text);
+    if (!bare) fputc('\'', to);
+    for (; *text; text++) fputs(*text == '\'' ? "'\\''" : (char[]){*text, '\0'}, to);
+    if (!bare) fputc('\'', to);
+}
+
+/* The line as it was typed, without the options that say where its answer goes; malloc'ed. */
+static char *typed_line(void)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *to = typed.argc ? open_memstream(&text, &size) : NULL;
+    if (!to) return NULL;
+    fputs("lastbit", to);
+    for (int i = 0; i < typed.argc; i++) {
+        if (strcmp(typed.argv[i], "--json") == 0 || strncmp(typed.argv[i], "--html=", 7) == 0) continue;
+        if (strcmp(typed.argv[i], "--html") == 0 && ++i) continue;
+        if (strncmp(typed.argv[i], "--webhook", 9) == 0) { /* anyone who knows the address may post there */
+            i += !typed.argv[i][9];
+            fputs(" --webhook …", to);
+            continue;
+        }
+        if (strcmp(typed.argv[i], "--") == 0) {
+            fputs(" -- …", to); /* another program's arguments, which may hold secrets */
+            break;
+        }
+        fputc(' ', to);
+        print_word(to, typed.argv[i]);
+    }
+    if (fclose(to) == 0) return text;
+    free(text);
+    return NULL;
+}
+
+/* "runs/a.lb/", "a.lbz", or a folder with the archive of a rank: cheap to open. */
+static bool looks_like_capture(const char *path)
+{
+    char first[4096];
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    snprintf(first, sizeof first, "%s/rank-00000.tar", path);
+    return (n > 3 && !strncmp(path + n - 3, ".lb", 3)) || (n > 4 && !strncmp(path + n - 4, ".lbz", 4)) ||
+           lb_input_is_file(first);
+}
+
+/* The program that was recorded and when, by the receipt of the first rank: into an object. */
+static void add_receipt(json_t *input, const char *path)
+{
+    lb_capture *capture = NULL;
+    const int32_t *ranks;
+    if (!looks_like_capture(path) || lb_capture_open(path, &capture, NULL) != LB_OK) return;
+    const char *text = lb_capture_ranks(capture, &ranks) ? lb_capture_table(capture, ranks[0], "receipt") : NULL;
+    json_t *receipt = text ? json_loads(text, 0, NULL) : NULL;
+    const json_t *time = json_object_get(receipt, "time"), *word;
+    const json_t *argv = json_object_get(json_object_get(receipt, "process"), "argv");
+    json_t *program = json_string("");
+    size_t i;
+    json_array_foreach(argv, i, word)
+    {
+        json_t *longer = json_sprintf("%s%s%s", json_string_value(program), i ? " " : "",
+                                      json_is_string(word) ? json_string_value(word) : "");
+        json_decref(program);
+        program = longer;
+    }
+    if (json_is_number(time)) json_object_set_new(input, "recorded", json_integer((json_int_t)json_number_value(time)));
+    if (json_string_length(program)) json_object_set(input, "program", program);
+    json_decref(program), json_decref(receipt);
+    lb_capture_close(capture);
+}
+
+/* The files that an answer is about, with what is known of a capture's run. */
+static json_t *inputs_json(void)
+{
+    json_t *inputs = json_array();
+    for (int i = 0; typed.files && i < typed.n_files; i++) {
+        json_t *input = json_pack("{s:s, s:n, s:n}", "path", typed.files[i], "recorded", "program");
+        if (!input) continue;
+        add_receipt(input, typed.files[i]);
+        json_array_append_new(inputs, input);
+    }
+    return inputs;
+}
+
+/* NULL: out of memory. Frees `object`. */
+static json_t *answer(const char *command, json_t *object)
+{
+    char schema[64], *line = typed_line();
+    snprintf(schema, sizeof schema, "lastbit.%s/1", command);
+    json_t *all = json_pack("{s:s}", "schema", schema);
+    json_t *words = line ? json_string(line) : NULL;
+    if (all && words) json_object_set_new(all, "command", words);
+    free(line);
+    if (all) json_object_set_new(all, "inputs", inputs_json());
+    if (all && json_object_update(all, object) != 0) {
+        json_decref(all);
+        all = NULL;
+    }
+    json_decref(object);
+    return all;
+}
+
+json_t *lb_command_json_number(double x)
+{
+    return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
+}
+
+json_t *lb_command_json_line(const lb_code_line *line)
+{
+    if (!line->number) return json_null();
+    return json_pack("{s:s, s:I, s:s, s:s}", "file", line->file, "line", (json_int_t)line->number, "function",
+                     line->function, "text", line->text);
+}
+
+json_t *lb_command_json_finite(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+void lb_command_print_json(const char *command, json_t *object)
+{
+    json_t *all = answer(command, object);
+    if (!all) {
+        fprintf(stderr, "lastbit %s: out of memory while printing\n", command);
+    } else {
+        json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+        putchar('\n');
+    }
+    json_decref(all);
+}
+
+lb_status lb_command_write_page(const char *command, json_t *object, const char *path, lb_err *err)
+{
+    if (!path) {
+        json_decref(object);
+        return LB_OK;
+    }
+    json_t *all = answer(command, object);
+    char *text = all ? json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL, name[64];
+    snprintf(name, sizeof name, "lastbit %s", command);
+    const lb_report_part part = {name, text, text ? strlen(text) : 0};
+    lb_status status =
+        text ? lb_report_save(path, &part, 1, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for the page");
+    free(text);
+    json_decref(all);
+    return status;
+}
+
+char *lb_command_name_argument(char *name)
+{
+    char *spelt = name ? lb_text_escaped(LB_TEXT_ARGUMENT, name, strlen(name)) : NULL;
+    if (!spelt) return name;
+    free(name);
+    return spelt;
+}
+
+bool lb_command_parse_integer(const char *text, int64_t *number)
+{
+    char *end;
+    *number = strtoll(text, &end, 10);
+    return *text && !*end;
+}
+
+bool lb_command_parse_steps(const char *text, int64_t *first, int64_t *last)
+{
+    char *end;
+    *first = *last = strtoll(text, &end, 10);
+    if (*end == '-') *last = strtoll(end + 1, &end, 10);
+    return *end == '\0' && end != text && *first <= *last;
+}
+
+bool lb_command_parse_size(const char *text, uint64_t *bytes)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    if (!isdigit((unsigned char)text[0])) return false;
+    errno = 0;
+    double number = strtod(text, &end);
+    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    int power = unit ? (int)(unit - units) + 1 : 0;
+    if (unit) end++;
+    if (*end == 'i' && power) end++;
+    if (*end == 'B' || *end == 'b') end++;
+    for (int i = 0; i < power; i++) number *= 1024;
+    if (*end || errno || !(number >= 1) || number > 9e18) return false;
+    *bytes = (uint64_t)number;
+    return true;
+}
+
+lb_status lb_command_parse_memory(const char *text, uint64_t *bytes, lb_err *err)
+{
+    enum { LEAST = 1 << 20 };
+    if (!text) return LB_OK;
+    if (!lb_command_parse_size(text, bytes))
+        return lb_fail(err, LB_ERR_INVALID, "--memory %s: expected a size such as 512M or 2G", text);
+    if (*bytes >= LEAST) return LB_OK;
+    return lb_fail(err, LB_ERR_INVALID,
+                   "--memory %s: nothing can be computed in less than a megabyte; expected a size such as 512M", text);
+}
+
+const char *lb_command_bytes_text(uint64_t bytes, char text[16])
+{
+    static const char *const units[] = {"bytes", "KB", "MB", "GB", "TB"};
+    double number = (double)bytes;
+    int unit = 0;
+    for (; number >= 1024 && unit < 4; unit++) number /= 1024;
+    snprintf(text, 16, "%.*f %s", unit && number < 100 ? 1 : 0, number, units[unit]);
+    return text;
+}
+
+/* ---- colour ----------------------------------------------------------------------------------------------------- */
+
+static bool is_coloured(void)
+{
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+    return isatty(STDOUT_FILENO) && !(no && *no) && term && *term && strcmp(term, "dumb") != 0;
+}
+
+/* The code of a verdict's colour: green is well, red is not, yellow is in between; NULL: no verdict. */
+static const char *colour_of(const char *word, size_t n)
+{
+    static const struct {
+        const char *word, *code;
+    } colours[] = {{"identical", "32"}, {"clean", "32"},    {"reordered", "33"}, {"rounding", "33"},
+                   {"noise", "33"},     {"diverged", "31"}, {"failure", "31"},   {"culprit", "31"},
+                   {"missing", "35"},   {"opaque", "35"},   {"undecided", "35"}, {"swapped", "36"}};
+    for (size_t i = 0; i < sizeof colours / sizeof *colours; i++)
+        if (strlen(colours[i].word) == n && !strncmp(word, colours[i].word, n)) return colours[i].code;
+    return NULL;
+}
+
+static void print_verdict(const char *word, size_t n)
+{
+    const char *code = is_coloured() ? colour_of(word, n) : NULL;
+    if (code)
+        printf("%s%.*s%s", lb_text_code(code), (int)n, word, lb_text_code("0"));
+    else
+        printf("%.*s", (int)n, word);
+}
+
+void lb_command_print_verdict(const char *word, int width)
+{
+    const size_t n = strlen(word);
+    print_verdict(word, n);
+    printf("%*s", width > (int)n ? width - (int)n : 0, "");
+}
+
+/* Whether what ends at `at` lets a verdict follow: the start of a line, two columns of space, "verdict: ". */
+static bool may_follow(const char *text, const char *at)
+{
+    const size_t n = (size_t)(at - text);
+    if (n == 0 || at[-1] == '\n') return true;
+    return at[-1] == ' ' && n > 1 && (at[-2] == ' ' || at[-2] == '\n' || (n >= 9 && !strncmp(at - 9, "verdict: ", 9)));
+}
+
+void lb_command_print_text(const char *text)
+{
+    for (const char *at = text; *at;) {
+        const size_t n = strspn(at, "abcdefghijklmnopqrstuvwxyz");
+        const bool whole = n && (!at[n] || strchr(" :\n", at[n])) && may_follow(text, at);
+        if (whole)
+            print_verdict(at, n);
+        else
+            printf("%.*s", n ? (int)n : 1, at);
+        at += n ? n : 1;
+    }
+}
+
+void lb_command_print_shape(const lb_layout *layout)
+{
+    putchar('[');
+    for (int d = 0; d < layout->ndim; d++) printf(d ? ",%" PRId64 : "%" PRId64, layout->shape[d]);
+    putchar(']');
+}
+
+static bool progress_shown;
+
+/* "lastbit: explaining, 12 of 80" for a log; nothing for what ends sooner. */
+static void write_progress_line(const char *what, uint64_t done, uint64_t total)
+{
+    static const double EVERY = 5;
+    static double last;
+    const double now = lb_clock_seconds();
+    if (!last) last = now;
+    if (now - last < EVERY) return;
+    last = now;
+    if (total)
+        fprintf(stderr, "lastbit: %s, %" PRIu64 " of %" PRIu64 "\n", what, done, total);
+    else
+        fprintf(stderr, "lastbit: %s\n", what);
+}
+
+void lb_command_progress(const char *what, uint64_t done, uint64_t total)
+{
+    enum { WIDTH = 32 };
+    static int last = -1;
+    static int terminal = -1;
+    if (terminal < 0) terminal = isatty(STDERR_FILENO);
+    if (!terminal) {
+        write_progress_line(what, done, total);
+        return;
+    }
+    int filled = total ? (int)(done * WIDTH / total) : 0;
+    if (progress_shown && filled == last && done != total) return;
+    last = filled;
+    progress_shown = true;
+    fprintf(stderr, "%s%-24.24s [%.*s%*s] %3d %%", lb_text_return(), what, filled, "################################",
+            WIDTH - filled, "", total ? (int)(done * 100 / total) : 0);
+    fflush(stderr);
+}
+
+void lb_command_progress_end(void)
+{
+    if (!progress_shown) return;
+    fprintf(stderr, "%s%*s%s", lb_text_return(), 70, "", lb_text_return());
+    progress_shown = false;
+}
+
+char *lb_command_python_folder(void)
+{
+    const char *named = getenv("LASTBIT_PYTHON");
+    if (named && *named) return strdup(named);
+    char *path = realpath("/proc/self/exe", NULL), beside[4096];
+    char *slash = path ? strrchr(path, '/') : NULL;
+    snprintf(beside, sizeof beside, "%.*s/../lib/lastbit/python", slash ? (int)(slash - path) : 0, path ? path : "");
+    free(path);
+    return strdup(access(beside, R_OK) == 0 ? beside : LB_SOURCE_DIR "/capture");
+}

@@ -1,0 +1,102 @@
+/* What one recording alone can prove: that the gradient is the derivative of the loss, and that the optimizer read it.
+ *
+ * Simplest use:
+ *
+ *     lb_check_options options = LB_CHECK_OPTIONS_INIT;
+ *     lb_check_report *report;
+ *     LB_TRY(lb_check_run(capture, &options, &report, err));
+ *     printf("%s\n", lb_check_verdict_name(report->verdict));
+ *     lb_check_report_free(report);
+ *
+ * The recorded step runs in f64 with every cast the identity, draws and decisions held. There the backward has to give
+ * the derivative of the forward; rounding has no part in it. Derivatives are difference quotients of the loss from
+ * which backward began, along a random direction over all parameters at once, extrapolated over three step sizes
+ * (Richardson, "The Approximate Arithmetical Solution by Finite Differences", 1911), with an error that their
+ * disagreement states. Where gradient and derivative disagree, the same is asked of results of forward ops: all that
+ * come late in the step at once, and fewer until the last one is found whose gradient is wrong.
+ *
+ * What autograd was told to leave out (detach, no_grad) is no part of the derivative: a gradient is right if it is the
+ * derivative with such values held, or without. */
+#ifndef LASTBIT_CHECK_H
+#define LASTBIT_CHECK_H
+
+#include <lastbit/archive.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(name, text) */
+#define LB_CHECK_KINDS(X)                                                                                              \
+    X(GRADIENT, "gradient") /* it is not the derivative of the loss */                                                 \
+    X(SCALE, "scale")       /* it is the derivative times a constant */                                                \
+    X(DETACHED, "detached") /* it is zero, or none, and the derivative is not */                                       \
+    X(REDRAWN, "redrawn")   /* a recomputation drew other numbers than the forward it repeats */                       \
+    X(LOST, "lost")         /* it lacks some of the micro-batches whose losses were differentiated */                  \
+    X(READ, "read")         /* the optimizer read something else than what backward gave */
+
+typedef enum lb_check_kind {
+#define LB_CHECK_KIND_ENUM(name, text) LB_CHECK_##name,
+    LB_CHECK_KINDS(LB_CHECK_KIND_ENUM)
+#undef LB_CHECK_KIND_ENUM
+} lb_check_kind;
+LB_API const char *lb_check_kind_name(lb_check_kind kind);
+
+typedef enum lb_check_verdict { LB_CHECK_CLEAN, LB_CHECK_FOUND, LB_CHECK_UNDECIDED } lb_check_verdict;
+LB_API const char *lb_check_verdict_name(lb_check_verdict verdict); /* "clean", "found", "undecided" */
+
+typedef struct lb_check_finding {
+    lb_check_kind kind;
+    int64_t step;
+    int32_t rank;
+    const char *phase;             /* of the op */
+    char layer[160], op[96];       /* where it goes wrong; op "" where no op does */
+    char forward[96];              /* the forward op whose backward that is; "" where none is known */
+    uint32_t index;                /* of the op, LB_NONE */
+    lb_code_line line, of_forward; /* the code of both; number 0: not known */
+    double factor;                 /* gradient / derivative where that is one number; NaN */
+    double effect;                 /* |gradient - derivative| / |derivative| along the direction tried */
+    char message[640];             /* the proof in a sentence */
+    char command[320];             /* what shows it */
+} lb_check_finding;
+
+typedef struct lb_check_unjudged {
+    char what[160], why[240];
+} lb_check_unjudged;
+
+/* Sections that --only names. */
+enum lb_check_part { LB_CHECK_PART_GRADIENT = 1 << 0, LB_CHECK_PART_STEP = 1 << 1 };
+
+typedef struct lb_check_options {
+    size_t size;    /* sizeof(lb_check_options) */
+    uint32_t parts; /* lb_check_part; 0: all */
+    /* at most, of one step, for proving; naming a place that was found may take as many again ten times; 0: 20 */
+    uint32_t replays;
+    int64_t first_step, last_step;
+    void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
+} lb_check_options;
+#define LB_CHECK_OPTIONS_INIT {sizeof(lb_check_options), 0, 0, INT64_MIN, INT64_MAX, NULL}
+
+typedef struct lb_check_report {
+    lb_check_verdict verdict;
+    lb_check_finding *findings; /* by effect */
+    uint32_t n_findings;
+    char (*proven)[320]; /* a sentence each */
+    uint32_t n_proven;
+    lb_check_unjudged *unjudged;
+    uint32_t n_unjudged;
+    bool left;        /* something of a step that was looked at was not judged */
+    uint32_t replays; /* all of them, of whole steps or of their beginnings */
+} lb_check_report;
+
+/* LB_ERR_NOT_FOUND: no step was recorded in that range. */
+LB_API lb_status lb_check_run(lb_capture *capture, const lb_check_options *options, lb_check_report **report,
+                              lb_err *err);
+LB_API void lb_check_report_free(lb_check_report *report);
+/* For a person; malloc'ed, NULL when out of memory. */
+LB_API char *lb_check_text(const lb_check_report *report);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

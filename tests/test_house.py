@@ -1,0 +1,227 @@
+"""The house: names are those of their files, types have one definition, headers keep their macros, includes follow CMakeLists.txt, comments are whole."""
+
+import re
+import subprocess
+
+from conftest import ROOT
+
+AREAS = ("include", "formats", "capture", "replay", "bisect")
+# Code that is included once for each element type or instruction set: its macros are its parameters.
+TEMPLATES = re.compile(r"(_real|_template|_kernel|matmul_transpose)\.h$")
+# json_text.h stands in jansson's place, cuda_abi.h and nccl_abi.h say what other people's headers do.
+FOREIGN_MACROS = ("include/lastbit/json_text.h", "capture/cuda/cuda_abi.h", "capture/nccl/nccl_abi.h")
+# Functions that are the vocabulary of the whole tree, by the file that defines them: nobody looks for `lb_exp` under another name.
+VOCABULARY = {
+    "formats/base/error.c": r"lb_(fail|err_\w+)",
+    "formats/numbers/cast.c": r"lb_(convert|convert_strided|(to|from)_f64|(load|store)_f(32|64)_strided)",
+    "formats/numbers/conversion.c": r"lb_(load|store)_f(32|64)",
+    "replay/functions/elementary.c": r"lb_(cos|erfc?|exp2?|expm1|log(10|1p|2)?|pow|sigmoid|sin|softplus|tanh)(_f32|_f64)?",
+}
+# Words that went, and what says it better.
+RETIRED = {
+    r"\blb_knowns?\b|\blb_known_(?!checkpoints)": "tracked",
+    r"\blb_seen\b|\blb_seen_of": "host_tensor",
+    r"\blb_standing\b": "op_site",
+    r"\blb_(late|loose|coming)\b|\blb_coming_": "unmeasured, unclassified, in_flight",
+    r"\blb_monitor\b|\blb_monitor_": "failure_monitor",
+    r"\blb_finder\b|\blb_finder_": "region_finder",
+    r"\blb_gaps\b|\blb_gaps_": "output_distance",
+    r"\blb_(books|walk|findings)_": "communicator_registry, diff_walk, explain_findings",
+    r"recorder->(spool|backlog|late|loose|coming|beside)\b": "write_queue, measure_queue, unmeasured, unclassified, in_flight, async",
+    r"\bmeetings\b(?!\W*\")": "collective_matches",
+}
+COLUMNS = 120
+DRAWN = re.compile("[─▶▼│┬┴├┤└┘┌┐╬╠═║╗╝]")
+
+
+def tracked(*patterns):
+    return subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+
+
+def sources(kinds="ch"):
+    return [path for path in tracked(*(f"{area}/**/*.[{kinds}]" for area in AREAS)) if path.startswith(AREAS)]
+
+
+def code_of(path):
+    """Its text with comments and literals blanked, line by line."""
+    text = (ROOT / path).read_text()
+    blank = lambda match: "\n" * match[0].count("\n")  # noqa: E731
+    text = re.sub(r"/\*.*?\*/", blank, text, flags=re.S)
+    return re.sub(r'"(?:[^"\\\n]|\\.)*"', '""', text)
+
+
+CODE = {path: code_of(path) for path in sources()}
+
+
+def stem(path):
+    return path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+
+
+def words(name):
+    return [word for word in name.split("_") if word]
+
+
+def alike(a, b):
+    """One word in two inflections: `align` and `alignment`, `matrix` and `matrices`, `step` and `steps`."""
+    short = min(len(a), len(b))
+    return a[:5] == b[:5] if short >= 5 else a.rstrip("s") == b.rstrip("s") or (short >= 3 and (a.startswith(b) or b.startswith(a)))
+
+
+def share_a_word(name, stems):
+    return any(alike(word, part) for word in words(name) for whole in stems for part in words(whole))
+
+
+def declared():
+    """The headers that declare a function."""
+    found = {}
+    for path, code in CODE.items():
+        if path.endswith(".h"):
+            for name in re.findall(r"\b(lb_\w+)\s*\(", code):
+                found.setdefault(name, set()).add(path)
+    return found
+
+
+def defined():
+    """(function, its .c file) of all that is not static."""
+    for path, code in CODE.items():
+        if path.endswith(".c"):
+            for match in re.finditer(r"^(?!static\b|typedef\b|return\b)[a-zA-Z_][\w \t*]*?\b(lb_\w+)\([^;{}]*\)\s*\n\{", code, re.M):
+                yield match[1], path
+
+
+def types():
+    """type -> the files that define it."""
+    found = {}
+    for path, code in CODE.items():
+        names = re.findall(r"^(?:typedef )?(?:struct|union|enum)\s+(lb_\w+)\s*\{", code, re.M) + re.findall(r"^\}\s*(lb_\w+);", code, re.M)
+        for name in names:
+            found.setdefault(name, set()).add(path)
+    return found
+
+
+def test_a_function_has_a_word_of_its_file():
+    """… of the .c file that defines it or of a header that declares it; in a public header it may begin with a type that the header defines."""
+    headers, owners = declared(), types()
+    for path, code in CODE.items():
+        for name in re.findall(r"^typedef struct (lb_\w+) \1;", code, re.M):
+            owners.setdefault(name, set()).add(path)  # one whose inside is private
+    functions = list(defined())
+    assert len(functions) > 2000
+    strays = []
+    for name, path in functions:
+        if path in VOCABULARY and re.fullmatch(VOCABULARY[path], name):
+            continue
+        mine = headers.get(name, set())
+        public = [header for header in mine if header.startswith("include/")]
+        of_type = any(
+            name == kind or name.startswith(kind + "_") or name.startswith(kind + "s_")
+            for kind, homes in owners.items()
+            for header in public
+            if header in homes
+        )
+        if not of_type and not share_a_word(name[3:], [stem(path), *(stem(header) for header in mine)]):
+            strays.append(f"{path}: {name}")
+    assert not strays, "\n".join(strays)
+
+
+def test_a_type_is_defined_once():
+    twice = {name: sorted(homes) for name, homes in types().items() if len(homes) > 1}
+    assert not twice, twice
+
+
+def test_no_macro_leaves_a_header_without_prefix():
+    loose = []
+    for path in CODE:
+        if path.endswith(".h") and not TEMPLATES.search(path) and path not in FOREIGN_MACROS:
+            ended = set(re.findall(r"^\s*#\s*undef (\w+)", CODE[path], re.M))
+            names = re.findall(r"^\s*#\s*define (\w+)", CODE[path], re.M)
+            loose += [f"{path}: {name}" for name in names if not re.match(r"LB_|LASTBIT_|_|lb_|PY_SSIZE_T_CLEAN", name) and name not in ended]
+    assert not loose, "\n".join(loose)
+
+
+def test_words_that_went_stay_away():
+    found = [
+        f"{path}: {match[0]}: {better}"
+        for path, code in CODE.items()
+        for word, better in RETIRED.items()
+        for match in [re.search(word, code)]
+        if match
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_public_headers_say_who_does_what():
+    found = [
+        f"{path}: {word}"
+        for path in tracked("include/lastbit/*.h")
+        for word in re.findall(r"\b(?:nobody|whoever|somebody|anybody)\b", (ROOT / path).read_text(), re.I)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_declarations_are_whole():
+    """A type and the name it declares stand on one line; what is to be said of it, above."""
+    torn = []
+    for path in CODE:
+        lines = CODE[path].split("\n")
+        for number, (first, second) in enumerate(zip(lines, lines[1:]), 1):
+            if re.match(r"^ +(?!return\b|else\b|do\b|case\b|goto\b)(?:const |struct |unsigned )*\w+(?: \w+)* ?\**$", first) and re.match(
+                r"^ +(\**\w+|\[\w+\]);", second
+            ):
+                if not re.match(r"^ +\w+$", first) or re.match(r"^ +(bool|char|int|double|float|\w+_t|lb_\w+)$", first):
+                    torn.append(f"{path}:{number}: {first.strip()} {second.strip()}")
+    assert not torn, "\n".join(torn)
+
+
+def test_lines_have_120_columns():
+    """Drawings, and tables that the formatter is told to leave alone, are as wide as they are."""
+    wide = []
+    for path in sources() + tracked("tests/**/*.[ch]"):
+        table = False
+        for number, line in enumerate((ROOT / path).read_text().split("\n"), 1):
+            table = (table or "clang-format off" in line) and "clang-format on" not in line
+            if len(line) > COLUMNS and not table and not DRAWN.search(line) and not re.search(r"\S {3,}\S", line):
+                wide.append(f"{path}:{number}: {len(line)}")
+    assert not wide, "\n".join(wide)
+
+
+def rooms():
+    """(library, room) -> (path, rooms that it uses), from CMakeLists.txt."""
+    built, found = (ROOT / "CMakeLists.txt").read_text(), {}
+    for library in AREAS[1:]:
+        block = re.search(rf"lastbit_library\(lb_{library} {library}\n(.*?)\n  LINKS", built, re.S).group(1)
+        for room, uses in re.findall(r'"([\w/]+): ?([^"]*)"', block):
+            named = {tuple(use.split("/")) if "/" in use else (library, use) for use in uses.split()}
+            found[library, room.rsplit("/", 1)[-1]] = (f"{library}/{room}", named)
+    return found
+
+
+def test_includes_follow_the_rows():
+    """A room includes its own headers, those of the rooms in its row, and public ones; each include names the room."""
+    all_rooms, wrong = rooms(), []
+    assert len(all_rooms) > 50
+    for (library, room), (folder, uses) in all_rooms.items():
+        for path in CODE:
+            if path.rsplit("/", 1)[0] != folder:
+                continue
+            for include in re.findall(r'#include "([^"]+)"', (ROOT / path).read_text()):
+                home, _, name = include.rpartition("/")
+                owners = [key for key, (place, _) in all_rooms.items() if key[1] == home and (ROOT / place / name).exists()]
+                if not any(owner == (library, room) or owner in uses for owner in owners):
+                    wrong.append(f"{path}: {include}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_rows_say_no_more_than_is_used():
+    """A room in a row is included, or a public function that it defines is called."""
+    all_rooms = rooms()
+    homes = dict(defined())
+    idle = []
+    for (library, room), (folder, uses) in all_rooms.items():
+        files = [path for path in CODE if path.rsplit("/", 1)[0] == folder]
+        included = {include.rpartition("/")[0] for path in files for include in re.findall(r'#include "([^"]+)"', (ROOT / path).read_text())}
+        called = {homes[name].rsplit("/", 1)[0] for path in files for name in set(re.findall(r"\blb_\w+", CODE[path])) if name in homes}
+        if folder == "replay/ops":  # its table gathers the rows of these, which are data
+            called |= {"replay/algebra", "replay/sequence"}
+        idle += [f"{folder}: {use}" for use in uses if use[1] not in included and all_rooms[use][0] not in called]
+    assert not idle, "\n".join(idle)
