@@ -61,7 +61,7 @@ static outcome plan_work(lb_cuda *device, plan *p, lb_device_work *work, bool co
 CUresult lb_cuda_launch(lb_cuda *device, lb_kernel_launch *launch, CUstream stream)
 {
     void *parameters[] = {launch};
-    return device->cuda->LaunchKernel(device->kernels.measure, lb_kernel_blocks(launch->n_units), 1, 1,
+    return device->cuda->LaunchKernel(device->kernels.measure, launch->n_units, 1, 1,
                                       LB_KERNEL_THREADS, 1, 1, 0, stream, parameters, NULL);
 }
 

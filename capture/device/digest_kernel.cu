@@ -1,439 +1,428 @@
 /* Digests and statistics of values on a device, bit-equal with lb_measure: see digest_kernel.h.
  *
- * A warp is two teams of 16 threads. A team reads a span (a leaf of the digest, or a piece of the statistics) tile by
- * tile: 4 KiB are copied into shared memory while the 4 KiB before are worked on, so that each byte is read once from
- * the device's memory.
+ * A unit is a leaf of the digest, 64 blocks of 16 stripes of 64 bytes, and is done by a block of 256 threads: thread
+ * 4 b + c has column c of block b, 16 bytes of each of its stripes. What both passes add inside a block they add without
+ * regard to other threads, so that each byte is loaded once, into registers:
  *
- *     hash         A leaf is 64 blocks of 16 stripes of 64 bytes. Inside a block XXH3 only adds, so that thread (b, c)
- *                  of a team sums 16 bytes of each stripe of block b of the tile, and 8 threads then chain the blocks
- *                  by scrambles.
- *     statistics   Element i of a piece goes to lane i mod 16: thread t of the team is lane t, and adds its elements
- *                  one after the other. This order is the definition's; so a piece takes at least 4096 dependent
- *                  additions.
- *     the whole    Pieces are added in their order while others are still read, by whichever warp comes by
- *                  (retire_pieces). The warp that ends an item's last unit hashes the leaves.
+ *     hash         Inside a block XXH3 only adds. 8 threads then chain the leaf's blocks by scrambles.
+ *     statistics   The place of an element in its stripe is its lane: a thread has whole lanes, of 16 elements. What lanes,
+ *                  columns, blocks and leaves add up to is added in pairs of neighbours.
+ *     the whole    The block that ends an item's last unit hashes the leaves and adds what they add up to.
  *
- * The host compiles this, too, for tests: then __shared__, __syncwarp and what kernel_machine.cuh has are those of
+ * The host compiles this, too, for tests: then __shared__, barriers and what kernel_machine.cuh has are those of
  * tests/capture/device/cuda_on_host.h. */
 #include "kernel_numbers.cuh"
 
-/* ---- reading ----------------------------------------------------------------------------------------------------- */
+enum {
+    COLUMNS = STRIPE / QUAD,
+    BLOCKS = LB_KERNEL_LEAF / BLOCK,
+    THREADS = LB_KERNEL_THREADS,
+    WARP = 32,
+    WARPS = THREADS / WARP,
+    HALF = THREADS / 2, /* the threads that hash one of the two sequences of leaves */
+    ENDS = 256
+};
 
-/* What a team reads: a stream of bytes. */
-typedef struct source {
-    bool strided;
-    uint32_t granule;
-    uint64_t address, bytes;
-    const lb_kernel_item *item;
-    const uint64_t *leaves; /* of words: what the 128-bit hash is of */
-    uint64_t n_leaves, size_word;
-} source;
+/* What the threads of a block share. */
+static __shared__ struct alignas(16) {
+    uint64_t blocks[BLOCKS][8]; /* what each block adds to the hash's sums */
+    uint64_t keys[KEYS];        /* the secret with the leaf's seed */
+    uint64_t sums[2][8];
+    uint64_t fields[RECORD][THREADS + THREADS / 8]; /* of a record for each thread; see slot */
+    uint64_t parts[RECORD][WARP + WARP / 8];
+    uint8_t ends[2][ENDS]; /* of what is hashed: the last bytes, or all where they are few */
+    uint32_t last;
+} shared;
 
-template <uint32_t G>
-LB_DEVICE void fill_dense(uint8_t *tile, uint64_t from, uint32_t n, uint32_t t)
+/* ---- a leaf ------------------------------------------------------------------------------------------------------ */
+
+/* Bytes of the stream that are a leaf. */
+typedef struct leaf_bytes {
+    uint64_t seed, from, size;
+} leaf_bytes;
+
+LB_DEVICE leaf_bytes leaf_of(const source *s, uint64_t number)
 {
-    for (uint32_t at = G * t; at < n; at += G * TEAM) {
-        if (G >= 4)
-            copy_begin(tile + place(at), from + at, G, n - at < G ? n - at : G);
-        else
-            for (uint32_t i = 0; i < G && at + i < n; i++) tile[place(at) + i] = *(const uint8_t *)(from + at + i);
-    }
-}
-
-/* The same of a whole tile, 16 bytes a copy. */
-LB_DEVICE void fill_whole(uint8_t *tile, uint64_t from, uint32_t t)
-{
-#pragma unroll
-    for (uint32_t at = 0; at < TILE; at += 16 * TEAM) copy_begin(tile + place(at) + 16 * t, from + at + 16 * t, 16, 16);
-}
-
-/* The address of the first element of a row, the innermost dimension. */
-LB_DEVICE uint64_t row_address(const lb_kernel_item *item, uint64_t row)
-{
-    uint64_t address = item->data;
-    for (uint32_t d = item->n_sizes - 1; d-- > 0;) {
-        const uint64_t size = item->sizes[d];
-        const uint64_t next = ((row | size) >> 32) == 0 ? (uint32_t)row / (uint32_t)size : row / size;
-        address += (row - next * size) * (uint64_t)item->strides[d];
-        row = next;
-    }
-    return address;
-}
-
-/* Where chunk after chunk of a view lies that is not contiguous, for a thread that takes every TEAM-th. Rows follow
- * each other in the dimension beside theirs until it ends: only then is it divided. */
-typedef struct walk {
-    const lb_kernel_item *item;
-    uint64_t count, stride;          /* of a row's chunks */
-    uint64_t rows, row_stride;       /* of the dimension beside it: 1 where there is none */
-    uint64_t column, row, lot, base; /* base: the address of row 0 of the lot */
-} walk;
-
-/* Of a view whose two innermost dimensions are left out. */
-LB_DEVICE uint64_t lot_address(const lb_kernel_item *item, uint64_t lot)
-{
-    return item->n_sizes > 2 ? row_address(item, lot * item->sizes[item->n_sizes - 2]) : item->data;
-}
-
-LB_DEVICE walk walk_from(const lb_kernel_item *item, uint64_t chunk)
-{
-    const uint32_t inner = item->n_sizes - 1;
-    walk w;
-    w.item = item;
-    w.count = item->sizes[inner];
-    w.stride = (uint64_t)item->strides[inner];
-    w.rows = inner ? item->sizes[inner - 1] : 1;
-    w.row_stride = inner ? (uint64_t)item->strides[inner - 1] : 0;
-    w.row = chunk / w.count;
-    w.column = chunk - w.row * w.count;
-    w.lot = w.row / w.rows;
-    w.row -= w.lot * w.rows;
-    w.base = lot_address(item, w.lot);
-    return w;
-}
-
-LB_DEVICE uint64_t walk_on(walk *w)
-{
-    if (w->column >= w->count) { /* it is less than count + TEAM */
-        const uint32_t rows = w->count > TEAM ? 1 : (uint32_t)w->column / (uint32_t)w->count;
-        w->column -= rows * w->count;
-        w->row += rows;
-        if (w->row >= w->rows) {
-            const uint64_t lots = w->rows > rows ? 1 : w->row / w->rows;
-            w->row -= lots * w->rows;
-            w->lot += lots;
-            w->base = lot_address(w->item, w->lot);
-        }
-    }
-    const uint64_t at = w->base + w->row * w->row_stride + w->column * w->stride;
-    w->column += TEAM;
-    return at;
-}
-
-/* Copies of G bytes, 4 at least, that are not waited for. */
-template <uint32_t G>
-LB_SELDOM void fill_chunks(uint8_t *tile, const lb_kernel_item *item, uint64_t at, uint32_t n, uint32_t t)
-{
-    const uint32_t size = item->chunk, chunks = n / size;
-    walk w = walk_from(item, at / size + t);
-    for (uint32_t c = t; c < chunks; c += TEAM) {
-        const uint64_t from = walk_on(&w);
-        for (uint32_t i = 0; i < size; i += G) copy_begin(tile + place(c * size) + i, from + i, G, G);
-    }
-}
-
-/* Smaller ones go through registers, several on their way at once. */
-template <class T>
-LB_SELDOM void fill_strided(uint8_t *tile, const lb_kernel_item *item, uint64_t at, uint32_t n, uint32_t t)
-{
-    enum { AT_ONCE = 8 };
-    const uint32_t size = item->chunk, chunks = n / size;
-    walk w = walk_from(item, at / size + t);
-    for (uint32_t c = t; c < chunks; c += AT_ONCE * TEAM) {
-        uint64_t from[AT_ONCE];
-#pragma unroll
-        for (uint32_t k = 0; k < AT_ONCE; k++) from[k] = c + k * TEAM < chunks ? walk_on(&w) : 0;
-        for (uint32_t i = 0; i < size; i += sizeof(T)) {
-            T got[AT_ONCE];
-#pragma unroll
-            for (uint32_t k = 0; k < AT_ONCE; k++) got[k] = from[k] ? *(const T *)(from[k] + i) : T();
-#pragma unroll
-            for (uint32_t k = 0; k < AT_ONCE; k++)
-                if (from[k]) *(T *)(tile + place((c + k * TEAM) * size) + i) = got[k];
-        }
-    }
-}
-
-LB_DEVICE uint64_t word_of(const source *s, uint64_t i)
-{
-    if (i == 0) return s->size_word;
-    if (i <= s->n_leaves) return get_written(s->leaves + i - 1);
-    i -= s->n_leaves + 1;
-    return i == 0 ? s->item->dtype : i == 1 ? s->item->ndim : s->item->shape[i - 2];
-}
-
-LB_DEVICE void fill_words(uint8_t *tile, const source *s, uint64_t at, uint32_t n, uint32_t t)
-{
-    for (uint32_t i = 8 * t; i < n; i += 8 * TEAM) *(uint64_t *)(tile + place(i)) = word_of(s, (at + i) / 8);
-}
-
-/* Begins to bring `n` bytes of the stream from `at` on into a tile. */
-LB_DEVICE void fill(uint8_t *tile, const source *s, uint64_t at, uint32_t n, uint32_t t)
-{
-    if (!s->strided) {
-        switch (s->granule) {
-        case 16:
-            if (n == TILE)
-                fill_whole(tile, s->address + at, t);
-            else
-                fill_dense<16>(tile, s->address + at, n, t);
-            break;
-        case 8: fill_dense<8>(tile, s->address + at, n, t); break;
-        case 4: fill_dense<4>(tile, s->address + at, n, t); break;
-        default: fill_dense<1>(tile, s->address + at, n, t); break;
-        }
-    } else {
-        switch (s->granule) {
-        case 16: fill_chunks<16>(tile, s->item, at, n, t); break;
-        case 8: fill_chunks<8>(tile, s->item, at, n, t); break;
-        case 4: fill_chunks<4>(tile, s->item, at, n, t); break;
-        case 2: fill_strided<uint16_t>(tile, s->item, at, n, t); break;
-        default: fill_strided<uint8_t>(tile, s->item, at, n, t); break;
-        }
-    }
-}
-
-/* ---- spans ------------------------------------------------------------------------------------------------------- */
-
-/* What a warp does with a stream: both teams a span each, the second perhaps a shorter one, or none. */
-typedef struct span_work {
-    source from;
-    uint64_t at, size; /* of this team's span */
-    uint32_t tiles;    /* of the longer one */
-    uint64_t *leaves;  /* NULL: not hashed */
-    uint64_t *piece;   /* NULL: no statistics */
-} span_work;
-
-template <bool WORDS>
-LB_DEVICE leaf_place leaf_of(const source *s, uint64_t at)
-{
-    leaf_place leaf = {0, at, s->bytes};
-    if (WORDS) return leaf;
-    leaf.seed = at / LB_KERNEL_LEAF;
-    leaf.at = at % LB_KERNEL_LEAF;
-    const uint64_t left = s->bytes - (at - leaf.at);
-    leaf.size = left < LB_KERNEL_LEAF ? left : LB_KERNEL_LEAF;
+    const uint64_t from = number * LB_KERNEL_LEAF, left = s->bytes - from;
+    const leaf_bytes leaf = {number, from, left < LB_KERNEL_LEAF ? left : LB_KERNEL_LEAF};
     return leaf;
 }
 
-template <bool WORDS>
-LB_DEVICE void fill_tile(team_memory *m, const span_work *w, uint32_t k, uint32_t t)
+/* What a thread has to do with a leaf. */
+typedef struct column_work {
+    const source *s;
+    uint32_t number;      /* of the column */
+    uint64_t at, end;     /* bytes of the stream: the column's first, the leaf's last */
+    uint32_t hashed;      /* stripes that go into the hash here; of a whole column all, or all but the last */
+    bool whole;           /* no byte of the column is missing */
+    /* Of a column that is whole: where its bytes lie, and from stripe to stripe. */
+    const quad *bytes;
+    uint32_t step;
+} column_work;
+
+enum { AT_ONCE = 4 }; /* loads on their way */
+
+LB_DEVICE void hash_quad(pair *sums, const quad *x, uint32_t key)
 {
-    const uint64_t at = (uint64_t)k * TILE;
-    const uint64_t left = at < w->size ? w->size - at : 0;
-    const uint32_t n = left < TILE ? (uint32_t)left : (uint32_t)TILE;
-    if (WORDS)
-        fill_words(m->tile[k % 2], &w->from, w->at + at, n, t);
-    else if (n)
-        fill(m->tile[k % 2], &w->from, w->at + at, n, t);
-    copy_group();
+    add_stripe(sums, x->word[0] | (uint64_t)x->word[1] << 32, x->word[2] | (uint64_t)x->word[3] << 32,
+               shared.keys[key], shared.keys[key + 1]);
 }
 
-LB_DEVICE void end_leaf(const team_memory *m, const span_work *w, uint32_t k, const leaf_place *leaf)
-{
-    w->leaves[leaf->seed] = leaf->size <= LONG ? short_hash(m->tile[k % 2], (uint32_t)leaf->size, leaf->seed)
-                                               : merged(m->sums, 11, leaf->seed, leaf->size * PRIME64_1);
-}
+struct take_nothing {
+    LB_DEVICE void begin(take_nothing *, const lb_kernel_item *) {}
+    LB_DEVICE void take(take_nothing *, const quad *) {}
+    LB_DEVICE bool end(take_nothing *, column *) { return true; }
+};
 
-LB_DEVICE void end_piece(team_memory *m, const span_work *w, const lane *l, uint32_t t)
+/* Of a whole column both at once; false: a number is not finite, and only the hash counts. A function of its own for each
+ * type, whose registers are not the others'. */
+template <class T>
+LB_SELDOM bool take_both(pair *sums, column *c, const column_work *work)
 {
-    uint64_t *records = (uint64_t *)m->tile[0];
-    __syncwarp();
-    if (w->piece && w->size) lane_record(l, records + RECORD * t);
-    __syncwarp();
-    if (!w->piece || w->size == 0 || t >= FIELDS) return;
-    uint64_t value = field_add(t, field_begin(t), records, TEAM);
-    if (t == NEG_INFS) return;
-    if (t == POS_INFS) value |= field_add(NEG_INFS, 0, records, TEAM) << 32;
-    w->piece[t] = value;
-}
-
-/* All threads of a warp come here together. WORDS: the stream is of words, and is hashed as one. */
-template <bool WORDS>
-LB_DEVICE void do_spans(team_memory *m, const span_work *w, uint32_t t)
-{
-    const bool hashed = WORDS || w->leaves, numbers = !WORDS && w->piece;
-    lane l = lane_begin();
-    number_type type = type_of(w->from.item);
-    uint64_t sum = 0, left = WORDS ? 0 : w->from.item->numbers - w->at / TILE * type.per_tile;
-    fill_tile<WORDS>(m, w, 0, t);
-    for (uint32_t k = 0; k < w->tiles; k++) {
-        fill_tile<WORDS>(m, w, k + 1, t);
-        copy_wait();
-        __syncwarp();
-        const uint64_t at = w->at + (uint64_t)k * TILE;
-        const bool mine = (uint64_t)k * TILE < w->size;
-        const uint8_t *tile = m->tile[k % 2];
-        const leaf_place leaf = leaf_of<WORDS>(&w->from, at);
-        const bool is_long = mine && hashed && leaf.size > LONG, ends = leaf.at + TILE >= leaf.size;
-        if (is_long && leaf.at == 0) sum = first_sums[t % 8];
-        if (is_long) hash_blocks(m, tile, &leaf, t);
-        if (mine && numbers) add_numbers(&l, &type, tile, left < type.per_tile ? (uint32_t)left : type.per_tile, t);
-        left -= type.per_tile;
-        __syncwarp();
-        if (is_long && t < 8) {
-            sum = chain_blocks(m, k % 2, &leaf, sum, t);
-            if (ends) m->sums[t] = sum;
+    const column_work w = *work;
+    T all;
+    T::begin(&all, w.s->item);
+    pair own = {0, 0};
+    const quad *from = w.bytes;
+#pragma unroll 1
+    for (uint32_t stripe = 0; stripe < STRIPES; stripe += AT_ONCE) {
+        quad x[AT_ONCE];
+#pragma unroll
+        for (uint32_t k = 0; k < AT_ONCE; k++, from += w.step) x[k] = *from;
+#pragma unroll
+        for (uint32_t k = 0; k < AT_ONCE; k++) {
+            if (k + 1 < AT_ONCE || stripe + AT_ONCE < STRIPES || w.hashed == STRIPES)
+                hash_quad(&own, &x[k], 2 * w.number + stripe + k);
+            T::take(&all, &x[k]);
         }
-        __syncwarp();
-        if (WORDS) continue;
-        if (mine && hashed && ends && t == 0) end_leaf(m, w, k, &leaf);
     }
-    if (!WORDS) end_piece(m, w, &l, t);
+    *sums = own;
+    return T::end(&all, c);
+}
+
+/* Of a column that is not whole. */
+LB_SELDOM void take_hash_of_some(pair *sums, const column_work *w)
+{
+#pragma unroll 1
+    for (uint32_t stripe = 0; stripe < w->hashed; stripe++) {
+        const quad x = fetch_one(w->s, w->at + stripe * STRIPE, w->end);
+        hash_quad(sums, &x, 2 * w->number + stripe);
+    }
+}
+
+/* Numbers of any type, as many as there are, whatever they are. */
+LB_SELDOM void take_numbers(column *c, const column_work *w)
+{
+    const lb_kernel_item *item = w->s->item;
+    const uint32_t lanes = QUAD * 8 / item->part_bits;
+    double sum[2 * QUAD], squares[2 * QUAD];
+    for (uint32_t j = 0; j < lanes; j++) sum[j] = squares[j] = 0;
+    *c = column_begin();
+#pragma unroll 1
+    for (uint32_t stripe = 0; stripe < STRIPES; stripe++) {
+        const uint64_t at = w->at + stripe * STRIPE, first = at * 8 / item->part_bits;
+        if (at >= w->end) break;
+        const quad x = fetch_one(w->s, at, w->end);
+        const uint64_t left = item->numbers - first;
+        const uint32_t n = left < lanes ? (uint32_t)left : lanes;
+        for (uint32_t j = 0; j < n; j++) add_number(c, &sum[j], &squares[j], number_at(item, (const uint8_t *)&x, j));
+    }
+    for (uint32_t n = lanes; n > 1; n /= 2) {
+        for (uint32_t i = 0; i < n / 2; i++) {
+            sum[i] = __dadd_rn(sum[2 * i], sum[2 * i + 1]);
+            squares[i] = __dadd_rn(squares[2 * i], squares[2 * i + 1]);
+        }
+    }
+    c->sum = sum[0];
+    c->squares = squares[0];
+}
+
+/* The types that are read fast; false: the numbers are not taken yet. `hashed`: the hash is. */
+LB_DEVICE bool take_fast(pair *sums, column *c, const column_work *w, bool *hashed)
+{
+    const lb_kernel_item *item = w->s->item;
+    *hashed = true;
+    switch (item->element * 128 + item->part_bits) {
+    case LB_KERNEL_F64 * 128 + 64: return take_both<take_f64>(sums, c, w);
+    case LB_KERNEL_F32 * 128 + 32: return take_both<take_f32>(sums, c, w);
+    case LB_KERNEL_BF16 * 128 + 16: return take_both<take_halves<half_bf16>>(sums, c, w);
+    case LB_KERNEL_F16 * 128 + 16: return take_both<take_halves<half_f16>>(sums, c, w);
+    case LB_KERNEL_SMALL * 128 + 8: return take_both<take_small>(sums, c, w);
+    case LB_KERNEL_UNSIGNED * 128 + 8:
+    case LB_KERNEL_SIGNED * 128 + 8:
+    case LB_KERNEL_BOOL * 128 + 8: return take_both<take_bytes>(sums, c, w);
+    default: *hashed = false; return false;
+    }
+}
+
+LB_DEVICE void take_column(pair *sums, column *c, column_work *w, bool numbers)
+{
+    quad staged[STRIPES];
+    bool hashed = false;
+    if (w->whole && is_direct(w->s)) {
+        w->bytes = (const quad *)(w->s->address + w->at);
+        w->step = STRIPE / QUAD;
+    } else if (w->whole) {
+        fetch_column(staged, w->s, w->at);
+        w->bytes = staged;
+        w->step = 1;
+    }
+    if (w->whole && numbers && take_fast(sums, c, w, &hashed)) return;
+    if (!hashed && w->whole)
+        take_both<take_nothing>(sums, c, w);
+    else if (!hashed)
+        take_hash_of_some(sums, w);
+    if (numbers) take_numbers(c, w);
+}
+
+/* Bytes of a leaf's end, from a multiple of 16 on. */
+LB_DEVICE uint32_t ends_from(const leaf_bytes *leaf)
+{
+    return leaf->size <= LONG ? 0 : (uint32_t)(leaf->size - STRIPE) / QUAD * QUAD;
+}
+
+/* Thread t < 8 of the first warp has sum t; the others of it come along. */
+LB_DEVICE void chain_leaf(const leaf_bytes *leaf, uint64_t *to, uint32_t t)
+{
+    const uint32_t blocks = leaf->size ? (uint32_t)((leaf->size - 1) / BLOCK) : 0;
+    if (leaf->size > LONG && t < 8) {
+        const uint8_t *end = shared.ends[0] + (leaf->size - STRIPE - ends_from(leaf));
+        const uint64_t key = shared.keys[16 + t];
+        uint64_t sum = first_sums[t];
+#pragma unroll 8
+        for (uint32_t b = 0; b < blocks; b++) sum = scrambled(sum + shared.blocks[b][t], key);
+        sum += shared.blocks[blocks][t];
+        shared.sums[0][t] = add_last(sum, word64(end + 8 * t), word64(end + 8 * (t ^ 1)), t, leaf->seed);
+    }
+    __syncwarp();
+    if (t == 0)
+        *to = leaf->size <= LONG ? short_hash(shared.ends[0], (uint32_t)leaf->size, leaf->seed)
+                                 : merged(shared.sums[0], 11, leaf->seed, leaf->size * PRIME64_1);
+}
+
+/* ---- records ----------------------------------------------------------------------------------------------------- */
+
+/* Where a thread's field lies: those of eight threads are read by one, and those that read lie in other banks. */
+LB_DEVICE uint32_t slot(uint32_t thread)
+{
+    return thread + thread / 8;
+}
+
+/* What THREADS records add up to in one field, by a warp. */
+LB_DEVICE void add_field(uint64_t *to, uint32_t field, uint32_t t)
+{
+    uint64_t x[8];
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) x[i] = shared.fields[field][slot(8 * t + i)];
+    shared.parts[field][slot(t)] = field_paired<8>(field, x);
+    __syncwarp();
+    if (t < 4) {
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) x[i] = shared.parts[field][slot(8 * t + i)];
+        field_paired<8>(field, x);
+    }
+    __syncwarp();
+    if (t < 4) shared.parts[field][t] = x[0];
+    __syncwarp();
+    if (t > 0) return;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) x[i] = shared.parts[field][i];
+    *to = field_paired<4>(field, x);
+}
+
+/* In every field, by the warps but the first. */
+LB_DEVICE void add_fields(uint64_t *record)
+{
+    for (uint32_t field = threadIdx.x / WARP - 1; field < RECORD; field += WARPS - 1)
+        add_field(record + field, field, threadIdx.x % WARP);
+}
+
+/* ---- a leaf, by all threads -------------------------------------------------------------------------------------- */
+
+/* All threads of the block. `record`: NULL where no statistics are wanted. */
+LB_DEVICE void do_leaf(const source *s, uint64_t number, uint64_t *to, uint64_t *record)
+{
+    const leaf_bytes leaf = leaf_of(s, number);
+    const uint32_t t = threadIdx.x, block = t / COLUMNS, column_number = t % COLUMNS;
+    const uint64_t end = leaf.from + leaf.size;
+    if (t < KEYS) shared.keys[t] = seeded(t, leaf.seed);
+    __syncthreads();
+    column_work w;
+    w.s = s;
+    w.number = column_number;
+    w.at = leaf.from + block * BLOCK + column_number * QUAD;
+    w.end = end;
+    w.hashed = leaf.size > LONG ? stripes_of(block, leaf.size) : 0;
+    w.whole = (block + 1) * BLOCK <= leaf.size;
+    const uint32_t ends = ends_from(&leaf), at_end = THREADS / 2 - 1 - t;
+    quad last = {{0, 0, 0, 0}};
+    if (at_end < ENDS / QUAD) last = fetch_one(s, leaf.from + ends + at_end * QUAD, end);
+
+    pair sums = {0, 0};
+    column c = column_begin();
+    if (w.at < end) take_column(&sums, &c, &w, record != 0);
+    shared.blocks[block][2 * column_number] = sums.low;
+    shared.blocks[block][2 * column_number + 1] = sums.high;
+    if (at_end < ENDS / QUAD) *(quad *)(shared.ends[0] + at_end * QUAD) = last;
+#pragma unroll
+    for (uint32_t f = 0; f < RECORD && record; f++) shared.fields[f][slot(t)] = field_of(&c, f);
+    __syncthreads();
+    if (t / WARP == 0)
+        chain_leaf(&leaf, to, t);
+    else if (record)
+        add_fields(record);
 }
 
 /* ---- items ------------------------------------------------------------------------------------------------------- */
 
-LB_DEVICE uint64_t parts_of(uint64_t all, uint64_t each)
+LB_DEVICE uint64_t leaves_of(uint64_t bytes)
 {
-    return all / each + (all % each != 0);
+    return bytes / LB_KERNEL_LEAF + (bytes % LB_KERNEL_LEAF != 0);
 }
 
 typedef struct scratch_places {
-    uint64_t *leaves, *blob, *pieces;
-    uint64_t n_leaves, n_blob, n_pieces;
+    uint64_t *leaves, *blob, *records;
+    uint64_t n_leaves, n_blob, n_records;
 } scratch_places;
 
 LB_DEVICE scratch_places scratch_of(const lb_kernel_item *item)
 {
     scratch_places s;
-    s.n_leaves = parts_of(item->bytes, LB_KERNEL_LEAF);
-    s.n_blob = item->what & LB_KERNEL_BLOB ? parts_of(item->dense_bytes, LB_KERNEL_LEAF) : 0;
-    s.n_pieces = item->what & LB_KERNEL_STATISTICS ? parts_of(item->numbers, LB_KERNEL_PIECE) : 0;
+    s.n_leaves = leaves_of(item->bytes);
+    s.n_blob = item->what & LB_KERNEL_BLOB ? leaves_of(item->dense_bytes) : 0;
+    s.n_records = item->what & LB_KERNEL_STATISTICS ? s.n_leaves : 0;
     s.leaves = (uint64_t *)item->scratch;
     s.blob = s.leaves + s.n_leaves;
-    s.pieces = s.blob + s.n_blob;
+    s.records = s.blob + s.n_blob;
     return s;
 }
 
-LB_DEVICE source elements_of(const lb_kernel_item *item)
+LB_DEVICE void do_unit(const lb_kernel_item *item, uint32_t unit)
 {
-    const source s = {!item->contiguous, item->granule, item->data, item->bytes, item, 0, 0, 0};
-    return s;
-}
-
-/* Two spans of `span` bytes, the first of them number 2 * unit of the stream. */
-LB_DEVICE void take_spans(span_work *w, uint64_t unit, uint64_t span, uint32_t team)
-{
-    const uint64_t first = 2 * unit * span, left = w->from.bytes - first;
-    w->tiles = (uint32_t)parts_of(left < span ? left : span, TILE);
-    w->at = first + team * span;
-    w->size = w->at >= w->from.bytes ? 0 : w->from.bytes - w->at < span ? w->from.bytes - w->at : span;
-}
-
-/* What a warp has to do with one unit of one item. */
-typedef struct unit_work {
-    const lb_kernel_launch *launch;
-    lb_kernel_item *item;
-    scratch_places s;
-    uint64_t ticket;     /* no other run with this scratch has the number */
-    uint64_t mark;       /* made of it, as no other data has it by chance: in a record, that the piece is there */
-    team_memory *memory; /* of both teams */
-    uint32_t *word;      /* of the warp */
-    uint32_t team, t;
-} unit_work;
-
-LB_DEVICE void say_there(const unit_work *u, uint64_t piece)
-{
-    if (piece < u->s.n_pieces) set_visibly(u->s.pieces + piece * RECORD + THERE, u->mark);
-}
-
-enum {
-    PIECES = sizeof(((team_memory *)0)->tile) / (8 * RECORD) / 32 * 32
-}; /* whose records lie in a team's memory at once */
-
-/* Pieces from `next` on that are there without a gap, of at most PIECES. */
-LB_DEVICE uint32_t pieces_there(const unit_work *u, uint64_t next)
-{
-    const uint64_t ones = 0x0101010101010101ull;
-    uint8_t *there = u->memory[1].tile[0];
-    uint32_t n = 0;
-#pragma unroll
-    for (uint32_t i = u->team * TEAM + u->t; i < PIECES; i += 2 * TEAM) {
-        const uint64_t piece = next + i;
-        there[i] = piece < u->s.n_pieces && get_visible(u->s.pieces + piece * RECORD + THERE) == u->mark;
-    }
-    __syncwarp();
-    while (n < PIECES && *(const uint64_t *)(there + n) == ones) n += 8;
-    while (n < PIECES && there[n]) n++;
-    return n;
-}
-
-/* Words of records that other warps wrote, several on their way at once. */
-LB_DEVICE void fetch_records(uint64_t *records, const uint64_t *from, uint32_t n, uint32_t thread)
-{
-    enum { AT_ONCE = 8 };
-    for (uint32_t i = thread; i < n * RECORD; i += AT_ONCE * 2 * TEAM) {
-        uint64_t got[AT_ONCE];
-#pragma unroll
-        for (uint32_t k = 0; k < AT_ONCE; k++)
-            got[k] = i + k * 2 * TEAM < n * RECORD ? get_written(from + i + k * 2 * TEAM) : 0;
-#pragma unroll
-        for (uint32_t k = 0; k < AT_ONCE; k++)
-            if (i + k * 2 * TEAM < n * RECORD) records[i + k * 2 * TEAM] = got[k];
-    }
-}
-
-/* Whoever has the lock adds all pieces that are there, in their order; thread t of the first team has field t. */
-LB_DEVICE void add_pieces(const unit_work *u)
-{
-    lb_kernel_progress *p = &u->item->progress;
-    uint64_t *records = (uint64_t *)u->memory[0].tile[0], next = get_visible(&p->next), all = 0;
-    const bool mine = u->team == 0 && u->t < FIELDS;
-    if (mine) all = next ? get_written(&p->fields[u->t]) : field_begin(u->t);
-    for (uint32_t n; (n = pieces_there(u, next)) > 0; next += n) {
-        __threadfence();
-        fetch_records(records, u->s.pieces + next * RECORD, n, u->team * TEAM + u->t);
-        __syncwarp();
-        if (mine) all = field_add(u->t, all, records, n);
-    }
-    if (mine) p->fields[u->t] = all;
-    if (u->team == 0 && u->t == 0) set_visibly(&p->next, next);
-}
-
-/* Pieces are added in their order by the warp that ends one while no other adds: no warp waits, and the chain of
- * additions, which is as long as the value has pieces, goes on beside the reading. Who lets go of the lock looks again,
- * so that no piece is left behind. */
-LB_SELDOM void retire_pieces(const unit_work *u)
-{
-    lb_kernel_progress *p = &u->item->progress;
-    const bool first = u->team == 0 && u->t == 0;
-    for (bool more = true; more;) {
-        __threadfence();
-        if (first) *u->word = take_lock(&p->lock);
-        __syncwarp();
-        const bool taken = *u->word;
-        __syncwarp();
-        if (!taken) return;
-        __threadfence();
-        add_pieces(u);
-        __threadfence();
-        __syncwarp();
-        if (first) set_visibly(&p->lock, 0);
-        __threadfence();
-        more = pieces_there(u, get_visible(&p->next)) > 0;
-    }
-}
-
-LB_DEVICE void do_unit(const unit_work *u, uint32_t unit)
-{
-    const lb_kernel_item *item = u->item;
-    span_work w = {elements_of(item), 0, 0, 0, 0, 0};
-    const uint64_t piece = (uint64_t)LB_KERNEL_PIECE * item->part_bits / 8;
-    bool numbers = item->fused;
+    const scratch_places places = scratch_of(item);
+    source s = {item, item->data, item->bytes, item->granule, !item->contiguous};
     if (unit < item->main) {
-        w.leaves = u->s.leaves;
-        take_spans(&w, unit, item->main_span, u->team);
-    } else if (unit - item->main < item->statistics) {
-        numbers = true;
-        take_spans(&w, unit - item->main, piece, u->team);
-    } else {
-        numbers = false;
-        w.from.strided = false;
-        w.from.granule = item->dense_granule;
-        w.from.address = item->dense;
-        w.from.bytes = item->dense_bytes;
-        w.leaves = u->s.blob;
-        take_spans(&w, unit - item->main - item->statistics, LB_KERNEL_LEAF, u->team);
+        if (unit < places.n_leaves)
+            do_leaf(&s, unit, places.leaves + unit, places.n_records ? places.records + unit * RECORD : 0);
+        return;
     }
-    if (numbers) w.piece = u->s.pieces + w.at / piece * RECORD;
-    do_spans<false>(u->memory + u->team, &w, u->t);
-    __threadfence();
-    __syncwarp();
-    if (!numbers) return;
-    if (u->t == 0) say_there(u, w.at / piece);
-    __syncwarp();
-    retire_pieces(u);
+    unit -= item->main;
+    s.address = item->dense;
+    s.bytes = item->dense_bytes;
+    s.granule = item->dense_granule;
+    s.strided = false;
+    do_leaf(&s, unit, places.blob + unit, 0);
+}
+
+/* ---- what leaves add up to --------------------------------------------------------------------------------------- */
+
+/* Field after field of a record, or of none. */
+LB_DEVICE void load_record(uint64_t x[RECORD], const uint64_t *records, uint64_t i, uint64_t n)
+{
+#pragma unroll
+    for (uint32_t f = 0; f < RECORD; f++) x[f] = i < n ? get_written(records + i * RECORD + f) : field_begin(f);
+}
+
+/* Records of leaves, of THREADS leaves, and so on: the last one is of all. Behind `n` records lie what they add up to. All
+ * threads of the block. */
+LB_DEVICE const uint64_t *add_records(uint64_t *records, uint64_t n)
+{
+    while (n > 1) {
+        uint64_t *to = records + n * RECORD, next[RECORD];
+        load_record(next, records, threadIdx.x, n);
+        for (uint64_t from = 0; from < n; from += THREADS, to += RECORD) {
+#pragma unroll
+            for (uint32_t f = 0; f < RECORD; f++) shared.fields[f][slot(threadIdx.x)] = next[f];
+            __syncthreads();
+            load_record(next, records, from + THREADS + threadIdx.x, n); /* while these are added */
+            if (threadIdx.x >= WARP) add_fields(to);
+            __threadfence();
+            __syncthreads();
+        }
+        records += n * RECORD;
+        n = n / THREADS + (n % THREADS != 0);
+    }
+    return records;
+}
+
+/* A sequence of words, which is hashed: how many bytes there are, their leaves, and perhaps what the value is. */
+typedef struct sequence {
+    const lb_kernel_item *item;
+    const uint64_t *leaves;
+    uint64_t n_leaves, bytes, n;
+} sequence;
+
+LB_DEVICE uint64_t word_of(const sequence *s, uint64_t i)
+{
+    if (i == 0) return s->bytes;
+    if (i <= s->n_leaves) return get_written(s->leaves + i - 1);
+    i -= s->n_leaves + 1;
+    return i == 0 ? s->item->dtype : i == 1 ? s->item->ndim : s->item->shape[i - 2];
+}
+
+/* What a column of block `row` adds. */
+LB_DEVICE pair hash_words(const sequence *s, uint64_t row, uint32_t column_number)
+{
+    const uint32_t stripes = stripes_of(row, 8 * s->n);
+    const uint64_t first = row * (BLOCK / 8) + column_number * (QUAD / 8);
+    pair sums = {0, 0};
+#pragma unroll 4
+    for (uint32_t k = 0; k < stripes; k++) {
+        const uint64_t i = first + k * (STRIPE / 8);
+        add_stripe(&sums, word_of(s, i), word_of(s, i + 1), shared.keys[2 * column_number + k],
+                   shared.keys[2 * column_number + k + 1]);
+    }
+    return sums;
+}
+
+LB_DEVICE pair digest_end(const uint64_t sums[8], const uint8_t *words, uint64_t bytes)
+{
+    pair h;
+    if (bytes <= LONG) {
+        h = short_hash128(words, (uint32_t)bytes);
+    } else {
+        h.low = merged(sums, 11, 0, bytes * PRIME64_1);
+        h.high = merged(sums, 117, 0, ~(bytes * PRIME64_2));
+    }
+    if (h.low == 0 && h.high == 0) h.low = 1; /* (0, 0) is taken */
+    return h;
+}
+
+/* All threads of the block: each half of them has one of the sequences, of at most `rounds` times HALF / COLUMNS blocks.
+ * Thread 0 of a half returns its digest. */
+LB_DEVICE pair hash_sequences(const sequence *s, uint64_t rounds)
+{
+    enum { ROWS = HALF / COLUMNS };
+    const uint32_t half = threadIdx.x / HALF, t = threadIdx.x % HALF;
+    const uint64_t bytes = 8 * s->n, blocks = bytes ? (bytes - 1) / BLOCK : 0;
+    const bool is_long = bytes > LONG;
+    uint64_t sum = first_sums[t % 8];
+    if (threadIdx.x < KEYS) shared.keys[threadIdx.x] = seeded(threadIdx.x, 0);
+    if (!is_long && t < s->n) *(uint64_t *)(shared.ends[half] + 8 * t) = word_of(s, t);
+    __syncthreads();
+    for (uint64_t round = 0; round < rounds; round++) {
+        const uint64_t row = round * ROWS + t / COLUMNS;
+        if (is_long && row <= blocks) {
+            const pair sums = hash_words(s, row, t % COLUMNS);
+            uint64_t *to = shared.blocks[half * ROWS + t / COLUMNS] + 2 * (t % COLUMNS);
+            to[0] = sums.low;
+            to[1] = sums.high;
+        }
+        __syncthreads();
+        if (is_long && t < 8) {
+            for (uint64_t b = round * ROWS; b <= blocks && b < (round + 1) * ROWS; b++) {
+                sum += shared.blocks[half * ROWS + b % ROWS][t];
+                if (b < blocks) sum = scrambled(sum, shared.keys[16 + t]);
+            }
+        }
+        __syncthreads();
+    }
+    if (is_long && t < 8)
+        shared.sums[half][t] = add_last(sum, word_of(s, s->n - 8 + t), word_of(s, s->n - 8 + (t ^ 1)), t, 0);
+    __syncthreads();
+    pair h = {0, 0};
+    if (t == 0 && bytes) h = digest_end(shared.sums[half], shared.ends[half], bytes);
+    return h;
 }
 
 LB_DEVICE void set_statistics(lb_kernel_result *r, uint32_t field, uint64_t value)
@@ -451,52 +440,36 @@ LB_DEVICE void set_statistics(lb_kernel_result *r, uint32_t field, uint64_t valu
     }
 }
 
-LB_DEVICE pair digest_end(const team_memory *m, uint64_t bytes)
+/* All units of the item have ended. The first half of the threads hashes its leaves, the second those of the blob. */
+LB_SELDOM void finish_item(const lb_kernel_launch *launch, lb_kernel_item *item, uint64_t ticket)
 {
-    pair h;
-    if (bytes <= LONG) {
-        h = short_hash128(m->tile[0], (uint32_t)bytes);
-    } else {
-        h.low = merged(m->sums, 11, 0, bytes * PRIME64_1);
-        h.high = merged(m->sums, 117, 0, ~(bytes * PRIME64_2));
-    }
-    if (h.low == 0 && h.high == 0) h.low = 1; /* (0, 0) is taken */
-    return h;
-}
-
-/* All units of the item have ended. The first team hashes its leaves, the second those of the blob. */
-LB_SELDOM void finish_item(const unit_work *u)
-{
-    lb_kernel_item *item = u->item;
-    const scratch_places *s = &u->s;
+    const scratch_places places = scratch_of(item);
+    const bool second = threadIdx.x >= HALF, of_blob = second && !item->contiguous;
+    const uint64_t n_blob = item->contiguous ? places.n_leaves : places.n_blob;
     const bool blob = item->contiguous || item->what & LB_KERNEL_BLOB;
-    const uint64_t n_blob = item->contiguous ? s->n_leaves : s->n_blob;
-    const uint64_t sizes[2] = {8 * (1 + s->n_leaves + 2 + item->ndim), blob ? 8 * (1 + n_blob) : 0};
-    lb_kernel_result *r = (lb_kernel_result *)u->launch->results + (u->ticket - 1) % u->launch->n_results;
-    if (u->team == 0 && u->t < FIELDS)
-        set_statistics(r, u->t, s->n_pieces ? get_written(&item->progress.fields[u->t]) : field_begin(u->t));
+    lb_kernel_result *r = (lb_kernel_result *)launch->results + (ticket - 1) % launch->n_results;
 
-    span_work w = {elements_of(item), 0, sizes[u->team], 0, 0, 0};
-    w.from.bytes = sizes[u->team];
-    w.from.leaves = u->team && !item->contiguous ? s->blob : s->leaves;
-    w.from.n_leaves = u->team ? n_blob : s->n_leaves;
-    w.from.size_word = u->team && !item->contiguous ? item->dense_bytes : item->bytes;
-    w.tiles = (uint32_t)parts_of(sizes[0] > sizes[1] ? sizes[0] : sizes[1], TILE);
-    do_spans<true>(u->memory + u->team, &w, u->t);
-    if (u->t == 0) {
-        pair h = {0, 0};
-        if (w.size) h = digest_end(u->memory + u->team, w.size);
-        *(u->team ? &r->blob_lo : &r->logical_lo) = h.low;
-        *(u->team ? &r->blob_hi : &r->logical_hi) = h.high;
+    const uint64_t *all = add_records(places.records, places.n_records);
+    if (threadIdx.x < RECORD)
+        set_statistics(r, threadIdx.x,
+                       places.n_records ? get_written(all + threadIdx.x) : field_begin(threadIdx.x));
+
+    sequence s = {item, of_blob ? places.blob : places.leaves, second ? n_blob : places.n_leaves,
+                  of_blob ? item->dense_bytes : item->bytes, 0};
+    s.n = second ? (blob ? 1 + n_blob : 0) : 1 + places.n_leaves + 2 + item->ndim;
+    const uint64_t longest = places.n_leaves + 3 + item->ndim > 1 + n_blob ? places.n_leaves + 3 + item->ndim : 1 + n_blob;
+    const pair h = hash_sequences(&s, (8 * longest - 1) / BLOCK / (HALF / COLUMNS) + 1);
+    if (threadIdx.x % HALF == 0) {
+        *(second ? &r->blob_lo : &r->logical_lo) = h.low;
+        *(second ? &r->blob_hi : &r->logical_hi) = h.high;
     }
     __threadfence_system();
-    __syncwarp();
-    if (u->team == 0 && u->t == 0) {
-        r->elements = s->n_pieces ? (int64_t)item->numbers : 0;
-        item->progress.ended = 0;
-        item->progress.next = 0;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        r->elements = places.n_records ? (int64_t)item->numbers : 0;
+        item->ended = 0;
         __threadfence_system();
-        set_visibly(&r->whole, u->ticket);
+        set_visibly(&r->whole, ticket);
     }
 }
 
@@ -514,28 +487,19 @@ LB_DEVICE lb_kernel_item *item_of(const lb_kernel_launch *launch, uint32_t unit)
     return items + low;
 }
 
-extern "C" __global__ void __launch_bounds__(LB_KERNEL_THREADS) lb_kernel_measure(lb_kernel_launch launch)
+extern "C" __global__ void __launch_bounds__(LB_KERNEL_THREADS, LB_KERNEL_RESIDENT) lb_kernel_measure(lb_kernel_launch launch)
 {
-    __shared__ team_memory memory[2 * LB_KERNEL_WARPS];
-    __shared__ uint32_t words[LB_KERNEL_WARPS];
-    const uint32_t warp = threadIdx.x / 32, number = blockIdx.x * LB_KERNEL_WARPS + warp;
-    if (number >= launch.n_units) return;
-    unit_work u;
-    u.launch = &launch;
-    u.item = item_of(&launch, number);
-    u.s = scratch_of(u.item);
-    u.ticket = 1 + u.item->slot + (launch.turn ? get_visible((const uint64_t *)launch.turn) : 0);
-    u.mark = old_avalanche(u.ticket ^ PRIME64_1);
-    u.memory = memory + 2 * warp;
-    u.word = words + warp;
-    u.team = threadIdx.x % 32 / TEAM;
-    u.t = threadIdx.x % TEAM;
-    do_unit(&u, number - u.item->first_unit);
-    if (u.team == 0 && u.t == 0) *u.word = count_one(&u.item->progress.ended) + 1;
-    __syncwarp();
-    if (*u.word != u.item->main + u.item->statistics + u.item->blob) return;
+    lb_kernel_item *item = item_of(&launch, blockIdx.x);
+    /* No other run with this scratch has the number. */
+    const uint64_t ticket = 1 + item->slot + (launch.turn ? get_visible((const uint64_t *)launch.turn) : 0);
+    do_unit(item, blockIdx.x - item->first_unit);
     __threadfence();
-    finish_item(&u);
+    __syncthreads();
+    if (threadIdx.x == 0) shared.last = count_one(&item->ended) + 1 == item->main + item->blob;
+    __syncthreads();
+    if (!shared.last) return;
+    __threadfence();
+    finish_item(&launch, item, ticket);
 }
 
 extern "C" __global__ void lb_kernel_turn(uint64_t *turn, uint64_t by)

@@ -3,12 +3,12 @@
  * integer types.
  *
  *     host                                              device
- *     lb_kernel_item[n]  ── lb_kernel_batch ──▶ units   one warp a unit: leaves and pieces into the item's scratch
- *     lb_kernel_launch   ── one kernel parameter ────▶  the warp that ends an item's last unit: digests and sums of the whole
+ *     lb_kernel_item[n]  ── lb_kernel_batch ──▶ units   a block of threads a unit: one leaf, into the item's scratch
+ *     lb_kernel_launch   ── one kernel parameter ────▶  the block that ends an item's last unit: digests and sums of the whole
  *     lb_kernel_result   ◀── slot of the ring ───────   `whole` is written last
  *
- * One launch of lb_kernel_measure does it all, for any number of items: blocks of LB_KERNEL_THREADS threads,
- * lb_kernel_blocks of them, no dynamic shared memory, one parameter (lb_kernel_launch, by value). The definitions are
+ * One launch of lb_kernel_measure does it all, for any number of items: n_units blocks of LB_KERNEL_THREADS threads, no
+ * dynamic shared memory, one parameter (lb_kernel_launch, by value). The definitions are
  * those of lastbit/digest.h and lastbit/statistics.h; results are those of lb_measure, bit by bit. */
 #ifndef LB_DIGEST_KERNEL_H
 #define LB_DIGEST_KERNEL_H
@@ -26,11 +26,11 @@ typedef unsigned char uint8_t;
 
 #define LB_KERNEL_NAME "lb_kernel_measure"
 #define LB_KERNEL_TURN_NAME "lb_kernel_turn"
-#define LB_KERNEL_WARPS 2 /* units that a block does */
-#define LB_KERNEL_THREADS (32 * LB_KERNEL_WARPS)
+#define LB_KERNEL_THREADS 256 /* of a block, which does a unit */
+#define LB_KERNEL_RESIDENT 2  /* blocks of a multiprocessor for whose registers there is room */
 #define LB_KERNEL_DIMS 16
-#define LB_KERNEL_PIECE 65536 /* elements: LB_STATISTICS_PIECE */
-#define LB_KERNEL_LEAF 65536  /* bytes: LB_DIGEST_LEAF */
+#define LB_KERNEL_BLOCK 1024 /* bytes: LB_STATISTICS_BLOCK */
+#define LB_KERNEL_LEAF 65536 /* bytes: LB_DIGEST_LEAF */
 
 /* How an element (of a complex type: a part) is read as a number. */
 enum lb_kernel_element {
@@ -57,26 +57,19 @@ enum lb_kernel_what {
     LB_KERNEL_BLOB = 2 /* of the dense range, where that is not the elements in their order */
 };
 
-/* The device's own notes: 0 before an item's first launch, and again when it is done. */
-typedef struct lb_kernel_progress {
-    uint64_t ended, lock, next; /* units; who adds pieces has the lock; the piece that is added next */
-    uint64_t fields[8];         /* what the pieces so far add up to */
-} lb_kernel_progress;
-
 /* One value. Made by lb_kernel_item_of; the caller adds `scratch` and `slot`, lb_kernel_batch the units. It lies in the
- * device's memory, for the kernel writes to `progress`. It may be launched again (a graph) after it is done, with
+ * device's memory, for the kernel writes to `ended`. It may be launched again (a graph) after it is done, with
  * another slot or turn: slot + turn is another number in every run that has the same scratch. */
 typedef struct lb_kernel_item {
     uint64_t data;               /* address of element 0 */
     uint64_t dense, dense_bytes; /* the dense range */
     uint64_t bytes, numbers;     /* of all elements in row-major order; a complex element is two numbers */
     uint64_t scratch; /* device memory, 8-byte aligned, lb_kernel_scratch_bytes of it. What was there does not matter */
-    uint64_t slot;    /* in the ring of results, before the launch's turn is added */
-    uint64_t main_span;  /* bytes that one team takes: a leaf, or a piece of the statistics that is whole leaves */
+    uint64_t slot;       /* in the ring of results, before the launch's turn is added */
+    uint64_t ended;      /* the device's own: units so far; 0 before the first launch, and again when it is done */
     uint32_t first_unit; /* of the launch */
-    /* Units that hash (and take numbers, if `fused`), that take numbers alone, that hash the dense range. */
-    uint32_t main, statistics, blob;
-    uint32_t fused, contiguous;
+    uint32_t main, blob; /* units: leaves of the elements, and of the dense range */
+    uint32_t contiguous;
     uint32_t chunk;   /* of a view that is not contiguous: bytes that lie together in each row and are fetched as one */
     uint32_t granule; /* bytes of one copy, of elements as they lie */
     uint32_t dense_granule;
@@ -88,7 +81,6 @@ typedef struct lb_kernel_item {
      * outermost first. */
     uint64_t sizes[LB_KERNEL_DIMS];
     int64_t strides[LB_KERNEL_DIMS]; /* bytes */
-    lb_kernel_progress progress;
 } lb_kernel_item;
 
 typedef struct lb_kernel_result {
@@ -111,8 +103,9 @@ typedef struct lb_kernel_launch {
 /* lb_kernel_turn(uint64_t *turn, uint64_t by): one thread adds `by` to `*turn`; the last node of a graph. */
 
 /* What the scratch holds, in words of 8 bytes: the leaves of the elements, which are those of lb_measured.leaves for a
- * contiguous value; the leaves of the dense range, if `blob`; a record of LB_KERNEL_PIECE_WORDS for each piece, if
- * statistics are wanted. */
-#define LB_KERNEL_PIECE_WORDS 8
+ * contiguous value; the leaves of the dense range, if `blob`; and if statistics are wanted a record for each leaf, then
+ * one for each LB_KERNEL_TOGETHER of them, and so on until one is left. */
+#define LB_KERNEL_RECORD_WORDS 8
+#define LB_KERNEL_TOGETHER LB_KERNEL_THREADS
 
 #endif

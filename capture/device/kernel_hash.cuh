@@ -1,5 +1,5 @@
-/* XXH3 but for its long loop: constants, the secret, what becomes of the sums, and the functions for up to 240 bytes,
- * of 64 bits with a seed and of 128 bits without (github.com/Cyan4973/xxHash, doc/xxhash_spec.md). */
+/* XXH3 (github.com/Cyan4973/xxHash, doc/xxhash_spec.md): the functions for up to 240 bytes, of 64 bits with a seed and of
+ * 128 bits without; and the steps of the long loop, of which threads do a column each. */
 #ifndef LB_KERNEL_HASH_CUH
 #define LB_KERNEL_HASH_CUH
 
@@ -19,11 +19,13 @@
 enum {
     STRIPE = 64,
     BLOCK = 1024,
+    STRIPES = BLOCK / STRIPE,
+    KEYS = 24, /* words of the secret */
     LONG = 240 /* bytes: up to here XXH3 is another function */
 };
 
 /* The secret of XXH3 as little-endian words. */
-LB_TABLE uint64_t secret_words[24] = {
+LB_TABLE uint64_t secret_words[KEYS] = {
     0xbe4ba423396cfeb8, 0x1cad21f72c81017c, 0xdb979083e96dd4de, 0x1f67b3b7a4a44072, 0x78e5c0cc4ee679cb,
     0x2172ffcc7dd05a82, 0x8e2443f7744608b8, 0x4c263a81e69035e0, 0xcb00c391bb52283c, 0xa32e531b8b65d088,
     0x4ef90da297486471, 0xd8acdea946ef1938, 0x3f349ce33f76faa8, 0x1d4f0bc7c7bbdcf9, 0x3159b4cd4be0518a,
@@ -35,9 +37,6 @@ LB_TABLE uint64_t first_sums[8] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,
 
 struct alignas(16) pair {
     uint64_t low, high;
-};
-struct alignas(16) quad {
-    uint32_t word[4];
 };
 
 /* Eight bytes of the secret with a seed, from any byte on. */
@@ -189,6 +188,36 @@ LB_SELDOM uint64_t merged(const uint64_t sums[8], uint32_t secret, uint64_t seed
         start += fold(sums[2 * i] ^ secret_at(secret + 16 * i, seed),
                       sums[2 * i + 1] ^ secret_at(secret + 16 * i + 8, seed));
     return avalanche(start);
+}
+
+/* ---- the long loop ----------------------------------------------------------------------------------------------- */
+
+/* Stripes of a block before the last stripe of all; the others are not followed by a scramble. */
+LB_DEVICE uint32_t stripes_of(uint64_t block, uint64_t size)
+{
+    const uint64_t scrambled = (size - 1) / BLOCK;
+    return block < scrambled ? (uint32_t)STRIPES : block == scrambled ? (uint32_t)((size - 1) % BLOCK / STRIPE) : 0;
+}
+
+/* 16 bytes of one stripe: what they add to two sums. */
+LB_DEVICE void add_stripe(pair *sums, uint64_t low, uint64_t high, uint64_t key, uint64_t next_key)
+{
+    const uint64_t a = low ^ key, b = high ^ next_key;
+    sums->low += high + (a & 0xffffffffu) * (a >> 32);
+    sums->high += low + (b & 0xffffffffu) * (b >> 32);
+}
+
+/* After each block but the last. */
+LB_DEVICE uint64_t scrambled(uint64_t sum, uint64_t key)
+{
+    return (sum ^ sum >> 47 ^ key) * PRIME32_1;
+}
+
+/* The last stripe of all, of which these are words t and t ^ 1, for sum t. */
+LB_DEVICE uint64_t add_last(uint64_t sum, uint64_t word, uint64_t other, uint32_t t, uint64_t seed)
+{
+    const uint64_t keyed = word ^ secret_at(121 + 8 * t, seed);
+    return sum + other + (keyed & 0xffffffffu) * (keyed >> 32);
 }
 
 #endif

@@ -5,7 +5,7 @@
     X(parameters, "digest_kernel.h")                                                                                   \
     X(machine, "kernel_machine.cuh")                                                                                   \
     X(hash, "kernel_hash.cuh")                                                                                         \
-    X(tile, "kernel_tile.cuh")                                                                                         \
+    X(read, "kernel_read.cuh")                                                                                         \
     X(numbers, "kernel_numbers.cuh")
 
 #define EMBED(name, path)                                                                                              \

@@ -3,13 +3,8 @@
 
 #include <string.h>
 
-/* Below this a value is read twice, by units that hash and by units that add up, at once: a unit that does both takes
- * longer than either, and so few would leave the device idle. Above it the bytes are read once. On an H100, whose
- * second level of cache has 50 MB, 32 MiB take 113 us in place of 137, and 128 MiB would take 277 in place of 227. */
-#define READ_ONCE (48u << 20)
-
 _Static_assert(LB_KERNEL_DIMS == LB_MAX_DIMS, "dimensions");
-_Static_assert(LB_KERNEL_PIECE == LB_STATISTICS_PIECE && LB_KERNEL_LEAF == LB_DIGEST_LEAF,
+_Static_assert(LB_KERNEL_BLOCK == LB_STATISTICS_BLOCK && LB_KERNEL_LEAF == LB_DIGEST_LEAF,
                "the definitions' own numbers");
 _Static_assert((int)LB_KERNEL_STATISTICS == (int)LB_MEASURE_STATISTICS && (int)LB_KERNEL_BLOB == (int)LB_MEASURE_BLOB,
                "what is wanted");
@@ -87,33 +82,22 @@ static void set_chunk(lb_kernel_item *item)
     item->granule = granule_of(item->data, item->chunk);
 }
 
-static uint64_t pieces_of(uint64_t all, uint64_t each)
+static uint64_t leaves_of(uint64_t bytes)
 {
-    return all / each + (all % each != 0);
+    return bytes / LB_KERNEL_LEAF + (bytes % LB_KERNEL_LEAF != 0);
 }
 
-/* Two teams of a warp take a span each. */
-static uint32_t units_of(uint64_t bytes, uint64_t span)
+static uint32_t units_of(uint64_t bytes)
 {
-    const uint64_t units = pieces_of(pieces_of(bytes, span), 2);
+    const uint64_t units = leaves_of(bytes);
     return units > UINT32_MAX ? UINT32_MAX : (uint32_t)units;
 }
 
-static uint64_t piece_bytes(const lb_kernel_item *item)
+static void set_units(lb_kernel_item *item)
 {
-    return (uint64_t)LB_KERNEL_PIECE * item->part_bits / 8;
-}
-
-void lb_kernel_fuse(lb_kernel_item *item, bool fused)
-{
-    const bool wanted = item->what & LB_KERNEL_STATISTICS, whole_leaves = item->part_bits >= 8;
-    item->fused = fused && wanted && whole_leaves;
-    item->main_span = item->fused ? piece_bytes(item) : LB_KERNEL_LEAF;
-    item->main = units_of(item->bytes, item->main_span);
-    item->statistics = wanted && !item->fused ? units_of(item->bytes, piece_bytes(item)) : 0;
-    item->blob = item->what & LB_KERNEL_BLOB ? units_of(item->dense_bytes, LB_KERNEL_LEAF) : 0;
-    if (item->main + item->statistics + item->blob == 0)
-        item->main = 1; /* without elements; it has digests all the same */
+    item->main = units_of(item->bytes);
+    item->blob = item->what & LB_KERNEL_BLOB ? units_of(item->dense_bytes) : 0;
+    if (item->main + item->blob == 0) item->main = 1; /* without elements; it has digests all the same */
 }
 
 lb_status lb_kernel_item_of(lb_kernel_item *item, const lb_measuring *measuring, lb_err *err)
@@ -144,16 +128,20 @@ lb_status lb_kernel_item_of(lb_kernel_item *item, const lb_measuring *measuring,
     item->dense_granule = granule_of(item->dense, 16);
     set_layout(item, &tensor->layout);
     set_chunk(item);
-    lb_kernel_fuse(item, bytes > READ_ONCE);
+    set_units(item);
     return LB_OK;
 }
 
 uint64_t lb_kernel_scratch_bytes(const lb_kernel_item *item)
 {
-    const uint64_t leaves = pieces_of(item->bytes, LB_KERNEL_LEAF),
-                   blob = item->what & LB_KERNEL_BLOB ? pieces_of(item->dense_bytes, LB_KERNEL_LEAF) : 0,
-                   pieces = item->what & LB_KERNEL_STATISTICS ? pieces_of(item->numbers, LB_KERNEL_PIECE) : 0;
-    return (leaves + blob + pieces * LB_KERNEL_PIECE_WORDS) * 8;
+    const uint64_t leaves = leaves_of(item->bytes),
+                   blob = item->what & LB_KERNEL_BLOB ? leaves_of(item->dense_bytes) : 0;
+    uint64_t records = 0;
+    if (item->what & LB_KERNEL_STATISTICS && leaves) {
+        records = leaves;
+        for (uint64_t n = leaves; n > 1; records += n) n = (n + LB_KERNEL_TOGETHER - 1) / LB_KERNEL_TOGETHER;
+    }
+    return (leaves + blob + records * LB_KERNEL_RECORD_WORDS) * 8;
 }
 
 uint32_t lb_kernel_batch(lb_kernel_item *items, size_t n)
@@ -161,7 +149,7 @@ uint32_t lb_kernel_batch(lb_kernel_item *items, size_t n)
     uint64_t units = 0;
     for (size_t i = 0; i < n; i++) {
         items[i].first_unit = (uint32_t)units;
-        units += (uint64_t)items[i].main + items[i].statistics + items[i].blob;
+        units += (uint64_t)items[i].main + items[i].blob;
         if (units > INT32_MAX) return 0;
     }
     return (uint32_t)units;

@@ -10,21 +10,11 @@
  * no dtype, a size that is none, a strided view of elements smaller than a byte. */
 lb_status lb_kernel_item_of(lb_kernel_item *item, const lb_measuring *measuring, lb_err *err);
 
-/* Whether each byte is read once, by units that hash and add up, or twice, by units that do either: those end sooner
- * where the value is too small to keep the device busy. lb_kernel_item_of decides by size. Nothing changes where it
- * cannot be or nothing is added up. */
-void lb_kernel_fuse(lb_kernel_item *item, bool fused);
-
 /* The scratch that an item needs, a multiple of 8: about a thousandth of what it reads. */
 uint64_t lb_kernel_scratch_bytes(const lb_kernel_item *item);
 
 /* Gives each item of a launch its units, and returns how many they are. 0: more than a launch holds (2^31). */
 uint32_t lb_kernel_batch(lb_kernel_item *items, size_t n);
-
-static inline uint32_t lb_kernel_blocks(uint32_t n_units)
-{
-    return (n_units + LB_KERNEL_WARPS - 1) / LB_KERNEL_WARPS;
-}
 
 /* Digests and statistics; the leaves stay NULL: they lie in the item's scratch. */
 lb_measured lb_kernel_measured(const lb_kernel_result *result);

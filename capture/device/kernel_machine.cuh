@@ -1,5 +1,5 @@
-/* What the measuring kernel uses of the device beyond the language: copies that do not wait, counters, words of other
- * blocks, numbers in their bits. tests/capture/device/cuda_on_host.h has the same for the host. */
+/* What the measuring kernel uses of the device beyond the language: counters, words of
+ * other blocks, numbers in their bits. tests/capture/device/cuda_on_host.h has the same for the host. */
 #ifndef LB_KERNEL_MACHINE_CUH
 #define LB_KERNEL_MACHINE_CUH
 
@@ -11,27 +11,6 @@
 #define LB_SELDOM static __device__ __noinline__
 #define LB_TABLE static __device__ __constant__ const
 
-/* Copies `size` bytes (4, 8 or 16) without waiting, of which `valid` are read and the others 0. */
-LB_DEVICE void copy_begin(void *shared, uint64_t global, uint32_t size, uint32_t valid)
-{
-    const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
-    if (size == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(valid) : "memory");
-    else if (size == 8)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(global), "r"(valid) : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(global), "r"(valid) : "memory");
-}
-/* What was begun since the last call is a group. */
-LB_DEVICE void copy_group()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-/* This thread's copies are done but for those of the last group. */
-LB_DEVICE void copy_wait()
-{
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
-}
 LB_DEVICE float half_value(uint32_t bits)
 {
     float value;
@@ -57,11 +36,6 @@ LB_DEVICE uint64_t high_product(uint64_t a, uint64_t b)
 LB_DEVICE uint32_t count_one(uint64_t *counter)
 {
     return (uint32_t)atomicAdd((unsigned long long *)counter, 1ull);
-}
-/* True: no other warp has it. Before and after come fences. */
-LB_DEVICE bool take_lock(uint64_t *lock)
-{
-    return atomicExch((unsigned long long *)lock, 1ull) == 0;
 }
 /* Of words that other blocks read or write meanwhile. */
 LB_DEVICE void set_visibly(uint64_t *word, uint64_t value)

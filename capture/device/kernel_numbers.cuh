@@ -1,24 +1,36 @@
-/* The statistics of the numbers in a tile, lane by lane as lastbit/statistics.h has them, and how lanes and pieces are
- * recorded. */
+/* The statistics of the numbers that a thread reads: a column of a block, 16 bytes of each stripe. lastbit/statistics.h
+ * says in which order they are added. */
 #ifndef LB_KERNEL_NUMBERS_CUH
 #define LB_KERNEL_NUMBERS_CUH
 
-#include "kernel_tile.cuh"
+#include "kernel_read.cuh"
 
 #define INF bits_value(0x7f800000u)
 #define NOT_A_NUMBER bits_value(0x7fc00000u)
 
-/* One lane of a piece. */
-typedef struct lane {
+/* What a column adds, or several together. */
+typedef struct column {
     double sum, squares, low, high;
     uint32_t zero, nan, pos_inf, neg_inf;
-} lane;
+} column;
 
-LB_DEVICE lane lane_begin()
+LB_DEVICE column column_begin()
 {
     const double inf = INF;
-    const lane l = {0, 0, inf, -inf, 0, 0, 0, 0};
-    return l;
+    const column c = {0, 0, inf, -inf, 0, 0, 0, 0};
+    return c;
+}
+
+/* Lanes added in pairs of neighbours. */
+template <uint32_t N>
+LB_DEVICE double paired(double *x)
+{
+#pragma unroll
+    for (uint32_t n = N; n > 1; n /= 2) {
+#pragma unroll
+        for (uint32_t i = 0; i < n / 2; i++) x[i] = __dadd_rn(x[2 * i], x[2 * i + 1]);
+    }
+    return x[0];
 }
 
 /* The bits are put where f32 has them. Its exponent is then too small by what the biases differ, also of a
@@ -32,29 +44,17 @@ LB_DEVICE float small_value(uint32_t code, const lb_kernel_small *s)
     return sign ? -value : value;
 }
 
-/* How numbers lie in a tile. */
-typedef struct number_type {
-    uint32_t element, bits, per_tile;
-    const lb_kernel_small *small;
-} number_type;
-
-LB_DEVICE number_type type_of(const lb_kernel_item *item)
+/* Number `i` of some bytes, of any type. */
+LB_DEVICE double number_at(const lb_kernel_item *type, const uint8_t *bytes, uint32_t i)
 {
-    const number_type type = {item->element, item->part_bits, TILE * 8 / item->part_bits, &item->small};
-    return type;
-}
-
-/* Number `i` of a tile, of any type. */
-LB_DEVICE double number_at(const number_type *type, const uint8_t *tile, uint32_t i)
-{
-    const uint8_t *p = tile + place(i * type->bits / 8);
-    switch (type->element * 128 + type->bits) {
+    const uint8_t *p = bytes + i * type->part_bits / 8;
+    switch (type->element * 128 + type->part_bits) {
     case LB_KERNEL_F64 * 128 + 64: return *(const double *)p;
     case LB_KERNEL_F32 * 128 + 32: return *(const float *)p;
     case LB_KERNEL_BF16 * 128 + 16: return bits_value((uint32_t) * (const uint16_t *)p << 16);
     case LB_KERNEL_F16 * 128 + 16: return half_value(*(const uint16_t *)p);
-    case LB_KERNEL_SMALL * 128 + 8: return small_value(*p, type->small);
-    case LB_KERNEL_SMALL * 128 + 4: return small_value(*p >> i % 2 * 4 & 15u, type->small);
+    case LB_KERNEL_SMALL * 128 + 8: return small_value(*p, &type->small);
+    case LB_KERNEL_SMALL * 128 + 4: return small_value(*p >> i % 2 * 4 & 15u, &type->small);
     case LB_KERNEL_SCALE * 128 + 8:
         return *p == 0xff ? NOT_A_NUMBER : bits_value(*p == 0 ? 0x00400000u : (uint32_t)*p << 23); /* 2^(code - 127) */
     case LB_KERNEL_SIGNED * 128 + 8: return *(const signed char *)p;
@@ -69,186 +69,231 @@ LB_DEVICE double number_at(const number_type *type, const uint8_t *tile, uint32_
     }
 }
 
-LB_DEVICE void add_bounds(lane *l, double v)
-{
-    const double inf = INF;
-    if (!(v < inf && v > -inf)) return;
-    l->zero += v == 0;
-    l->low = v < l->low ? v : l->low;
-    l->high = v > l->high ? v : l->high;
-}
-
 /* One number by its class. A product is rounded before it is added: of f64 and of wide integers it is not exact. */
-LB_DEVICE void add_sums(lane *l, double v)
+LB_DEVICE void add_number(column *c, double *sum, double *squares, double v)
 {
     const double inf = INF;
     if (v != v) {
-        l->nan++;
+        c->nan++;
     } else if (v == inf) {
-        l->pos_inf++;
+        c->pos_inf++;
     } else if (v == -inf) {
-        l->neg_inf++;
+        c->neg_inf++;
     } else {
-        l->sum = __dadd_rn(l->sum, v);
-        l->squares = __dadd_rn(l->squares, __dmul_rn(v, v));
+        c->zero += v == 0;
+        c->low = v < c->low ? v : c->low;
+        c->high = v > c->high ? v : c->high;
+        *sum = __dadd_rn(*sum, v);
+        *squares = __dadd_rn(*squares, __dmul_rn(v, v));
     }
 }
 
-LB_SELDOM void add_slowly(lane *l, const number_type *type, const uint8_t *tile, uint32_t n, uint32_t t, bool sums,
-                          bool bounds)
-{
-    for (uint32_t i = t; i < n; i += TEAM) {
-        const double v = number_at(type, tile, i);
-        if (sums) add_sums(l, v);
-        if (bounds) add_bounds(l, v);
-    }
-}
+/* ---- types that are read fast ------------------------------------------------------------------------------------ */
 
-/* Types that are read fast: number `i` of a block, as f32. PAIRS: add_pair_bounds takes the bounds, two numbers in a
- * word. */
-struct read_f32 {
-    enum { BITS = 32, PAIRS = 0 };
-    LB_DEVICE float at(const uint8_t *p, uint32_t i, const lb_kernel_small *) { return ((const float *)p)[i]; }
-};
-struct read_bf16 {
-    enum { BITS = 16, PAIRS = 1, INFS_BITS = 0x7f807f80 };
-    LB_DEVICE float value_of(uint32_t bits) { return bits_value(bits << 16); }
-    LB_DEVICE float at(const uint8_t *p, uint32_t i, const lb_kernel_small *)
+/* Each takes 16 bytes after 16 bytes of a column that is whole, as if every number were finite; `end` says whether it
+ * was, and if not the column is read again, number by number. */
+
+/* Sums of f32 numbers in f64 cannot overflow by themselves: so they show what was not finite. */
+struct take_f32 {
+    double sum[4], squares[4];
+    float low, high;
+    uint32_t zero;
+    LB_DEVICE void begin(take_f32 *s, const lb_kernel_item *)
     {
-        return value_of(((const uint16_t *)p)[i]);
+        const take_f32 nothing = {{0, 0, 0, 0}, {0, 0, 0, 0}, INF, -INF, 0};
+        *s = nothing;
     }
+    LB_DEVICE void take(take_f32 *s, const quad *x)
+    {
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            const float v = bits_value(x->word[j]);
+            const double wide = (double)v;
+            s->sum[j] = __dadd_rn(s->sum[j], wide);
+            s->squares[j] = __fma_rn(wide, wide, s->squares[j]); /* the product is exact: fused or not is the same */
+            s->zero += v == 0;
+            s->low = fminf(v, s->low);
+            s->high = fmaxf(v, s->high);
+        }
+    }
+    LB_DEVICE bool end(take_f32 *s, column *c)
+    {
+        const column all = {paired<4>(s->sum), paired<4>(s->squares), s->low, s->high, s->zero, 0, 0, 0};
+        *c = all;
+        return c->sum - c->sum == 0;
+    }
+};
+
+struct half_bf16 {
+    LB_DEVICE float low_half(uint32_t x) { return bits_value(x << 16); }
+    LB_DEVICE float high_half(uint32_t x) { return bits_value(x & 0xffff0000u); }
     LB_DEVICE uint32_t min(uint32_t a, uint32_t b) { return min_bf16(a, b); }
     LB_DEVICE uint32_t max(uint32_t a, uint32_t b) { return max_bf16(a, b); }
+    enum { INFS = 0x7f807f80 };
 };
-struct read_f16 {
-    enum { BITS = 16, PAIRS = 1, INFS_BITS = 0x7c007c00 };
-    LB_DEVICE float value_of(uint32_t bits) { return half_value(bits); }
-    LB_DEVICE float at(const uint8_t *p, uint32_t i, const lb_kernel_small *)
-    {
-        return value_of(((const uint16_t *)p)[i]);
-    }
+struct half_f16 {
+    LB_DEVICE float low_half(uint32_t x) { return half_value(x & 0xffffu); }
+    LB_DEVICE float high_half(uint32_t x) { return half_value(x >> 16); }
     LB_DEVICE uint32_t min(uint32_t a, uint32_t b) { return min_f16(a, b); }
     LB_DEVICE uint32_t max(uint32_t a, uint32_t b) { return max_f16(a, b); }
-};
-struct read_small {
-    enum { BITS = 8, PAIRS = 0 };
-    LB_DEVICE float at(const uint8_t *p, uint32_t i, const lb_kernel_small *s) { return small_value(p[i], s); }
-};
-struct read_u8 {
-    enum { BITS = 8, PAIRS = 0 };
-    LB_DEVICE float at(const uint8_t *p, uint32_t i, const lb_kernel_small *) { return p[i]; }
-};
-struct read_i8 {
-    enum { BITS = 8, PAIRS = 0 };
-    LB_DEVICE float at(const uint8_t *p, uint32_t i, const lb_kernel_small *) { return (signed char)p[i]; }
-};
-struct read_bool {
-    enum { BITS = 8, PAIRS = 0 };
-    LB_DEVICE float at(const uint8_t *p, uint32_t i, const lb_kernel_small *) { return p[i] ? 1 : 0; }
+    enum { INFS = 0x7c007c00 };
 };
 
-/* Of a whole tile. Thread t takes other numbers than those of lane t, for bounds know no order. Infinity is not looked
- * for, but shows in the bounds: then the thread takes its numbers again, one by one. */
-template <class R>
-LB_DEVICE void add_pair_bounds(lane *l, const number_type *type, const uint8_t *tile, uint32_t t)
-{
-    uint32_t low = R::INFS_BITS, high = R::INFS_BITS | 0x80008000u, zeros = 0;
-    for (uint32_t b = 0; b < BLOCKS; b++) {
+/* Two numbers in a word, whose bounds are taken two at once. */
+template <class H>
+struct take_halves {
+    double sum[8], squares[8];
+    uint32_t low, high, zeros;
+    LB_DEVICE void begin(take_halves *s, const lb_kernel_item *)
+    {
 #pragma unroll
-        for (uint32_t i = 0; i < BLOCK; i += 16 * TEAM) {
-            const quad x = *(const quad *)(tile + b * PITCH + i + 16 * t);
+        for (uint32_t j = 0; j < 8; j++) s->sum[j] = s->squares[j] = 0;
+        s->low = H::INFS;
+        s->high = H::INFS | 0x80008000u;
+        s->zeros = 0;
+    }
+    LB_DEVICE void take(take_halves *s, const quad *x)
+    {
 #pragma unroll
-            for (uint32_t j = 0; j < 4; j++) {
-                low = R::min(low, x.word[j]);
-                high = R::max(high, x.word[j]);
-                zeros = count_zeros(zeros, x.word[j]);
-            }
+        for (uint32_t j = 0; j < 8; j++) {
+            const double v = j % 2 ? H::high_half(x->word[j / 2]) : H::low_half(x->word[j / 2]);
+            s->sum[j] = __dadd_rn(s->sum[j], v);
+            s->squares[j] = __fma_rn(v, v, s->squares[j]);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            s->low = H::min(s->low, x->word[j]);
+            s->high = H::max(s->high, x->word[j]);
+            s->zeros = count_zeros(s->zeros, x->word[j]);
         }
     }
-    const double lowest = fminf(R::value_of(low & 0xffff), R::value_of(low >> 16));
-    const double highest = fmaxf(R::value_of(high & 0xffff), R::value_of(high >> 16));
-    const double inf = INF;
-    if (lowest == -inf || highest == inf) {
-        for (uint32_t i = 8 * t; i < TILE / 2; i += 8 * TEAM)
-            for (uint32_t j = 0; j < 8; j++) add_bounds(l, number_at(type, tile, i + j));
-        return;
+    LB_DEVICE bool end(take_halves *s, column *c)
+    {
+        c->sum = paired<8>(s->sum);
+        c->squares = paired<8>(s->squares);
+        c->low = fminf(H::low_half(s->low), H::high_half(s->low));
+        c->high = fmaxf(H::low_half(s->high), H::high_half(s->high));
+        c->zero = (uint32_t)(half_value(s->zeros & 0xffffu) + half_value(s->zeros >> 16));
+        return c->sum - c->sum == 0;
     }
-    l->zero += (uint32_t)(half_value(zeros & 0xffff) + half_value(zeros >> 16));
-    l->low = lowest < l->low ? lowest : l->low;
-    l->high = highest > l->high ? highest : l->high;
-}
+};
 
-typedef struct bounds {
+/* Floats of 8 bits. Their sum over a column is exact, so that no order is kept; their squares have lanes. */
+struct take_small {
+    double sum, squares[16];
     float low, high;
-} bounds;
-
-template <class R>
-LB_DEVICE void add_one(lane *l, bounds *b, const uint8_t *block, uint32_t i, const lb_kernel_small *small)
-{
-    const float v = R::at(block, i, small);
-    const double x = (double)v;
-    l->sum = __dadd_rn(l->sum, x);
-    l->squares = __fma_rn(x, x, l->squares); /* the product is exact: fused or not is the same */
-    if (R::PAIRS) return;
-    l->zero += v == 0;
-    b->low = fminf(v, b->low);
-    b->high = fmaxf(v, b->high);
-}
-
-/* The whole tile. Nearly every one is finite: it is added without looking. Where the sums show that it was not (f64
- * sums of f32 numbers cannot overflow by themselves), false, and nothing is added. */
-template <class R>
-LB_DEVICE bool add_fast(lane *l, const uint8_t *tile, uint32_t t, const lb_kernel_small *small)
-{
-    lane own = *l; /* whose address is not taken, so that it stays in registers */
-    bounds b = {INF, -INF};
-    for (uint32_t k = 0; k < BLOCKS; k++, tile += PITCH) {
-#pragma unroll 16
-        for (uint32_t i = 0; i < BLOCK * 8 / R::BITS; i += TEAM) add_one<R>(&own, &b, tile, i + t, small);
+    uint32_t zero;
+    lb_kernel_small small; /* not read again for each number */
+    LB_DEVICE void begin(take_small *s, const lb_kernel_item *item)
+    {
+        s->sum = 0;
+#pragma unroll
+        for (uint32_t j = 0; j < 16; j++) s->squares[j] = 0;
+        s->low = INF;
+        s->high = -INF;
+        s->zero = 0;
+        s->small = item->small;
     }
-    if ((own.sum - own.sum) + (own.squares - own.squares) != 0) return false;
-    if (!R::PAIRS) {
-        own.low = b.low < own.low ? (double)b.low : own.low;
-        own.high = b.high > own.high ? (double)b.high : own.high;
-    }
-    *l = own;
-    return true;
-}
-
-LB_DEVICE void add_numbers(lane *l, const number_type *type, const uint8_t *tile, uint32_t n, uint32_t t)
-{
-    bool sums = false, bounds = false;
-    if (n == type->per_tile) {
-        switch (type->element * 128 + type->bits) {
-        case LB_KERNEL_F32 * 128 + 32: sums = bounds = add_fast<read_f32>(l, tile, t, 0); break;
-        case LB_KERNEL_SMALL * 128 + 8: {
-            const lb_kernel_small small = *type->small; /* not read again for each number */
-            sums = bounds = add_fast<read_small>(l, tile, t, &small);
-            break;
-        }
-        case LB_KERNEL_UNSIGNED * 128 + 8: sums = bounds = add_fast<read_u8>(l, tile, t, 0); break;
-        case LB_KERNEL_SIGNED * 128 + 8: sums = bounds = add_fast<read_i8>(l, tile, t, 0); break;
-        case LB_KERNEL_BOOL * 128 + 8: sums = bounds = add_fast<read_bool>(l, tile, t, 0); break;
-        case LB_KERNEL_BF16 * 128 + 16:
-            bounds = true;
-            add_pair_bounds<read_bf16>(l, type, tile, t);
-            sums = add_fast<read_bf16>(l, tile, t, 0);
-            break;
-        case LB_KERNEL_F16 * 128 + 16:
-            bounds = true;
-            add_pair_bounds<read_f16>(l, type, tile, t);
-            sums = add_fast<read_f16>(l, tile, t, 0);
-            break;
-        default: break;
+    LB_DEVICE void take(take_small *s, const quad *x)
+    {
+#pragma unroll
+        for (uint32_t j = 0; j < 16; j++) {
+            const float v = small_value(x->word[j / 4] >> j % 4 * 8 & 0xffu, &s->small);
+            const double wide = (double)v;
+            s->sum = __dadd_rn(s->sum, wide);
+            s->squares[j] = __fma_rn(wide, wide, s->squares[j]);
+            s->zero += v == 0;
+            s->low = fminf(v, s->low);
+            s->high = fmaxf(v, s->high);
         }
     }
-    if (!sums || !bounds) add_slowly(l, type, tile, n, t, !sums, !bounds);
-}
+    LB_DEVICE bool end(take_small *s, column *c)
+    {
+        const column all = {s->sum, paired<16>(s->squares), s->low, s->high, s->zero, 0, 0, 0};
+        *c = all;
+        return c->sum - c->sum == 0;
+    }
+};
 
-/* What lanes and pieces are recorded as. Infinities are two counts in one word; THERE tells that a piece is whole. */
-enum { SUM, SQUARES, LOW, HIGH, ZERO, NANS, INFS, THERE, RECORD = LB_KERNEL_PIECE_WORDS };
-/* What is added up: as above, but positive and negative infinities apart. */
-enum { POS_INFS = INFS, NEG_INFS, FIELDS };
+/* Whole numbers of 8 bits, and bool: 256 of them and their squares add up in 32 bits. */
+struct take_bytes {
+    int32_t sum, low, high;
+    uint32_t squares, zero, most, sign;
+    LB_DEVICE void begin(take_bytes *s, const lb_kernel_item *item)
+    {
+        const take_bytes nothing = {0, 255, -128, 0, 0, item->element == LB_KERNEL_BOOL ? 1u : 255u,
+                                    item->element == LB_KERNEL_SIGNED ? 0x80u : 0};
+        *s = nothing;
+    }
+    LB_DEVICE void take(take_bytes *s, const quad *x)
+    {
+#pragma unroll
+        for (uint32_t j = 0; j < 16; j++) {
+            const uint32_t byte = x->word[j / 4] >> j % 4 * 8 & 0xffu, code = byte < s->most ? byte : s->most;
+            const int32_t v = (int32_t)(code ^ s->sign) - (int32_t)s->sign;
+            s->sum += v;
+            s->squares += (uint32_t)(v * v);
+            s->zero += v == 0;
+            s->low = v < s->low ? v : s->low;
+            s->high = v > s->high ? v : s->high;
+        }
+    }
+    LB_DEVICE bool end(take_bytes *s, column *c)
+    {
+        const column all = {(double)s->sum, (double)s->squares, (double)s->low, (double)s->high, s->zero, 0, 0, 0};
+        *c = all;
+        return true;
+    }
+};
+
+/* Here sums can overflow, and then the column is read again in vain: nothing else comes of it. */
+struct take_f64 {
+    double sum[2], squares[2], low, high;
+    uint32_t zero;
+    LB_DEVICE void begin(take_f64 *s, const lb_kernel_item *)
+    {
+        const double inf = INF;
+        const take_f64 nothing = {{0, 0}, {0, 0}, inf, -inf, 0};
+        *s = nothing;
+    }
+    LB_DEVICE void take(take_f64 *s, const quad *x)
+    {
+#pragma unroll
+        for (uint32_t j = 0; j < 2; j++) {
+            const double v = bits_double(x->word[2 * j] | (uint64_t)x->word[2 * j + 1] << 32);
+            s->sum[j] = __dadd_rn(s->sum[j], v);
+            s->squares[j] = __dadd_rn(s->squares[j], __dmul_rn(v, v));
+            s->zero += v == 0;
+            s->low = v < s->low ? v : s->low;
+            s->high = v > s->high ? v : s->high;
+        }
+    }
+    LB_DEVICE bool end(take_f64 *s, column *c)
+    {
+        const column all = {paired<2>(s->sum), paired<2>(s->squares), s->low, s->high, s->zero, 0, 0, 0};
+        *c = all;
+        return c->sum - c->sum == 0;
+    }
+};
+
+/* ---- columns together -------------------------------------------------------------------------------------------- */
+
+/* How a leaf's statistics, or several leaves', lie in the scratch. */
+enum { SUM, SQUARES, LOW, HIGH, ZERO, NANS, POS_INFS, NEG_INFS, RECORD = LB_KERNEL_RECORD_WORDS };
+
+LB_DEVICE uint64_t field_of(const column *c, uint32_t field)
+{
+    switch (field) {
+    case SUM: return double_bits(c->sum);
+    case SQUARES: return double_bits(c->squares);
+    case LOW: return double_bits(c->low);
+    case HIGH: return double_bits(c->high);
+    case ZERO: return c->zero;
+    case NANS: return c->nan;
+    case POS_INFS: return c->pos_inf;
+    default: return c->neg_inf;
+    }
+}
 
 LB_DEVICE uint64_t field_begin(uint32_t field)
 {
@@ -256,38 +301,26 @@ LB_DEVICE uint64_t field_begin(uint32_t field)
     return field == LOW ? double_bits(inf) : field == HIGH ? double_bits(-inf) : 0;
 }
 
-/* One field of `n` records, one after the other. */
-LB_DEVICE uint64_t field_add(uint32_t field, uint64_t so_far, const uint64_t *records, uint32_t n)
+/* One field of two records. */
+LB_DEVICE uint64_t field_add(uint32_t field, uint64_t a, uint64_t b)
 {
-    double all = bits_double(so_far);
-    if (field <= SQUARES) {
-#pragma unroll 8
-        for (uint32_t i = 0; i < n; i++) all = __dadd_rn(all, bits_double(records[RECORD * i + field]));
-        return double_bits(all);
-    }
-    if (field <= HIGH) {
-        for (uint32_t i = 0; i < n; i++) {
-            const double next = bits_double(records[RECORD * i + field]);
-            all = (field == LOW ? next < all : next > all) ? next : all;
-        }
-        return double_bits(all);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        const uint64_t next = records[RECORD * i + (field == NEG_INFS ? (uint32_t)INFS : field)];
-        so_far += field == POS_INFS ? next & 0xffffffffu : field == NEG_INFS ? next >> 32 : next;
-    }
-    return so_far;
+    const double x = bits_double(a), y = bits_double(b);
+    if (field <= SQUARES) return double_bits(__dadd_rn(x, y));
+    if (field == LOW) return y < x ? b : a;
+    if (field == HIGH) return y > x ? b : a;
+    return a + b;
 }
 
-LB_DEVICE void lane_record(const lane *l, uint64_t *record)
+/* N of them, in pairs. */
+template <uint32_t N>
+LB_DEVICE uint64_t field_paired(uint32_t field, uint64_t x[N])
 {
-    record[SUM] = double_bits(l->sum);
-    record[SQUARES] = double_bits(l->squares);
-    record[LOW] = double_bits(l->low);
-    record[HIGH] = double_bits(l->high);
-    record[ZERO] = l->zero;
-    record[NANS] = l->nan;
-    record[INFS] = l->pos_inf | (uint64_t)l->neg_inf << 32;
+#pragma unroll
+    for (uint32_t n = N; n > 1; n /= 2) {
+#pragma unroll
+        for (uint32_t i = 0; i < n / 2; i++) x[i] = field_add(field, x[2 * i], x[2 * i + 1]);
+    }
+    return x[0];
 }
 
 #endif

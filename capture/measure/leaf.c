@@ -12,6 +12,8 @@
 
 #include <lastbit/processor.h>
 
+#include "tensors/lane_pairs.h"
+
 #include <math.h>
 #include <string.h>
 #include <xxhash.h>
@@ -181,34 +183,36 @@ LB_TARGET_AVX512 static void avx512_blocks(hash *h, const uint8_t *bytes, size_t
 
 /* ---- stripes and statistics together ----------------------------------------------------------------------------- */
 
+/* Of blocks that are hashed together. */
 typedef struct summary {
-    __m512d sum[2], squares[2];
+    __m512d sum[4], squares[4]; /* of the block at hand */
     __m512 low, high;
     __m512i zero;
 } summary;
 
 /* Sixteen elements, one to a lane. `x` and `y`: the same as f64. */
-LB_TARGET_AVX512 LB_INLINE void take_sixteen(summary *s, __m512 v, __m512d x, __m512d y)
+LB_TARGET_AVX512 LB_INLINE void take_sixteen(summary *s, int at, __m512 v, __m512d x, __m512d y)
 {
     s->zero = _mm512_mask_add_epi32(s->zero, _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_EQ_OQ), s->zero,
                                     _mm512_set1_epi32(1));
     s->low = _mm512_min_ps(v, s->low);
     s->high = _mm512_max_ps(v, s->high);
-    s->sum[0] = _mm512_add_pd(s->sum[0], x);
-    s->sum[1] = _mm512_add_pd(s->sum[1], y);
-    s->squares[0] = _mm512_fmadd_pd(x, x, s->squares[0]);
-    s->squares[1] = _mm512_fmadd_pd(y, y, s->squares[1]);
+    s->sum[at] = _mm512_add_pd(s->sum[at], x);
+    s->sum[at + 1] = _mm512_add_pd(s->sum[at + 1], y);
+    s->squares[at] = _mm512_fmadd_pd(x, x, s->squares[at]);
+    s->squares[at + 1] = _mm512_fmadd_pd(y, y, s->squares[at + 1]);
 }
 
 LB_TARGET_AVX512 LB_INLINE void take_f32(summary *s, const uint8_t *stripe, __m512i data)
 {
-    take_sixteen(s, _mm512_castsi512_ps(data), _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)stripe)),
+    take_sixteen(s, 0, _mm512_castsi512_ps(data),
+                 _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)stripe)),
                  _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)(stripe + 32))));
 }
 
-LB_TARGET_AVX512 LB_INLINE void take_wide(summary *s, __m512 v)
+LB_TARGET_AVX512 LB_INLINE void take_wide(summary *s, int at, __m512 v)
 {
-    take_sixteen(s, v, _mm512_cvtps_pd(_mm512_castps512_ps256(v)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)));
+    take_sixteen(s, at, v, _mm512_cvtps_pd(_mm512_castps512_ps256(v)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)));
 }
 
 LB_TARGET_AVX512 LB_INLINE void take_bf16(summary *s, const uint8_t *stripe, __m512i data)
@@ -216,43 +220,46 @@ LB_TARGET_AVX512 LB_INLINE void take_bf16(summary *s, const uint8_t *stripe, __m
     (void)stripe;
     __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(data)),
             high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(data, 1));
-    take_wide(s, _mm512_castsi512_ps(_mm512_slli_epi32(low, 16)));
-    take_wide(s, _mm512_castsi512_ps(_mm512_slli_epi32(high, 16)));
+    take_wide(s, 0, _mm512_castsi512_ps(_mm512_slli_epi32(low, 16)));
+    take_wide(s, 2, _mm512_castsi512_ps(_mm512_slli_epi32(high, 16)));
 }
 
 LB_TARGET_AVX512 LB_INLINE void take_f16(summary *s, const uint8_t *stripe, __m512i data)
 {
     (void)stripe;
-    take_wide(s, _mm512_cvtph_ps(_mm512_castsi512_si256(data)));
-    take_wide(s, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(data, 1)));
+    take_wide(s, 0, _mm512_cvtph_ps(_mm512_castsi512_si256(data)));
+    take_wide(s, 2, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(data, 1)));
+}
+
+LB_TARGET_AVX512 LB_INLINE lb_lane_sums end_block(summary *s, int sixteens)
+{
+    __m128d sums[2];
+    for (int k = 0; k < sixteens; k++) sums[k] = lb_lane_sixteen(s->sum + 2 * k, s->squares + 2 * k);
+    for (int k = 0; k < 4; k++) s->sum[k] = s->squares[k] = _mm512_setzero_pd();
+    return lb_lane_sums_of(sums, (size_t)sixteens);
 }
 
 /* Adds what was found; false, and nothing is added, when an element was not finite. */
-LB_TARGET_AVX512 LB_INLINE bool add_summary(lb_statistics_state *to, const summary *s)
+LB_TARGET_AVX512 LB_INLINE bool add_summary(lb_statistics_state *to, const summary *s, const lb_lane_sums *blocks,
+                                            size_t n)
 {
-    __m512d odd = _mm512_add_pd(_mm512_sub_pd(s->sum[0], s->sum[0]), _mm512_sub_pd(s->sum[1], s->sum[1]));
-    if (_mm512_cmp_pd_mask(odd, odd, _CMP_UNORD_Q)) return false;
+    double odd = 0;
+    for (size_t i = 0; i < n; i++) odd += blocks[i].sum - blocks[i].sum;
+    if (odd != 0) return false;
     double low = _mm512_reduce_min_ps(s->low), high = _mm512_reduce_max_ps(s->high);
     to->zero += _mm512_reduce_add_epi32(s->zero);
     to->min = low < to->min ? low : to->min;
     to->max = high > to->max ? high : to->max;
-    for (int k = 0; k < 2; k++) {
-        _mm512_storeu_pd(to->sum + 8 * k, s->sum[k]);
-        _mm512_storeu_pd(to->squares + 8 * k, s->squares[k]);
-    }
+    for (size_t i = 0; i < n; i++) lb_statistics_add_block(to, blocks[i].sum, blocks[i].squares);
     return true;
 }
 
-/* `n` blocks (few enough that 32 bits count their zeros); false when an element was not finite: then only the hash went
- * on. */
-#define FUSED(name, take)                                                                                              \
+/* `n` blocks, at most TOGETHER; false when an element was not finite: then only the hash went on. */
+#define FUSED(name, take, sixteens)                                                                                    \
     LB_TARGET_AVX512 static bool name(hash *h, const uint8_t *bytes, size_t n, lb_statistics_state *statistics)        \
     {                                                                                                                  \
-        summary s = {{_mm512_loadu_pd(statistics->sum), _mm512_loadu_pd(statistics->sum + 8)},                         \
-                     {_mm512_loadu_pd(statistics->squares), _mm512_loadu_pd(statistics->squares + 8)},                 \
-                     _mm512_set1_ps(INFINITY),                                                                         \
-                     _mm512_set1_ps(-INFINITY),                                                                        \
-                     _mm512_setzero_si512()};                                                                          \
+        summary s = {.low = _mm512_set1_ps(INFINITY), .high = _mm512_set1_ps(-INFINITY)};                              \
+        lb_lane_sums blocks[TOGETHER];                                                                                 \
         __m512i sum = _mm512_loadu_si512(h->sums);                                                                     \
         for (size_t block = 0; block < n; block++) {                                                                   \
             for (size_t i = 0; i < BLOCK / STRIPE; i++, bytes += STRIPE) {                                             \
@@ -262,13 +269,14 @@ LB_TARGET_AVX512 LB_INLINE bool add_summary(lb_statistics_state *to, const summa
                 take(&s, bytes, data);                                                                                 \
             }                                                                                                          \
             sum = avx512_scrambled(sum, h->secret + SECRET - STRIPE);                                                  \
+            blocks[block] = end_block(&s, sixteens);                                                                   \
         }                                                                                                              \
         _mm512_storeu_si512(h->sums, sum);                                                                             \
-        return add_summary(statistics, &s);                                                                            \
+        return add_summary(statistics, &s, blocks, n);                                                                 \
     }
-FUSED(fused_f32, take_f32)
-FUSED(fused_bf16, take_bf16)
-FUSED(fused_f16, take_f16)
+FUSED(fused_f32, take_f32, 1)
+FUSED(fused_bf16, take_bf16, 2)
+FUSED(fused_f16, take_f16, 2)
 #undef FUSED
 #endif
 
@@ -292,7 +300,6 @@ static void add_both(hash *h, const uint8_t *bytes, size_t n, lb_dtype dtype, si
 {
 #if LB_HAVE_X86
     if (lb_processor_isa() == LB_ISA_AVX512 && (dtype == LB_F32 || dtype == LB_BF16 || dtype == LB_F16)) {
-        lb_statistics_turn(statistics);
         bool finite = dtype == LB_F32    ? fused_f32(h, bytes, n, statistics)
                       : dtype == LB_BF16 ? fused_bf16(h, bytes, n, statistics)
                                          : fused_f16(h, bytes, n, statistics);
@@ -301,7 +308,6 @@ static void add_both(hash *h, const uint8_t *bytes, size_t n, lb_dtype dtype, si
             return;
         }
         statistics->elements += (int64_t)elements;
-        statistics->in_piece += (int64_t)elements;
         return;
     }
 #endif

@@ -135,14 +135,15 @@ int lb_output_place_draft(lb_output_place *place, bool folder, mode_t mode)
     for (int i = 0; i < DRAFT_TRIES; i++) {
         snprintf(place->draft, sizeof place->draft, "%.*s.%016" PRIx64 LB_OUTPUT_DRAFT, (int)kept, place->name,
                  unpredictable());
+        remember(place); /* first: a signal that comes as soon as it is there finds it */
         const int fd =
             folder ? mkdirat(place->folder, place->draft, mode)
                    : openat(place->folder, place->draft, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
-        if (fd >= 0) {
-            remember(place);
-            return fd;
-        }
-        if (errno != EEXIST) break;
+        if (fd >= 0) return fd;
+        const int why = errno;
+        lb_output_place_forget(place);
+        errno = why;
+        if (why != EEXIST) break;
     }
     place->draft[0] = '\0';
     return -1;

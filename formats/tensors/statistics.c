@@ -1,9 +1,8 @@
-/* Statistics in one pass: see lastbit/statistics.h.
+/* Statistics in one pass: see lastbit/statistics.h, which says in which order sums are made.
  *
- * Elements are taken in row-major order in blocks; element i of a block goes to lane i mod 16 of f64 accumulators that
- * are added up in a fixed order. So the sums are the same bits for every layout of the same elements and for every
- * instruction set: the vector kernels do, lane by lane, what the plain loop does. (They may use fma for squares of
- * f32: such a product is exact in f64, so fused or not is the same.)
+ * The vector kernels do, lane by lane, what the plain loop does, so that sums are the same bits for every layout of the
+ * same elements and for every instruction set. (They may use fma for squares of f32: such a product is exact in f64, so
+ * fused or not is the same.)
  *
  * Types that f32 holds exactly are read as f32, the others as f64. Nearly every block is finite: it is summed without
  * looking, and done again with masks only when its running "x - x" shows that something in it was not. */
@@ -12,248 +11,304 @@
 #include <lastbit/processor.h>
 
 #include "tensors/dense_pieces.h"
+#include "tensors/lane_pairs.h"
 
 #include <math.h>
 #include <string.h>
 
-#define LANES 16
-#define BLOCK 1024 /* a multiple of LANES; every block but the last is full, so lanes do not depend on row lengths */
+#define STRIPE 64      /* bytes whose elements go to a lane each */
+#define ROWS 16        /* stripes of a block */
+#define MOST_LANES 128 /* elements of 4 bits */
+#define MOST (ROWS * MOST_LANES)
 
-typedef lb_statistics_state lanes;
+/* What goes on from block to block without regard to order. */
+typedef struct bounds {
+    float low[16], high[16];
+    int32_t zero[16]; /* enough for one call's blocks: see FLUSH */
+} bounds;
 
 /* One element, counted by class. Masked elements add nothing: sums start at +0.0 and are never -0. */
-static void add_masked(lanes *l, double v, size_t lane)
+static void add_masked(lb_statistics_state *s, double v, double *sum, double *square)
 {
     if (v != v) {
-        l->nan++;
+        s->nan++;
     } else if (v == INFINITY) {
-        l->pos_inf++;
+        s->pos_inf++;
     } else if (v == -INFINITY) {
-        l->neg_inf++;
+        s->neg_inf++;
     } else {
-        l->zero += v == 0;
-        l->sum[lane] += v;
-        l->squares[lane] += v * v;
-        l->min = v < l->min ? v : l->min;
-        l->max = v > l->max ? v : l->max;
+        s->zero += v == 0;
+        *sum += v;
+        *square += v * v;
+        s->min = v < s->min ? v : s->min;
+        s->max = v > s->max ? v : s->max;
     }
 }
 
-/* The plain kernels: finite elements only, n a multiple of LANES; false, with `l` in an undefined state, when one was
- * not. */
-#define PLAIN_KERNEL(name, type)                                                                                       \
-    static bool name(lanes *l, const type *x, size_t n)                                                                \
-    {                                                                                                                  \
-        double odd = 0;                                                                                                \
-        for (size_t i = 0; i < n; i++) {                                                                               \
-            double v = (double)x[i];                                                                                   \
-            odd += v - v;                                                                                              \
-            l->zero += v == 0;                                                                                         \
-            l->sum[i % LANES] += v;                                                                                    \
-            l->squares[i % LANES] += v * v;                                                                            \
-            l->min = v < l->min ? v : l->min;                                                                          \
-            l->max = v > l->max ? v : l->max;                                                                          \
-        }                                                                                                              \
-        return odd == 0;                                                                                               \
-    }
-PLAIN_KERNEL(plain_f32, float)
-PLAIN_KERNEL(plain_f64, double)
-#undef PLAIN_KERNEL
-
-#if LB_HAVE_X86
-#include <immintrin.h>
-
-static void take_bounds(lanes *l, const double *low, const double *high, size_t n)
+/* Any number of elements of a block, whatever they are. */
+static lb_lane_sums plain_masked(lb_statistics_state *s, const double *x, size_t n, size_t lanes)
 {
-    for (size_t k = 0; k < n; k++) {
-        l->min = low[k] < l->min ? low[k] : l->min;
-        l->max = high[k] > l->max ? high[k] : l->max;
-    }
+    double sum[MOST_LANES] = {0}, squares[MOST_LANES] = {0};
+    for (size_t i = 0; i < n; i++) add_masked(s, x[i], &sum[i % lanes], &squares[i % lanes]);
+    return (lb_lane_sums){lb_lane_paired(sum, lanes), lb_lane_paired(squares, lanes)};
 }
 
-LB_TARGET_AVX2 static bool avx2_f64(lanes *l, const double *x, size_t n)
+/* The kernels of whole blocks: false, and nothing is to be taken from them, when an element was not finite. */
+static bool plain_f64(lb_statistics_state *s, const double *x, size_t lanes, lb_lane_sums *to)
 {
-    __m256d sum[4], squares[4], low = _mm256_set1_pd(INFINITY), high = _mm256_set1_pd(-INFINITY),
-                                odd = _mm256_setzero_pd();
-    __m256i zero = _mm256_setzero_si256();
-    for (int k = 0; k < 4; k++) {
-        sum[k] = _mm256_loadu_pd(l->sum + 4 * k);
-        squares[k] = _mm256_loadu_pd(l->squares + 4 * k);
-    }
-    for (size_t i = 0; i < n; i += LANES) {
-        for (int k = 0; k < 4; k++) {
-            __m256d v = _mm256_loadu_pd(x + i + 4 * k);
-            odd = _mm256_or_pd(odd, _mm256_sub_pd(v, v));
-            zero = _mm256_sub_epi64(zero, _mm256_castpd_si256(_mm256_cmp_pd(v, _mm256_setzero_pd(), _CMP_EQ_OQ)));
-            sum[k] = _mm256_add_pd(sum[k], v);
-            squares[k] = _mm256_add_pd(squares[k], _mm256_mul_pd(v, v));
-            low = _mm256_min_pd(v, low);
-            high = _mm256_max_pd(v, high);
+    double sum[MOST_LANES] = {0}, squares[MOST_LANES] = {0}, odd = 0, low = s->min, high = s->max;
+    int64_t zero = 0;
+    for (size_t i = 0; i < ROWS * lanes; i += lanes) {
+        for (size_t k = 0; k < lanes; k++) {
+            const double v = x[i + k];
+            odd += v - v;
+            zero += v == 0;
+            sum[k] += v;
+            squares[k] += v * v;
+            low = v < low ? v : low;
+            high = v > high ? v : high;
         }
     }
+    if (odd != 0) return false;
+    s->zero += zero;
+    s->min = low;
+    s->max = high;
+    *to = (lb_lane_sums){lb_lane_paired(sum, lanes), lb_lane_paired(squares, lanes)};
+    return true;
+}
+
+#if LB_HAVE_X86
+LB_TARGET_AVX2 static bool avx2_f32(const float *x, size_t lanes, lb_lane_sums *to, bounds *b)
+{
+    __m256 low = _mm256_loadu_ps(b->low), high = _mm256_loadu_ps(b->high), odd = _mm256_setzero_ps();
+    __m256i zero = _mm256_loadu_si256((const __m256i *)(const void *)b->zero);
+    __m128d eights[MOST_LANES / 8];
+    for (size_t k = 0; k < lanes; k += 8) {
+        __m256d sum[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()}, squares[2] = {sum[0], sum[0]};
+        for (size_t i = k; i < ROWS * lanes; i += lanes) {
+            const __m256 v = _mm256_loadu_ps(x + i);
+            const __m256d p = _mm256_cvtps_pd(_mm256_castps256_ps128(v)),
+                          q = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
+            odd = _mm256_or_ps(odd, _mm256_sub_ps(v, v));
+            zero = _mm256_sub_epi32(zero, _mm256_castps_si256(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_EQ_OQ)));
+            low = _mm256_min_ps(v, low);
+            high = _mm256_max_ps(v, high);
+            sum[0] = _mm256_add_pd(sum[0], p);
+            sum[1] = _mm256_add_pd(sum[1], q);
+            squares[0] = _mm256_fmadd_pd(p, p, squares[0]);
+            squares[1] = _mm256_fmadd_pd(q, q, squares[1]);
+        }
+        eights[k / 8] = lb_lane_eight(sum, squares);
+    }
+    if (_mm256_movemask_ps(_mm256_cmp_ps(odd, odd, _CMP_UNORD_Q))) return false;
+    _mm256_storeu_ps(b->low, low);
+    _mm256_storeu_ps(b->high, high);
+    _mm256_storeu_si256((__m256i *)(void *)b->zero, zero);
+    *to = lb_lane_sums_of(eights, lanes / 8);
+    return true;
+}
+
+LB_TARGET_AVX2 static bool avx2_f64(lb_statistics_state *s, const double *x, size_t lanes, lb_lane_sums *to)
+{
+    __m256d low = _mm256_set1_pd(s->min), high = _mm256_set1_pd(s->max), odd = _mm256_setzero_pd();
+    __m256i zero = _mm256_setzero_si256();
+    __m128d eights[MOST_LANES / 8];
+    for (size_t k = 0; k < lanes; k += 8) {
+        __m256d sum[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()}, squares[2] = {sum[0], sum[0]};
+        for (size_t i = k; i < ROWS * lanes; i += lanes) {
+            for (int h = 0; h < 2; h++) {
+                const __m256d v = _mm256_loadu_pd(x + i + 4 * h);
+                odd = _mm256_or_pd(odd, _mm256_sub_pd(v, v));
+                zero = _mm256_sub_epi64(zero, _mm256_castpd_si256(_mm256_cmp_pd(v, _mm256_setzero_pd(), _CMP_EQ_OQ)));
+                low = _mm256_min_pd(v, low);
+                high = _mm256_max_pd(v, high);
+                sum[h] = _mm256_add_pd(sum[h], v);
+                squares[h] = _mm256_add_pd(squares[h], _mm256_mul_pd(v, v));
+            }
+        }
+        eights[k / 8] = lb_lane_eight(sum, squares);
+    }
+    if (_mm256_movemask_pd(_mm256_cmp_pd(odd, odd, _CMP_UNORD_Q))) return false;
     int64_t zeros[4];
     double lows[4], highs[4];
     _mm256_storeu_si256((__m256i *)zeros, zero);
     _mm256_storeu_pd(lows, low);
     _mm256_storeu_pd(highs, high);
-    l->zero += zeros[0] + zeros[1] + zeros[2] + zeros[3];
-    take_bounds(l, lows, highs, 4);
-    for (int k = 0; k < 4; k++) {
-        _mm256_storeu_pd(l->sum + 4 * k, sum[k]);
-        _mm256_storeu_pd(l->squares + 4 * k, squares[k]);
+    for (int i = 0; i < 4; i++) {
+        s->zero += zeros[i];
+        s->min = lows[i] < s->min ? lows[i] : s->min;
+        s->max = highs[i] > s->max ? highs[i] : s->max;
     }
-    return _mm256_movemask_pd(_mm256_cmp_pd(odd, odd, _CMP_UNORD_Q)) == 0;
+    *to = lb_lane_sums_of(eights, lanes / 8);
+    return true;
 }
 
-/* The masked kernel, for blocks that are not finite (a step that went NaN is nothing else). n a multiple of LANES. */
-LB_TARGET_AVX2 static void avx2_masked(lanes *l, const double *x, size_t n)
+/* The masked kernel, for blocks that are not finite (a step that went NaN is nothing else). */
+LB_TARGET_AVX2 static lb_lane_sums avx2_masked(lb_statistics_state *s, const double *x, size_t lanes)
 {
     const __m256d inf = _mm256_set1_pd(INFINITY), minus_inf = _mm256_set1_pd(-INFINITY);
     __m256d low = inf, high = minus_inf;
     __m256i zero = _mm256_setzero_si256(), nan = zero, pos = zero, neg = zero;
+    __m128d eights[MOST_LANES / 8];
 #define COUNT(counter, mask) counter = _mm256_sub_epi64(counter, _mm256_castpd_si256(mask))
-    for (int k = 0; k < 4; k++) {
-        __m256d sum = _mm256_loadu_pd(l->sum + 4 * k), squares = _mm256_loadu_pd(l->squares + 4 * k);
-        for (size_t i = 4 * (size_t)k; i < n; i += LANES) {
-            __m256d v = _mm256_loadu_pd(x + i), d = _mm256_sub_pd(v, v), finite = _mm256_cmp_pd(d, d, _CMP_ORD_Q);
-            __m256d kept = _mm256_and_pd(v, finite);
-            COUNT(zero, _mm256_cmp_pd(v, _mm256_setzero_pd(), _CMP_EQ_OQ));
-            COUNT(nan, _mm256_cmp_pd(v, v, _CMP_UNORD_Q));
-            COUNT(pos, _mm256_cmp_pd(v, inf, _CMP_EQ_OQ));
-            COUNT(neg, _mm256_cmp_pd(v, minus_inf, _CMP_EQ_OQ));
-            sum = _mm256_add_pd(sum, kept);
-            squares = _mm256_add_pd(squares, _mm256_mul_pd(kept, kept));
-            low = _mm256_min_pd(_mm256_blendv_pd(inf, v, finite), low);
-            high = _mm256_max_pd(_mm256_blendv_pd(minus_inf, v, finite), high);
+    for (size_t k = 0; k < lanes; k += 8) {
+        __m256d sum[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()}, squares[2] = {sum[0], sum[0]};
+        for (size_t i = k; i < ROWS * lanes; i += lanes) {
+            for (int h = 0; h < 2; h++) {
+                const __m256d v = _mm256_loadu_pd(x + i + 4 * h), d = _mm256_sub_pd(v, v),
+                              finite = _mm256_cmp_pd(d, d, _CMP_ORD_Q), kept = _mm256_and_pd(v, finite);
+                COUNT(zero, _mm256_cmp_pd(v, _mm256_setzero_pd(), _CMP_EQ_OQ));
+                COUNT(nan, _mm256_cmp_pd(v, v, _CMP_UNORD_Q));
+                COUNT(pos, _mm256_cmp_pd(v, inf, _CMP_EQ_OQ));
+                COUNT(neg, _mm256_cmp_pd(v, minus_inf, _CMP_EQ_OQ));
+                sum[h] = _mm256_add_pd(sum[h], kept);
+                squares[h] = _mm256_add_pd(squares[h], _mm256_mul_pd(kept, kept));
+                low = _mm256_min_pd(_mm256_blendv_pd(inf, v, finite), low);
+                high = _mm256_max_pd(_mm256_blendv_pd(minus_inf, v, finite), high);
+            }
         }
-        _mm256_storeu_pd(l->sum + 4 * k, sum);
-        _mm256_storeu_pd(l->squares + 4 * k, squares);
+        eights[k / 8] = lb_lane_eight(sum, squares);
     }
 #undef COUNT
     const __m256i counters[4] = {zero, nan, pos, neg};
-    int64_t *totals[4] = {&l->zero, &l->nan, &l->pos_inf, &l->neg_inf}, four[4];
-    for (int k = 0; k < 4; k++) {
-        _mm256_storeu_si256((__m256i *)four, counters[k]);
-        *totals[k] += four[0] + four[1] + four[2] + four[3];
-    }
+    int64_t *totals[4] = {&s->zero, &s->nan, &s->pos_inf, &s->neg_inf}, four[4];
     double lows[4], highs[4];
     _mm256_storeu_pd(lows, low);
     _mm256_storeu_pd(highs, high);
-    take_bounds(l, lows, highs, 4);
+    for (int k = 0; k < 4; k++) {
+        _mm256_storeu_si256((__m256i *)four, counters[k]);
+        *totals[k] += four[0] + four[1] + four[2] + four[3];
+        s->min = lows[k] < s->min ? lows[k] : s->min;
+        s->max = highs[k] > s->max ? highs[k] : s->max;
+    }
+    return lb_lane_sums_of(eights, lanes / 8);
 }
 
-LB_TARGET_AVX2 static bool avx2_f32(lanes *l, const float *x, size_t n)
+LB_TARGET_AVX512 static bool avx512_f32(const float *x, size_t lanes, lb_lane_sums *to, bounds *b)
 {
-    __m256d sum[4], squares[4];
-    __m256 low = _mm256_set1_ps(INFINITY), high = _mm256_set1_ps(-INFINITY), odd = _mm256_setzero_ps();
-    __m256i zero = _mm256_setzero_si256(); /* 32 bits are enough for one block */
-    for (int k = 0; k < 4; k++) {
-        sum[k] = _mm256_loadu_pd(l->sum + 4 * k);
-        squares[k] = _mm256_loadu_pd(l->squares + 4 * k);
-    }
-    for (size_t i = 0; i < n; i += LANES) {
-        for (int k = 0; k < 2; k++) {
-            __m256 v = _mm256_loadu_ps(x + i + 8 * k);
-            __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128(v)), b = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
-            odd = _mm256_or_ps(odd, _mm256_sub_ps(v, v));
-            zero = _mm256_sub_epi32(zero, _mm256_castps_si256(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_EQ_OQ)));
-            low = _mm256_min_ps(v, low);
-            high = _mm256_max_ps(v, high);
-            sum[2 * k] = _mm256_add_pd(sum[2 * k], a);
-            sum[2 * k + 1] = _mm256_add_pd(sum[2 * k + 1], b);
-            squares[2 * k] = _mm256_fmadd_pd(a, a, squares[2 * k]);
-            squares[2 * k + 1] = _mm256_fmadd_pd(b, b, squares[2 * k + 1]);
+    __m512 low = _mm512_loadu_ps(b->low), high = _mm512_loadu_ps(b->high), odd = _mm512_setzero_ps();
+    __m512i zero = _mm512_loadu_si512(b->zero), one = _mm512_set1_epi32(1);
+    __m128d sixteens[MOST_LANES / 16];
+    for (size_t k = 0; k < lanes; k += 16) {
+        __m512d sum[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()}, squares[2] = {sum[0], sum[0]};
+        for (size_t i = k; i < ROWS * lanes; i += lanes) {
+            const __m512 v = _mm512_loadu_ps(x + i);
+            const __m512d p = _mm512_cvtps_pd(_mm512_castps512_ps256(v)),
+                          q = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
+            odd = _mm512_or_ps(odd, _mm512_sub_ps(v, v));
+            zero = _mm512_mask_add_epi32(zero, _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_EQ_OQ), zero, one);
+            low = _mm512_min_ps(v, low);
+            high = _mm512_max_ps(v, high);
+            sum[0] = _mm512_add_pd(sum[0], p);
+            sum[1] = _mm512_add_pd(sum[1], q);
+            squares[0] = _mm512_fmadd_pd(p, p, squares[0]);
+            squares[1] = _mm512_fmadd_pd(q, q, squares[1]);
         }
+        sixteens[k / 16] = lb_lane_sixteen(sum, squares);
     }
-    int32_t zeros[8];
-    float lows[8], highs[8];
-    _mm256_storeu_si256((__m256i *)zeros, zero);
-    _mm256_storeu_ps(lows, low);
-    _mm256_storeu_ps(highs, high);
-    for (int k = 0; k < 8; k++) {
-        double bounds[2] = {lows[k], highs[k]};
-        l->zero += zeros[k];
-        take_bounds(l, bounds, bounds + 1, 1);
-    }
-    for (int k = 0; k < 4; k++) {
-        _mm256_storeu_pd(l->sum + 4 * k, sum[k]);
-        _mm256_storeu_pd(l->squares + 4 * k, squares[k]);
-    }
-    return _mm256_movemask_ps(_mm256_cmp_ps(odd, odd, _CMP_UNORD_Q)) == 0;
-}
-
-LB_TARGET_AVX512 static bool avx512_f32(lanes *l, const float *x, size_t n)
-{
-    __m512d sum0 = _mm512_loadu_pd(l->sum), sum1 = _mm512_loadu_pd(l->sum + 8);
-    __m512d squares0 = _mm512_loadu_pd(l->squares), squares1 = _mm512_loadu_pd(l->squares + 8);
-    __m512 low = _mm512_set1_ps(INFINITY), high = _mm512_set1_ps(-INFINITY), odd = _mm512_setzero_ps();
-    __m512i zero = _mm512_setzero_si512(), one = _mm512_set1_epi32(1);
-    for (size_t i = 0; i < n; i += LANES) {
-        __m512 v = _mm512_loadu_ps(x + i);
-        __m512d a = _mm512_cvtps_pd(_mm512_castps512_ps256(v)), b = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
-        odd = _mm512_or_ps(odd, _mm512_sub_ps(v, v));
-        zero = _mm512_mask_add_epi32(zero, _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_EQ_OQ), zero, one);
-        low = _mm512_min_ps(v, low);
-        high = _mm512_max_ps(v, high);
-        sum0 = _mm512_add_pd(sum0, a);
-        sum1 = _mm512_add_pd(sum1, b);
-        squares0 = _mm512_fmadd_pd(a, a, squares0);
-        squares1 = _mm512_fmadd_pd(b, b, squares1);
-    }
-    double bounds[2] = {_mm512_reduce_min_ps(low), _mm512_reduce_max_ps(high)};
-    l->zero += _mm512_reduce_add_epi32(zero);
-    take_bounds(l, bounds, bounds + 1, 1);
-    _mm512_storeu_pd(l->sum, sum0);
-    _mm512_storeu_pd(l->sum + 8, sum1);
-    _mm512_storeu_pd(l->squares, squares0);
-    _mm512_storeu_pd(l->squares + 8, squares1);
-    return _mm512_cmp_ps_mask(odd, odd, _CMP_UNORD_Q) == 0;
-}
-#else
-#define avx2_f64 plain_f64
-#define avx2_f32 plain_f32
-#define avx512_f32 plain_f32
-static void avx2_masked(lanes *l, const double *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++) add_masked(l, x[i], i % LANES);
+    if (_mm512_cmp_ps_mask(odd, odd, _CMP_UNORD_Q)) return false;
+    _mm512_storeu_ps(b->low, low);
+    _mm512_storeu_ps(b->high, high);
+    _mm512_storeu_si512(b->zero, zero);
+    *to = lb_lane_sums_of(sixteens, lanes / 16);
+    return true;
 }
 #endif
 
-/* What is left of a block when the plain kernel gave up on it, or at its end. */
-static void add_rest(lanes *l, const double *x, size_t n, lb_isa isa)
+/* ---- blocks of elements ------------------------------------------------------------------------------------------ */
+
+static void add_f64(lb_statistics_state *s, const double *x, size_t n, size_t lanes)
 {
-    size_t whole = isa >= LB_ISA_AVX2 ? n - n % LANES : 0;
-    if (whole) avx2_masked(l, x, whole);
-    for (size_t i = whole; i < n; i++) add_masked(l, x[i], i % LANES);
+    lb_lane_sums b;
+#if LB_HAVE_X86
+    if (n == ROWS * lanes && lb_processor_isa() >= LB_ISA_AVX2) {
+        if (!avx2_f64(s, x, lanes, &b)) b = avx2_masked(s, x, lanes);
+        lb_statistics_add_block(s, b.sum, b.squares);
+        return;
+    }
+#endif
+    if (n < ROWS * lanes || !plain_f64(s, x, lanes, &b)) b = plain_masked(s, x, n, lanes);
+    lb_statistics_add_block(s, b.sum, b.squares);
 }
 
-static void add_f32(lanes *l, const float *x, size_t n, lb_isa isa)
+static void add_f32(lb_statistics_state *s, bounds *bounds, const float *x, size_t n, size_t lanes)
 {
-    size_t whole = n - n % LANES;
-    lanes before = *l;
-    bool finite = isa >= LB_ISA_AVX512 ? avx512_f32(l, x, whole)
-                  : isa >= LB_ISA_AVX2 ? avx2_f32(l, x, whole)
-                                       : plain_f32(l, x, whole);
-    if (!finite) {
-        *l = before;
-        whole = 0;
+#if LB_HAVE_X86
+    const lb_isa isa = lb_processor_isa();
+    if (n == ROWS * lanes && isa >= LB_ISA_AVX2) {
+        lb_lane_sums b;
+        if (isa >= LB_ISA_AVX512 ? avx512_f32(x, lanes, &b, bounds) : avx2_f32(x, lanes, &b, bounds)) {
+            lb_statistics_add_block(s, b.sum, b.squares);
+            return;
+        }
     }
-    double rest[BLOCK];
-    for (size_t i = whole; i < n; i++) rest[i - whole] = (double)x[i];
-    add_rest(l, rest, n - whole, isa);
+#endif
+    (void)bounds;
+    double wide[MOST];
+    for (size_t i = 0; i < n; i++) wide[i] = (double)x[i];
+    add_f64(s, wide, n, lanes);
 }
 
-static void add_f64(lanes *l, const double *x, size_t n, lb_isa isa)
+static bounds bounds_begin(void)
 {
-    size_t whole = n - n % LANES;
-    lanes before = *l;
-    bool finite = isa >= LB_ISA_AVX2 ? avx2_f64(l, x, whole) : plain_f64(l, x, whole);
-    if (!finite) {
-        *l = before;
-        whole = 0;
-    }
-    add_rest(l, x + whole, n - whole, isa);
+    bounds b = {.zero = {0}};
+    for (size_t i = 0; i < 16; i++) b.low[i] = INFINITY, b.high[i] = -INFINITY;
+    return b;
 }
+
+static void bounds_end(lb_statistics_state *s, const bounds *b)
+{
+    for (size_t i = 0; i < 16; i++) {
+        s->zero += b->zero[i];
+        s->min = b->low[i] < s->min ? (double)b->low[i] : s->min;
+        s->max = b->high[i] > s->max ? (double)b->high[i] : s->max;
+    }
+}
+
+static bool fits_f32(lb_dtype dtype)
+{
+    size_t bits = lb_dtype_bits(dtype);
+    return dtype == LB_F32 || bits <= 16;
+}
+
+/* At most so many elements that 32 bits count zeros. */
+static void add_some(lb_statistics_state *s, lb_dtype dtype, const char *bytes, size_t n)
+{
+    const size_t bits = lb_dtype_bits(dtype), lanes = STRIPE * 8 / bits, per_block = ROWS * lanes;
+    bounds b = bounds_begin();
+    union {
+        float f32[MOST];
+        double f64[MOST / 2];
+    } space;
+    for (size_t at = 0; at < n; at += per_block) {
+        const size_t take = n - at < per_block ? n - at : per_block;
+        const char *from = bytes + at * bits / 8;
+        if (dtype == LB_F32 && (uintptr_t)from % sizeof(float) == 0) {
+            add_f32(s, &b, (const float *)(const void *)from, take, lanes);
+        } else if (fits_f32(dtype)) {
+            lb_load_f32(space.f32, dtype, from, take);
+            add_f32(s, &b, space.f32, take, lanes);
+        } else {
+            lb_load_f64(space.f64, dtype, from, take);
+            add_f64(s, space.f64, take, lanes);
+        }
+    }
+    bounds_end(s, &b);
+    s->elements += (int64_t)n;
+}
+
+/* Dense elements, whole blocks or the last ones. */
+static void add_elements(lb_statistics_state *s, lb_dtype dtype, const char *bytes, size_t n)
+{
+    const size_t most = (size_t)1 << 28;
+    for (size_t take; n > 0; n -= take) {
+        take = n < most ? n : most;
+        add_some(s, dtype, bytes, take);
+        bytes += take * lb_dtype_bits(dtype) / 8;
+    }
+}
+
+/* ---- sums of blocks ---------------------------------------------------------------------------------------------- */
 
 void lb_statistics_begin(lb_statistics_state *state)
 {
@@ -262,33 +317,33 @@ void lb_statistics_begin(lb_statistics_state *state)
     state->max = -INFINITY;
 }
 
-static double sum_of(const double lane[LANES])
+/* Of 2^k groups that follow what is there, which is a multiple of as many. */
+static void add_groups(lb_statistics_state *s, unsigned k, double sum, double squares)
 {
-    double sum = 0;
-    for (size_t j = 0; j < LANES; j++) sum += lane[j];
-    return sum;
+    for (s->groups += UINT64_C(1) << k; !(s->groups >> k & 1); k++) {
+        sum = s->group_sum[k] + sum;
+        squares = s->group_squares[k] + squares;
+    }
+    s->group_sum[k] = sum;
+    s->group_squares[k] = squares;
 }
 
-static void end_piece(lanes *l)
+void lb_statistics_add_block(lb_statistics_state *state, double sum, double squares)
 {
-    l->whole_sum += sum_of(l->sum);
-    l->whole_squares += sum_of(l->squares);
-    memset(l->sum, 0, sizeof l->sum);
-    memset(l->squares, 0, sizeof l->squares);
-    l->in_piece = 0;
-}
-
-void lb_statistics_turn(lb_statistics_state *state)
-{
-    if (state->in_piece >= LB_STATISTICS_PIECE) end_piece(state);
+    state->sum[state->blocks] = sum;
+    state->squares[state->blocks] = squares;
+    if (++state->blocks < LB_STATISTICS_GROUP) return;
+    state->blocks = 0;
+    add_groups(state, 0, lb_lane_paired(state->sum, LB_STATISTICS_GROUP), lb_lane_paired(state->squares, LB_STATISTICS_GROUP));
 }
 
 void lb_statistics_join(lb_statistics_state *state, const lb_statistics_state *next)
 {
-    end_piece(state);
+    for (unsigned k = sizeof next->group_sum / sizeof next->group_sum[0]; k-- > 0;)
+        if (next->groups >> k & 1) add_groups(state, k, next->group_sum[k], next->group_squares[k]);
     memcpy(state->sum, next->sum, sizeof state->sum);
     memcpy(state->squares, next->squares, sizeof state->squares);
-    state->in_piece = next->in_piece;
+    state->blocks = next->blocks;
     state->elements += next->elements;
     state->zero += next->zero;
     state->nan += next->nan;
@@ -298,18 +353,30 @@ void lb_statistics_join(lb_statistics_state *state, const lb_statistics_state *n
     state->max = next->max > state->max ? next->max : state->max;
 }
 
-lb_statistics lb_statistics_end(const lb_statistics_state *l)
+/* The blocks of no full group, and before them groups, the fewest first. A block that is missing is +0, which adds
+ * nothing. */
+static double sum_of(const double *blocks, uint32_t n_blocks, const double *groups, uint64_t which)
+{
+    double last[LB_STATISTICS_GROUP] = {0};
+    memcpy(last, blocks, n_blocks * sizeof *last);
+    double sum = lb_lane_paired(last, LB_STATISTICS_GROUP);
+    for (unsigned k = 0; which >> k; k++)
+        if (which >> k & 1) sum = groups[k] + sum;
+    return sum;
+}
+
+lb_statistics lb_statistics_end(const lb_statistics_state *s)
 {
     /* A bound that is zero is +0, whichever zero came first. */
-    return (lb_statistics){l->elements,
-                           l->nan,
-                           l->pos_inf,
-                           l->neg_inf,
-                           l->zero,
-                           l->min + 0.0,
-                           l->max + 0.0,
-                           l->whole_sum + sum_of(l->sum),
-                           l->whole_squares + sum_of(l->squares)};
+    return (lb_statistics){s->elements,
+                           s->nan,
+                           s->pos_inf,
+                           s->neg_inf,
+                           s->zero,
+                           s->min + 0.0,
+                           s->max + 0.0,
+                           sum_of(s->sum, s->blocks, s->group_sum, s->groups),
+                           sum_of(s->squares, s->blocks, s->group_squares, s->groups)};
 }
 
 /* A complex view as a view of its parts: one more dimension, of size 2. Dimensions of size 1 make room for it; a view
@@ -334,50 +401,6 @@ static lb_tensor parts_of(const lb_tensor *tensor)
     return parts;
 }
 
-static bool fits_f32(lb_dtype dtype)
-{
-    size_t bits = lb_dtype_bits(dtype);
-    return dtype == LB_F32 || bits <= 16;
-}
-
-/* Dense elements of one piece. */
-static void add_in_piece(lanes *l, lb_dtype dtype, const char *bytes, size_t n)
-{
-    const size_t bits = lb_dtype_bits(dtype);
-    const lb_isa isa = lb_processor_isa();
-    union {
-        float f32[BLOCK];
-        double f64[BLOCK];
-    } block;
-    for (size_t at = 0; at < n; at += BLOCK) {
-        size_t take = n - at < BLOCK ? n - at : BLOCK;
-        const char *from = bytes + at * bits / 8;
-        if (dtype == LB_F32 && (uintptr_t)from % sizeof(float) == 0) {
-            add_f32(l, (const float *)(const void *)from, take, isa);
-        } else if (fits_f32(dtype)) {
-            lb_load_f32(block.f32, dtype, from, take);
-            add_f32(l, block.f32, take, isa);
-        } else {
-            lb_load_f64(block.f64, dtype, from, take);
-            add_f64(l, block.f64, take, isa);
-        }
-    }
-    l->in_piece += (int64_t)n;
-    l->elements += (int64_t)n;
-}
-
-/* Dense elements, a multiple of LANES of them or the last ones. */
-static void add_elements(lanes *l, lb_dtype dtype, const char *bytes, size_t n)
-{
-    while (n > 0) {
-        lb_statistics_turn(l);
-        size_t room = (size_t)(LB_STATISTICS_PIECE - l->in_piece), take = n < room ? n : room;
-        add_in_piece(l, dtype, bytes, take);
-        bytes += take * lb_dtype_bits(dtype) / 8;
-        n -= take;
-    }
-}
-
 void lb_statistics_add(lb_statistics_state *state, lb_dtype dtype, const void *elements, size_t count)
 {
     lb_dtype part = lb_dtype_part(dtype);
@@ -389,7 +412,7 @@ void lb_statistics_add(lb_statistics_state *state, lb_dtype dtype, const void *e
 lb_statistics lb_statistics_of(const lb_tensor *tensor)
 {
     lb_tensor view = parts_of(tensor);
-    lanes l;
+    lb_statistics_state l;
     lb_statistics_begin(&l);
     int64_t elements = lb_layout_numel(&view.layout);
     if (lb_dtype_bits(view.dtype) == 0 || elements < 0) return lb_statistics_end(&l);

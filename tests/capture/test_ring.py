@@ -52,7 +52,8 @@ def test_what_one_rank_leaves_when_another_is_killed(lastbit, tmp_path):
         "kill",
     )
     assert done.returncode == 1, done.stderr
-    assert done.stderr.count("the flight recorder wrote its steps") == 1, done.stderr
+    # The rank that is left writes them, unless torchrun ends it while it does: then what it held is read from its ring.
+    assert done.stderr.count("the flight recorder wrote its steps") <= 1, done.stderr
     capture = recorded.Recorded(out)
     assert capture.steps[-1] == 7 and len(capture.steps) >= K
     lastbit.run("verify", out, expect=0)

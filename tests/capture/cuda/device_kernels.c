@@ -36,7 +36,7 @@ static bool translate_launch(lb_kernel_launch *launch, lb_kernel_item *items)
 static bool are_done(const lb_kernel_item *items, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (items[i].progress.ended || items[i].progress.lock || items[i].progress.next) return false;
+        if (items[i].ended) return false;
     return true;
 }
 

@@ -1,9 +1,8 @@
 /* A .cu file as plain C++: what its kernels use of CUDA, as functions of the host. Include it before the file.
  *
- * Each thread of a block is a fiber; fibers of a warp run one after the other in random order and stop at
- * __syncwarp. So a kernel that forgets a barrier reads what is not there yet, and under ThreadSanitizer, which is
- * told of fibers and barriers, it is a data race. A copy that does not wait is done at once or only when it is
- * waited for, by chance. */
+ * Each thread of a block is a fiber; fibers of a warp run one after the other in random order, as do warps, and stop at
+ * __syncwarp and __syncthreads. So a kernel that forgets a barrier reads what is not there yet, and under
+ * ThreadSanitizer, which is told of fibers and barriers, it is a data race. */
 #ifndef CUDA_ON_HOST_H
 #define CUDA_ON_HOST_H
 
@@ -19,16 +18,14 @@ const host_index *host_thread_index(), *host_block_index(); /* of the thread tha
 #define blockIdx (*host_block_index())
 
 #define __global__
-#define __shared__ static thread_local
-#define __launch_bounds__(threads)
+#define __shared__ thread_local
+#define __launch_bounds__(threads, blocks)
 #define LB_DEVICE static inline
 #define LB_SELDOM static
 #define LB_TABLE static const
 
 void __syncwarp();
-void copy_begin(void *shared, uint64_t global, uint32_t size, uint32_t valid);
-void copy_group();
-void copy_wait();
+void __syncthreads();
 
 /* Sanitizers do not know fences: the counters that go with them are what orders. */
 static inline void __threadfence() {}
@@ -36,10 +33,6 @@ static inline void __threadfence_system() {}
 static inline uint32_t count_one(uint64_t *counter)
 {
     return (uint32_t)__atomic_fetch_add(counter, 1, __ATOMIC_SEQ_CST);
-}
-static inline bool take_lock(uint64_t *lock)
-{
-    return __atomic_exchange_n(lock, 1, __ATOMIC_SEQ_CST) == 0;
 }
 static inline uint64_t get_visible(const uint64_t *word)
 {

@@ -1,4 +1,5 @@
-/* A kernel for the test of the runner: out[t] = in[(t + 1) % 32]. */
+/* A kernel for the test of the runner: out[t] = in[(t + 1) % 32], in each of two warps; then out[64 + t] is what thread
+ * t of the other warp read. */
 #ifndef FORGETFUL_KERNEL_H
 #define FORGETFUL_KERNEL_H
 
@@ -13,7 +14,7 @@ extern "C" {
 typedef struct forgetful_kernel {
     const uint32_t *in;
     uint32_t *out;
-    bool forgets_barrier, forgets_copy;
+    bool forgets_warp, forgets_block; /* a barrier */
 } forgetful_kernel;
 
 void forgetful_kernel_run(forgetful_kernel *kernel, uint64_t seed);

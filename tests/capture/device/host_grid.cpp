@@ -4,7 +4,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#if !defined(__x86_64__)
 #include <ucontext.h>
+#endif
 
 #include <atomic>
 #include <memory>
@@ -31,8 +33,8 @@ void __tsan_release(void *address);
 namespace
 {
 
-constexpr size_t STACK = 256 << 10;
-constexpr uint32_t WARP = 32, MOST_WARPS = 4;
+constexpr size_t STACK = 128 << 10;
+constexpr uint32_t WARP = 32, MOST_WARPS = 8;
 
 [[noreturn]] void fail(const char *what)
 {
@@ -73,31 +75,65 @@ struct chance {
     }
 };
 
-struct copy {
-    void *to;
-    const void *from;
-    uint32_t size, valid;
-    void run() const
-    {
-        memset(to, 0, size);
-        memcpy(to, from, valid);
-    }
+/* Where a thread of the host, or a fiber, stands while another runs. A switch is some ten instructions: swapcontext asks
+ * the kernel for signals each time. */
+#if defined(__x86_64__)
+struct stand {
+    void *stack = nullptr;
 };
+extern "C" void lb_host_grid_switch(void **from, void *to);
+__asm__(".text\n"
+        ".globl lb_host_grid_switch\n"
+        ".type lb_host_grid_switch, @function\n"
+        "lb_host_grid_switch:\n"
+        "    pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15\n"
+        "    movq %rsp, (%rdi)\n"
+        "    movq %rsi, %rsp\n"
+        "    popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp\n"
+        "    ret\n"
+        ".size lb_host_grid_switch, .-lb_host_grid_switch\n");
+void switch_to(stand *from, stand *to)
+{
+    lb_host_grid_switch(&from->stack, to->stack);
+}
+void begin_at(stand *of, char *stack, size_t size, void (*entry)())
+{
+    void **top = (void **)((uintptr_t)(stack + size) & ~(uintptr_t)15);
+    *--top = nullptr; /* where `entry` would return to, which it does not */
+    *--top = (void *)entry;
+    for (int i = 0; i < 6; i++) *--top = nullptr;
+    of->stack = top;
+}
+#else
+struct stand {
+    ucontext_t context;
+};
+void switch_to(stand *from, stand *to)
+{
+    swapcontext(&from->context, &to->context);
+}
+void begin_at(stand *of, char *stack, size_t size, void (*entry)())
+{
+    getcontext(&of->context);
+    of->context.uc_stack.ss_sp = stack;
+    of->context.uc_stack.ss_size = size;
+    of->context.uc_link = nullptr;
+    makecontext(&of->context, entry, 0);
+}
+#endif
 
-enum class state { ready, waiting, ended };
+enum class state { ready, at_warp, at_block, ended };
 
 struct worker;
 
 /* One thread of a block, and after its end one of another block. */
 struct fiber {
-    ucontext_t context;
+    stand place;
     std::unique_ptr<char[]> stack{new char[STACK]};
     void *tsan = nullptr;
     worker *home = nullptr;
     host_index thread, block;
     std::atomic<state> now{state::ended};
-    chance dice;
-    std::vector<std::vector<copy>> groups{{}}; /* the last one is being begun */
     fiber();
     ~fiber();
 };
@@ -124,7 +160,7 @@ pool fibers;
 
 /* One thread of the host, which runs one block at a time. */
 struct worker {
-    ucontext_t context;
+    stand place;
     void *tsan = nullptr;
     const void *stack = nullptr;
     size_t stack_size = 0;
@@ -133,7 +169,7 @@ struct worker {
     chance dice;
     void (*kernel)(void *);
     void *parameters;
-    char barriers[MOST_WARPS]; /* ThreadSanitizer orders by their addresses */
+    char barriers[MOST_WARPS + 1]; /* ThreadSanitizer orders by their addresses; the last one is the block's */
 };
 thread_local worker *here;
 
@@ -154,7 +190,7 @@ void to_fiber(fiber *f, state before)
     __tsan_switch_to_fiber(f->tsan, before == state::ended ? 0 : NO_SYNC);
 #endif
     (void)before;
-    swapcontext(&here->context, &f->context);
+    switch_to(&here->place, &f->place);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
 #endif
@@ -170,7 +206,7 @@ void to_worker(fiber *f, state now)
 #if defined(__SANITIZE_THREAD__)
     __tsan_switch_to_fiber(f->home->tsan, now == state::ended ? 0 : NO_SYNC);
 #endif
-    swapcontext(&f->context, &f->home->context);
+    switch_to(&f->place, &f->home->place);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(fake, &f->home->stack, &f->home->stack_size);
 #endif
@@ -186,9 +222,6 @@ void to_worker(fiber *f, state now)
 #endif
     for (;;) {
         f->home->kernel(f->home->parameters);
-        for (const std::vector<copy> &group : f->groups)
-            if (!group.empty()) fail("a copy was not waited for");
-        f->groups.assign(1, {});
         to_worker(f, state::ended);
     }
 }
@@ -198,11 +231,7 @@ fiber::fiber()
 #if defined(__SANITIZE_THREAD__)
     tsan = __tsan_create_fiber(0);
 #endif
-    getcontext(&context);
-    context.uc_stack.ss_sp = stack.get();
-    context.uc_stack.ss_size = STACK;
-    context.uc_link = nullptr;
-    makecontext(&context, fiber_main, 0);
+    begin_at(&place, stack.get(), STACK, fiber_main);
 }
 
 fiber::~fiber()
@@ -212,8 +241,8 @@ fiber::~fiber()
 #endif
 }
 
-/* Each thread of a warp from one barrier to the next. True: they have ended. */
-bool run_warp(uint32_t warp)
+/* Each thread of a warp from one barrier to the next: where they stand then. */
+state run_warp(uint32_t warp)
 {
     std::vector<fiber *> order;
     for (uint32_t i = 0; i < WARP; i++) order.push_back(here->fibers[WARP * warp + i].get());
@@ -222,24 +251,30 @@ bool run_warp(uint32_t warp)
     const state now = order[0]->now.load(std::memory_order_relaxed);
     for (fiber *f : order)
         if (f->now.load(std::memory_order_relaxed) != now)
-            fail("some threads of a warp stand at a barrier, and others have ended");
-    return now == state::ended;
+            fail("some threads of a warp stand at a barrier, and others at another one or at the end");
+    return now;
 }
 
 void run_block(uint32_t block)
 {
-    std::vector<uint32_t> warps;
+    std::vector<uint32_t> warps, waiting;
     for (uint32_t i = 0; i < here->fibers.size(); i++) {
         fiber *f = here->fibers[i].get();
         f->home = here;
         f->thread.x = i;
         f->block.x = block;
-        f->dice.state = here->dice.next();
         if (i % WARP == 0) warps.push_back(i / WARP);
     }
+    const size_t all = warps.size();
     while (!warps.empty()) {
         const uint32_t i = here->dice.below(warps.size());
-        if (run_warp(warps[i])) warps.erase(warps.begin() + i);
+        const state now = run_warp(warps[i]);
+        if (now == state::at_warp) continue;
+        if (now == state::at_block) waiting.push_back(warps[i]);
+        warps.erase(warps.begin() + i);
+        if (!warps.empty() || waiting.empty()) continue;
+        if (waiting.size() < all) fail("some warps of a block stand at its barrier, and others have ended");
+        warps.swap(waiting);
     }
 }
 
@@ -275,41 +310,22 @@ const host_index *host_block_index()
     return &self()->block;
 }
 
-void __syncwarp()
+static void stop_at(uint32_t number, state now)
 {
-    fiber *f = self();
-    char *barrier = &f->home->barriers[f->thread.x / WARP];
+    char *barrier = &self()->home->barriers[number];
     ordered_before(barrier);
-    to_worker(f, state::waiting);
+    to_worker(self(), now);
     ordered_after(barrier);
 }
 
-void copy_begin(void *shared, uint64_t global, uint32_t size, uint32_t valid)
+void __syncwarp()
 {
-    const copy c = {shared, (const void *)global, size, valid};
-    if ((size != 4 && size != 8 && size != 16) || valid > size) fail("no such size of a copy");
-    if ((uintptr_t)shared % size || global % size) fail("a copy is not aligned");
-    fiber *f = self();
-    if (f->dice.below(2)) {
-        c.run();
-        return;
-    }
-    memset(shared, 0xA5, size);
-    f->groups.back().push_back(c);
+    stop_at(self()->thread.x / WARP, state::at_warp);
 }
 
-void copy_group()
+void __syncthreads()
 {
-    self()->groups.push_back({});
-}
-
-void copy_wait()
-{
-    std::vector<std::vector<copy>> &groups = self()->groups;
-    while (groups.size() > 2) { /* one that is being begun, and the last one before it */
-        for (const copy &c : groups.front()) c.run();
-        groups.erase(groups.begin());
-    }
+    stop_at(MOST_WARPS, state::at_block);
 }
 
 void host_grid_run(const host_grid *grid, void (*kernel)(void *), void *parameters)

@@ -75,8 +75,7 @@ static void run_kernel(const run *r, uint64_t seed)
                                      .n_items = (uint32_t)r->n,
                                      .n_units = lb_kernel_batch(r->items, r->n)};
     assert_true(launch.n_units > 0);
-    host_kernel_measure(&launch,
-                        (host_grid){.blocks = lb_kernel_blocks(launch.n_units), .workers = WORKERS, .seed = seed});
+    host_kernel_measure(&launch, (host_grid){.blocks = launch.n_units, .workers = WORKERS, .seed = seed});
 }
 
 static void assert_same(const lb_measured *host, const lb_kernel_result *r)
@@ -92,19 +91,17 @@ static void assert_same(const lb_measured *host, const lb_kernel_result *r)
 static void assert_scratch(const lb_measured *host, const lb_kernel_item *item)
 {
     const uint64_t *scratch = (const uint64_t *)(uintptr_t)item->scratch;
-    const lb_kernel_progress none = {0}, *progress = &item->progress;
-    assert_memory_equal(progress, &none, offsetof(lb_kernel_progress, fields));
+    assert_int_equal(item->ended, 0);
     if (host->n_leaves) assert_memory_equal(host->leaves, scratch, host->n_leaves * sizeof *scratch);
 }
 
-/* All of them in one launch, each with units of its own choice, and by lb_measure. */
-static void check(lb_measuring *all, size_t n, bool fused)
+/* All of them in one launch, and by lb_measure. */
+static void check(lb_measuring *all, size_t n)
 {
     static uint64_t next_slot;
     run r = {calloc(n, sizeof *r.items), calloc(n, sizeof *r.results), n, NULL, n};
     for (size_t i = 0; i < n; i++) {
         assert_int_equal(lb_kernel_item_of(&r.items[i], &all[i], NULL), LB_OK);
-        lb_kernel_fuse(&r.items[i], fused);
         r.items[i].slot = next_slot++; /* never used twice with the same scratch, which malloc may give again */
         r.items[i].scratch = (uint64_t)(uintptr_t)malloc(lb_kernel_scratch_bytes(&r.items[i]));
     }
@@ -122,12 +119,12 @@ static void check(lb_measuring *all, size_t n, bool fused)
     free(r.results);
 }
 
-static void check_sizes(const int64_t *sizes, size_t n, lb_dtype dtype, bool wild, bool fused)
+static void check_sizes(const int64_t *sizes, size_t n, lb_dtype dtype, bool wild)
 {
     lb_measuring *all = calloc(n, sizeof *all);
     for (size_t i = 0; i < n; i++)
         all[i] = measuring_of(new_bytes(lb_dtype_bytes(dtype, (size_t)sizes[i]), wild), dtype, 1, &sizes[i]);
-    check(all, n, fused);
+    check(all, n);
     for (size_t i = 0; i < n; i++) free(all[i].tensor.data);
     free(all);
 }
@@ -143,7 +140,7 @@ static void small_sizes_of_bytes(void **state)
     sizes[n++] = 4096 + 63;
     sizes[n++] = 4096 + 64;
     sizes[n++] = 4096 + 65;
-    check_sizes(sizes, n, LB_U8, true, false);
+    check_sizes(sizes, n, LB_U8, true);
 }
 
 static void every_dtype(void **state)
@@ -152,10 +149,10 @@ static void every_dtype(void **state)
     static const int64_t sizes[] = {0, 1, 2, 7, 15, 16, 17, 31, 33, 100, 255, 257, 1023, 1025, 2047, 4097};
     for (lb_dtype dtype = 1; dtype < LB_DTYPE_COUNT; dtype++)
         for (int wild = 0; wild < 2; wild++)
-            check_sizes(sizes, sizeof sizes / sizeof *sizes, dtype, wild, wild && lb_dtype_bits(dtype) % 3);
+            check_sizes(sizes, sizeof sizes / sizeof *sizes, dtype, wild);
 }
 
-/* Each code of 8 bits in a whole tile of zeros: sums and bounds show what it was read as. */
+/* Each code of 8 bits in whole blocks of zeros: sums and bounds show what it was read as. */
 static void every_code(void **state)
 {
     (void)state;
@@ -169,13 +166,13 @@ static void every_code(void **state)
             bytes[code] = (char)code;
             all[count++] = measuring_of(bytes, dtypes[d], 1, &n);
         }
-        check(all, count, false);
+        check(all, count);
         for (size_t i = 0; i < count; i++) free(all[i].tensor.data);
     }
 }
 
 /* Around the ends of leaves (65536 bytes) and pieces (65536 numbers), in both ways of cutting. */
-static void several_leaves_and_pieces(void **state)
+static void several_leaves(void **state)
 {
     (void)state;
     static const int64_t sizes[] = {65535, 65536, 65537, 131071, 131072, 131073, 200001};
@@ -184,7 +181,8 @@ static void several_leaves_and_pieces(void **state)
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
         const size_t from = d < 2 ? 0 : n_sizes - 2, n = EVERY > 1 ? 1 : n_sizes - from;
         if (EVERY > 1 && d > 4) break;
-        for (int fused = 0; fused < 2; fused++) check_sizes(sizes + from, n, dtypes[d], d == 2 && fused, fused);
+        check_sizes(sizes + from, n, dtypes[d], false);
+        if (d == 2) check_sizes(sizes + from, n, dtypes[d], true);
     }
 }
 
@@ -198,7 +196,7 @@ static void one_number_that_is_none(void **state)
         all[i] = measuring_of(new_bytes((size_t)n * 4, false), LB_F32, 1, &n);
         memcpy((char *)all[i].tensor.data + 4 * random_below(n), &odd[i], 4);
     }
-    check(all, 3, false);
+    check(all, 3);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(lb_statistics_nonfinite(&all[i].out.statistics), 1);
         free(all[i].tensor.data);
@@ -218,7 +216,7 @@ static void any_address(void **state)
         bytes[i] = new_bytes((size_t)(n + offset) * width, false);
         all[i] = measuring_of(bytes[i] + (size_t)offset * width, dtype, 1, &n);
     }
-    check(all, 24, false);
+    check(all, 24);
     for (int i = 0; i < 24; i++) free(bytes[i]);
 }
 
@@ -261,8 +259,7 @@ static void views(void **state)
     lb_measuring all[VIEWS];
     char *bytes[VIEWS];
     for (int i = 0; i < VIEWS; i++) all[i] = random_view(&bytes[i]);
-    check(all, VIEWS / 2, false);
-    check(all + VIEWS / 2, VIEWS - VIEWS / 2, true);
+    check(all, VIEWS);
     for (int i = 0; i < VIEWS; i++) free(bytes[i]);
 }
 
@@ -296,7 +293,7 @@ static void large_views(void **state)
                           .dense = bytes,
                           .dense_bytes = size,
                           .what = LB_MEASURE_STATISTICS | LB_MEASURE_BLOB};
-        check(&m, 1, i % 2);
+        check(&m, 1);
         free(bytes);
     }
 }
@@ -316,28 +313,25 @@ static void far_away(void **state)
         if (strided) m.tensor.layout = (lb_layout){.ndim = 2, .shape = {n / 3, 3}, .stride = {3, 1}};
         lb_kernel_item item;
         assert_int_equal(lb_kernel_item_of(&item, &m, NULL), LB_OK);
-        assert_true(item.fused);
         if (strided) { /* the way of strided views, over bytes whose leaves are known */
             item.contiguous = 0;
             item.granule = item.width;
         }
-        const uint64_t words = lb_kernel_scratch_bytes(&item) / 8;
-        uint64_t *scratch = calloc(words, 8);
+        uint64_t *scratch = calloc(lb_kernel_scratch_bytes(&item), 1);
         item.scratch = (uint64_t)(uintptr_t)scratch;
         const uint32_t units = lb_kernel_batch(&item, 1);
         const lb_kernel_launch launch = {(uint64_t)(uintptr_t)&item, 0, 1, 0, 1, units};
-        const uint32_t blocks = lb_kernel_blocks(units);
-        host_kernel_measure(&launch, (host_grid){.blocks = blocks, .first_block = blocks - 1});
+        host_kernel_measure(&launch, (host_grid){.blocks = units, .first_block = units - 1});
 
         const size_t leaf = from / LB_DIGEST_LEAF, size = (size_t)(strided ? n / 3 * 3 : n) - from;
         lb_statistics_state lanes;
         lb_statistics_begin(&lanes);
         assert_int_equal(scratch[leaf], lb_leaf_measure(bytes + from, size, leaf, LB_I8, size, &lanes));
         const lb_statistics s = lb_statistics_end(&lanes);
-        const uint64_t *piece = scratch + words - LB_KERNEL_PIECE_WORDS;
-        assert_memory_equal(&s.sum, piece, 8);
-        assert_memory_equal(&s.sum_squares, piece + 1, 8);
-        assert_int_equal(s.zero, piece[4]);
+        const uint64_t *record = scratch + units + leaf * LB_KERNEL_RECORD_WORDS;
+        assert_memory_equal(&s.sum, record, 8);
+        assert_memory_equal(&s.sum_squares, record + 1, 8);
+        assert_int_equal(s.zero, record[4]);
         free(scratch);
     }
     munmap(bytes, (size_t)n);
@@ -382,18 +376,17 @@ static void orders_of_threads_do_not_matter(void **state)
     (void)state;
     const int64_t n = 70000;
     lb_measuring m = measuring_of(new_bytes((size_t)n * 2, false), LB_BF16, 1, &n);
-    for (int i = 0; i < 4; i++) check(&m, 1, i % 2);
+    for (int i = 0; i < 4; i++) check(&m, 1);
     free(m.tensor.data);
 }
 
-/* Many pieces that end at once: what one warp has measured another one adds. */
-static void many_pieces(void **state)
+/* More leaves than one round adds, and than the words of one round of hashing. */
+static void many_leaves(void **state)
 {
     (void)state;
-    const int64_t n = (EVERY > 1 ? 21 : 150) * 65536 + 5; /* more than are added at once, where there is time */
+    const int64_t n = (EVERY > 1 ? 3 : 2 * LB_KERNEL_TOGETHER + 3) * 65536 + 5;
     lb_measuring m = measuring_of(new_bytes((size_t)n, true), LB_I8, 1, &n);
-    check(&m, 1, true);
-    check(&m, 1, false);
+    check(&m, 1);
     free(m.tensor.data);
 }
 
@@ -420,7 +413,7 @@ int main(void)
         cmocka_unit_test(small_sizes_of_bytes),
         cmocka_unit_test(every_dtype),
         cmocka_unit_test(every_code),
-        cmocka_unit_test(several_leaves_and_pieces),
+        cmocka_unit_test(several_leaves),
         cmocka_unit_test(one_number_that_is_none),
         cmocka_unit_test(any_address),
         cmocka_unit_test(views),
@@ -428,7 +421,7 @@ int main(void)
         cmocka_unit_test(far_away),
         cmocka_unit_test(ring_turns),
         cmocka_unit_test(orders_of_threads_do_not_matter),
-        cmocka_unit_test(many_pieces),
+        cmocka_unit_test(many_leaves),
         cmocka_unit_test(a_value_without_digest_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
