@@ -267,6 +267,47 @@ def test_a_signal_leaves_no_draft(lastbit, inputs, tmp_path, kind, number):
     assert drafts, "it was never met while it wrote"
 
 
+AS_SOON_AS_IT_IS_THERE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+static int ended(const char *path, int result)
+{
+    const size_t n = strlen(path);
+    if (result >= 0 && n > 6 && strcmp(path + n - 6, ".draft") == 0) raise(SIGTERM);
+    return result;
+}
+int openat(int folder, const char *path, int flags, ...)
+{
+    __builtin_va_list rest;
+    __builtin_va_start(rest, flags);
+    const mode_t mode = __builtin_va_arg(rest, mode_t);
+    __builtin_va_end(rest);
+    int (*real)(int, const char *, int, ...) = (int (*)(int, const char *, int, ...))dlsym(RTLD_NEXT, "openat");
+    return ended(path, real(folder, path, flags, mode));
+}
+int mkdirat(int folder, const char *path, mode_t mode)
+{
+    int (*real)(int, const char *, mode_t) = (int (*)(int, const char *, mode_t))dlsym(RTLD_NEXT, "mkdirat");
+    return ended(path, real(folder, path, mode));
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_signal_as_soon_as_a_draft_is_there(lastbit, inputs, tmp_path, kind):
+    source, shim, out = tmp_path / "shim.c", tmp_path / "shim.so", tmp_path / "out"
+    source.write_text(AS_SOON_AS_IT_IS_THERE)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True)
+    command = ["pack", "-f", inputs / "in.lbz", "-o", out] if kind == "file" else ["bisect", "-q", FAILING, "-o", out]
+    done = lastbit.run(*command, env={**os.environ, "LD_PRELOAD": str(shim)})
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert not list(tmp_path.glob("*.draft")) and not out.exists()
+
+
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_a_kill_of_recover_leaves_a_whole_capture_or_none(lastbit, inputs, tmp_path, kind):
     source, out = inputs / "in.lbz", tmp_path / "out"

@@ -61,8 +61,8 @@ static outcome plan_work(lb_cuda *device, plan *p, lb_device_work *work, bool co
 CUresult lb_cuda_launch(lb_cuda *device, lb_kernel_launch *launch, CUstream stream)
 {
     void *parameters[] = {launch};
-    return device->cuda->LaunchKernel(device->kernels.measure, launch->n_units, 1, 1,
-                                      LB_KERNEL_THREADS, 1, 1, 0, stream, parameters, NULL);
+    return device->cuda->LaunchKernel(device->kernels.measure, launch->n_units, 1, 1, LB_KERNEL_THREADS, 1, 1, 0,
+                                      stream, parameters, NULL);
 }
 
 static CUdeviceptr on_device(const lb_cuda *device, const lb_cuda_flight *flight, lb_cuda_ring_name ring)

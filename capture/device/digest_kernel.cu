@@ -51,10 +51,10 @@ LB_DEVICE leaf_bytes leaf_of(const source *s, uint64_t number)
 /* What a thread has to do with a leaf. */
 typedef struct column_work {
     const source *s;
-    uint32_t number;      /* of the column */
-    uint64_t at, end;     /* bytes of the stream: the column's first, the leaf's last */
-    uint32_t hashed;      /* stripes that go into the hash here; of a whole column all, or all but the last */
-    bool whole;           /* no byte of the column is missing */
+    uint32_t number;  /* of the column */
+    uint64_t at, end; /* bytes of the stream: the column's first, the leaf's last */
+    uint32_t hashed;  /* stripes that go into the hash here; of a whole column all, or all but the last */
+    bool whole;       /* no byte of the column is missing */
     /* Of a column that is whole: where its bytes lie, and from stripe to stripe. */
     const quad *bytes;
     uint32_t step;
@@ -64,8 +64,8 @@ enum { AT_ONCE = 4 }; /* loads on their way */
 
 LB_DEVICE void hash_quad(pair *sums, const quad *x, uint32_t key)
 {
-    add_stripe(sums, x->word[0] | (uint64_t)x->word[1] << 32, x->word[2] | (uint64_t)x->word[3] << 32,
-               shared.keys[key], shared.keys[key + 1]);
+    add_stripe(sums, x->word[0] | (uint64_t)x->word[1] << 32, x->word[2] | (uint64_t)x->word[3] << 32, shared.keys[key],
+               shared.keys[key + 1]);
 }
 
 struct take_nothing {
@@ -451,13 +451,13 @@ LB_SELDOM void finish_item(const lb_kernel_launch *launch, lb_kernel_item *item,
 
     const uint64_t *all = add_records(places.records, places.n_records);
     if (threadIdx.x < RECORD)
-        set_statistics(r, threadIdx.x,
-                       places.n_records ? get_written(all + threadIdx.x) : field_begin(threadIdx.x));
+        set_statistics(r, threadIdx.x, places.n_records ? get_written(all + threadIdx.x) : field_begin(threadIdx.x));
 
     sequence s = {item, of_blob ? places.blob : places.leaves, second ? n_blob : places.n_leaves,
                   of_blob ? item->dense_bytes : item->bytes, 0};
     s.n = second ? (blob ? 1 + n_blob : 0) : 1 + places.n_leaves + 2 + item->ndim;
-    const uint64_t longest = places.n_leaves + 3 + item->ndim > 1 + n_blob ? places.n_leaves + 3 + item->ndim : 1 + n_blob;
+    const uint64_t longest =
+        places.n_leaves + 3 + item->ndim > 1 + n_blob ? places.n_leaves + 3 + item->ndim : 1 + n_blob;
     const pair h = hash_sequences(&s, (8 * longest - 1) / BLOCK / (HALF / COLUMNS) + 1);
     if (threadIdx.x % HALF == 0) {
         *(second ? &r->blob_lo : &r->logical_lo) = h.low;
@@ -487,7 +487,8 @@ LB_DEVICE lb_kernel_item *item_of(const lb_kernel_launch *launch, uint32_t unit)
     return items + low;
 }
 
-extern "C" __global__ void __launch_bounds__(LB_KERNEL_THREADS, LB_KERNEL_RESIDENT) lb_kernel_measure(lb_kernel_launch launch)
+extern "C" __global__ void __launch_bounds__(LB_KERNEL_THREADS, LB_KERNEL_RESIDENT)
+    lb_kernel_measure(lb_kernel_launch launch)
 {
     lb_kernel_item *item = item_of(&launch, blockIdx.x);
     /* No other run with this scratch has the number. */

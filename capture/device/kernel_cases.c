@@ -36,13 +36,13 @@ typedef struct view {
 } view;
 
 /* Each type that is read fast as whole blocks and a rest, over several leaves; the others; numbers that are none. */
-static const lb_dtype types[] = {LB_F64,     LB_F32,  LB_BF16, LB_F16, LB_E4M3FN, LB_E5M2, LB_E4M3FNUZ,
-                                 LB_E5M2FNUZ, LB_U8,   LB_I8,   LB_BOOL, LB_E8M0,   LB_E2M1, LB_I16,
-                                 LB_I32,     LB_I64, LB_U16,  LB_U32, LB_U64, LB_C32, LB_C64, LB_C128};
+static const lb_dtype types[] = {LB_F64, LB_F32, LB_BF16, LB_F16,  LB_E4M3FN, LB_E5M2, LB_E4M3FNUZ, LB_E5M2FNUZ,
+                                 LB_U8,  LB_I8,  LB_BOOL, LB_E8M0, LB_E2M1,   LB_I16,  LB_I32,      LB_I64,
+                                 LB_U16, LB_U32, LB_U64,  LB_C32,  LB_C64,    LB_C128};
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
 /* Bytes: where XXH3 changes its way, where a stripe, a block and a leaf end. */
-static const int64_t sizes[] = {0,   1,   3,   4,   8,    9,    16,   17,   31,   32,    128,   129,  160,
+static const int64_t sizes[] = {0,   1,   3,   4,   8,    9,    16,   17,   31,    32,    128,   129,   160,
                                 240, 241, 255, 256, 1023, 1024, 1025, 1088, 65535, 65536, 65537, 200001};
 enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 

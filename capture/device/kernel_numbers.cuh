@@ -221,7 +221,12 @@ struct take_bytes {
     uint32_t squares, zero, most, sign;
     LB_DEVICE void begin(take_bytes *s, const lb_kernel_item *item)
     {
-        const take_bytes nothing = {0, 255, -128, 0, 0, item->element == LB_KERNEL_BOOL ? 1u : 255u,
+        const take_bytes nothing = {0,
+                                    255,
+                                    -128,
+                                    0,
+                                    0,
+                                    item->element == LB_KERNEL_BOOL ? 1u : 255u,
                                     item->element == LB_KERNEL_SIGNED ? 0x80u : 0};
         *s = nothing;
     }

@@ -205,8 +205,7 @@ LB_TARGET_AVX512 LB_INLINE void take_sixteen(summary *s, int at, __m512 v, __m51
 
 LB_TARGET_AVX512 LB_INLINE void take_f32(summary *s, const uint8_t *stripe, __m512i data)
 {
-    take_sixteen(s, 0, _mm512_castsi512_ps(data),
-                 _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)stripe)),
+    take_sixteen(s, 0, _mm512_castsi512_ps(data), _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)stripe)),
                  _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)(stripe + 32))));
 }
 

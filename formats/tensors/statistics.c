@@ -334,7 +334,8 @@ void lb_statistics_add_block(lb_statistics_state *state, double sum, double squa
     state->squares[state->blocks] = squares;
     if (++state->blocks < LB_STATISTICS_GROUP) return;
     state->blocks = 0;
-    add_groups(state, 0, lb_lane_paired(state->sum, LB_STATISTICS_GROUP), lb_lane_paired(state->squares, LB_STATISTICS_GROUP));
+    add_groups(state, 0, lb_lane_paired(state->sum, LB_STATISTICS_GROUP),
+               lb_lane_paired(state->squares, LB_STATISTICS_GROUP));
 }
 
 void lb_statistics_join(lb_statistics_state *state, const lb_statistics_state *next)

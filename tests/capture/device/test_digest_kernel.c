@@ -148,8 +148,7 @@ static void every_dtype(void **state)
     (void)state;
     static const int64_t sizes[] = {0, 1, 2, 7, 15, 16, 17, 31, 33, 100, 255, 257, 1023, 1025, 2047, 4097};
     for (lb_dtype dtype = 1; dtype < LB_DTYPE_COUNT; dtype++)
-        for (int wild = 0; wild < 2; wild++)
-            check_sizes(sizes, sizeof sizes / sizeof *sizes, dtype, wild);
+        for (int wild = 0; wild < 2; wild++) check_sizes(sizes, sizeof sizes / sizeof *sizes, dtype, wild);
 }
 
 /* Each code of 8 bits in whole blocks of zeros: sums and bounds show what it was read as. */
