@@ -3,7 +3,7 @@
  * integer types.
  *
  *     host                                              device
- *     lb_kernel_item[n]  ── lb_kernel_batch ──▶ units   a block of threads a unit: one leaf, into the item's scratch
+ *     lb_kernel_item[n]  ── lb_kernel_batch ──▶ units   a block of threads a unit: leaves, into the item's scratch
  *     lb_kernel_launch   ── one kernel parameter ────▶  the block that ends an item's last unit: digests and sums of the whole
  *     lb_kernel_result   ◀── slot of the ring ───────   `whole` is written last
  *
@@ -26,8 +26,11 @@ typedef unsigned char uint8_t;
 
 #define LB_KERNEL_NAME "lb_kernel_measure"
 #define LB_KERNEL_TURN_NAME "lb_kernel_turn"
-#define LB_KERNEL_THREADS 256 /* of a block, which does a unit */
-#define LB_KERNEL_RESIDENT 2  /* blocks of a multiprocessor for whose registers there is room */
+#define LB_KERNEL_READERS 256  /* threads of a block that read a leaf */
+#define LB_KERNEL_THREADS 288  /* and a warp that ends the leaf before it; a block does a unit */
+#define LB_KERNEL_RESIDENT 2   /* blocks of a multiprocessor for whose registers there is room */
+#define LB_KERNEL_MOST_SPAN 64 /* leaves of a unit */
+#define LB_KERNEL_ENOUGH 256   /* units of a value, before they are longer than a leaf */
 #define LB_KERNEL_DIMS 16
 #define LB_KERNEL_BLOCK 1024 /* bytes: LB_STATISTICS_BLOCK */
 #define LB_KERNEL_LEAF 65536 /* bytes: LB_DIGEST_LEAF */
@@ -67,8 +70,9 @@ typedef struct lb_kernel_item {
     uint64_t scratch; /* device memory, 8-byte aligned, lb_kernel_scratch_bytes of it. What was there does not matter */
     uint64_t slot;    /* in the ring of results, before the launch's turn is added */
     uint64_t ended;   /* the device's own: units so far; 0 before the first launch, and again when it is done */
-    uint32_t first_unit; /* of the launch */
-    uint32_t main, blob; /* units: leaves of the elements, and of the dense range */
+    uint32_t first_unit;           /* of the launch */
+    uint32_t main, blob;           /* units: of the elements, and of the dense range */
+    uint32_t main_span, blob_span; /* their leaves, a power of two */
     uint32_t contiguous;
     uint32_t chunk;   /* of a view that is not contiguous: bytes that lie together in each row and are fetched as one */
     uint32_t granule; /* bytes of one copy, of elements as they lie */
@@ -103,9 +107,10 @@ typedef struct lb_kernel_launch {
 /* lb_kernel_turn(uint64_t *turn, uint64_t by): one thread adds `by` to `*turn`; the last node of a graph. */
 
 /* What the scratch holds, in words of 8 bytes: the leaves of the elements, which are those of lb_measured.leaves for a
- * contiguous value; the leaves of the dense range, if `blob`; and if statistics are wanted a record for each leaf, then
- * one for each LB_KERNEL_TOGETHER of them, and so on until one is left. */
-#define LB_KERNEL_RECORD_WORDS 8
-#define LB_KERNEL_TOGETHER LB_KERNEL_THREADS
+ * contiguous value; the leaves of the dense range, if `blob`; and if statistics are wanted a record for each of the units
+ * of the elements, then fields for each LB_KERNEL_TOGETHER of them, and so on until one is left. */
+#define LB_KERNEL_RECORD_WORDS 6
+#define LB_KERNEL_FIELD_WORDS 8
+#define LB_KERNEL_TOGETHER LB_KERNEL_READERS
 
 #endif

@@ -87,16 +87,29 @@ static uint64_t leaves_of(uint64_t bytes)
     return bytes / LB_KERNEL_LEAF + (bytes % LB_KERNEL_LEAF != 0);
 }
 
-static uint32_t units_of(uint64_t bytes)
+/* Where there are enough units to keep a device busy they are longer: reading a leaf and ending the one before it go on
+ * side by side, and fewer records are left to the end. */
+static uint32_t span_of(uint64_t leaves)
 {
-    const uint64_t units = leaves_of(bytes);
+    uint32_t span = 1;
+    while (span < LB_KERNEL_MOST_SPAN && leaves / (2 * span) >= LB_KERNEL_ENOUGH) span *= 2;
+    return span;
+}
+
+static uint32_t units_of(uint64_t leaves, uint32_t span)
+{
+    const uint64_t units = (leaves + span - 1) / span;
     return units > UINT32_MAX ? UINT32_MAX : (uint32_t)units;
 }
 
 static void set_units(lb_kernel_item *item)
 {
-    item->main = units_of(item->bytes);
-    item->blob = item->what & LB_KERNEL_BLOB ? units_of(item->dense_bytes) : 0;
+    const uint64_t leaves = leaves_of(item->bytes),
+                   blob = item->what & LB_KERNEL_BLOB ? leaves_of(item->dense_bytes) : 0;
+    item->main_span = span_of(leaves);
+    item->blob_span = span_of(blob);
+    item->main = units_of(leaves, item->main_span);
+    item->blob = units_of(blob, item->blob_span);
     if (item->main + item->blob == 0) item->main = 1; /* without elements; it has digests all the same */
 }
 
@@ -138,10 +151,14 @@ uint64_t lb_kernel_scratch_bytes(const lb_kernel_item *item)
                    blob = item->what & LB_KERNEL_BLOB ? leaves_of(item->dense_bytes) : 0;
     uint64_t records = 0;
     if (item->what & LB_KERNEL_STATISTICS && leaves) {
-        records = leaves;
-        for (uint64_t n = leaves; n > 1; records += n) n = (n + LB_KERNEL_TOGETHER - 1) / LB_KERNEL_TOGETHER;
+        records = (uint64_t)item->main * LB_KERNEL_RECORD_WORDS;
+        uint64_t n = item->main;
+        do {
+            n = (n + LB_KERNEL_TOGETHER - 1) / LB_KERNEL_TOGETHER;
+            records += n * LB_KERNEL_FIELD_WORDS;
+        } while (n > 1);
     }
-    return (leaves + blob + records * LB_KERNEL_RECORD_WORDS) * 8;
+    return (leaves + blob + records) * 8;
 }
 
 uint32_t lb_kernel_batch(lb_kernel_item *items, size_t n)

@@ -91,14 +91,14 @@ LB_DEVICE void add_number(column *c, double *sum, double *squares, double v)
 /* ---- types that are read fast ------------------------------------------------------------------------------------ */
 
 /* Each takes 16 bytes after 16 bytes of a column that is whole, as if every number were finite; `end` says whether it
- * was, and if not the column is read again, number by number. */
+ * was, and if not the column is read again, with a look at each number. */
 
 /* Sums of f32 numbers in f64 cannot overflow by themselves: so they show what was not finite. */
 struct take_f32 {
     double sum[4], squares[4];
     float low, high;
     uint32_t zero;
-    LB_DEVICE void begin(take_f32 *s, const lb_kernel_item *)
+    LB_DEVICE void begin(take_f32 *s)
     {
         const take_f32 nothing = {{0, 0, 0, 0}, {0, 0, 0, 0}, INF, -INF, 0};
         *s = nothing;
@@ -144,7 +144,7 @@ template <class H>
 struct take_halves {
     double sum[8], squares[8];
     uint32_t low, high, zeros;
-    LB_DEVICE void begin(take_halves *s, const lb_kernel_item *)
+    LB_DEVICE void begin(take_halves *s)
     {
 #pragma unroll
         for (uint32_t j = 0; j < 8; j++) s->sum[j] = s->squares[j] = 0;
@@ -183,8 +183,7 @@ struct take_small {
     double sum, squares[16];
     float low, high;
     uint32_t zero;
-    lb_kernel_small small; /* not read again for each number */
-    LB_DEVICE void begin(take_small *s, const lb_kernel_item *item)
+    LB_DEVICE void begin(take_small *s)
     {
         s->sum = 0;
 #pragma unroll
@@ -192,13 +191,12 @@ struct take_small {
         s->low = INF;
         s->high = -INF;
         s->zero = 0;
-        s->small = item->small;
     }
     LB_DEVICE void take(take_small *s, const quad *x)
     {
 #pragma unroll
         for (uint32_t j = 0; j < 16; j++) {
-            const float v = small_value(x->word[j / 4] >> j % 4 * 8 & 0xffu, &s->small);
+            const float v = input.values[x->word[j / 4] >> j % 4 * 8 & 0xffu];
             const double wide = (double)v;
             s->sum = __dadd_rn(s->sum, wide);
             s->squares[j] = __fma_rn(wide, wide, s->squares[j]);
@@ -219,15 +217,15 @@ struct take_small {
 struct take_bytes {
     int32_t sum, low, high;
     uint32_t squares, zero, most, sign;
-    LB_DEVICE void begin(take_bytes *s, const lb_kernel_item *item)
+    LB_DEVICE void begin(take_bytes *s)
     {
         const take_bytes nothing = {0,
                                     255,
                                     -128,
                                     0,
                                     0,
-                                    item->element == LB_KERNEL_BOOL ? 1u : 255u,
-                                    item->element == LB_KERNEL_SIGNED ? 0x80u : 0};
+                                    input.item.element == LB_KERNEL_BOOL ? 1u : 255u,
+                                    input.item.element == LB_KERNEL_SIGNED ? 0x80u : 0};
         *s = nothing;
     }
     LB_DEVICE void take(take_bytes *s, const quad *x)
@@ -255,7 +253,7 @@ struct take_bytes {
 struct take_f64 {
     double sum[2], squares[2], low, high;
     uint32_t zero;
-    LB_DEVICE void begin(take_f64 *s, const lb_kernel_item *)
+    LB_DEVICE void begin(take_f64 *s)
     {
         const double inf = INF;
         const take_f64 nothing = {{0, 0}, {0, 0}, inf, -inf, 0};
@@ -281,23 +279,108 @@ struct take_f64 {
     }
 };
 
+/* The same with a look at each number. */
+struct number_f32 {
+    enum { N = 4 };
+    LB_DEVICE double of(const quad *x, uint32_t j) { return bits_value(x->word[j]); }
+};
+template <class H>
+struct number_half {
+    enum { N = 8 };
+    LB_DEVICE double of(const quad *x, uint32_t j)
+    {
+        return j % 2 ? H::high_half(x->word[j / 2]) : H::low_half(x->word[j / 2]);
+    }
+};
+struct number_f64 {
+    enum { N = 2 };
+    LB_DEVICE double of(const quad *x, uint32_t j)
+    {
+        return bits_double(x->word[2 * j] | (uint64_t)x->word[2 * j + 1] << 32);
+    }
+};
+
+template <class R>
+struct take_classes {
+    double sum[R::N], squares[R::N];
+    column all;
+    LB_DEVICE void begin(take_classes *s)
+    {
+#pragma unroll
+        for (uint32_t j = 0; j < R::N; j++) s->sum[j] = s->squares[j] = 0;
+        s->all = column_begin();
+    }
+    LB_DEVICE void take(take_classes *s, const quad *x)
+    {
+#pragma unroll
+        for (uint32_t j = 0; j < R::N; j++) add_number(&s->all, &s->sum[j], &s->squares[j], R::of(x, j));
+    }
+    LB_DEVICE bool end(take_classes *s, column *c)
+    {
+        s->all.sum = paired<R::N>(s->sum);
+        s->all.squares = paired<R::N>(s->squares);
+        *c = s->all;
+        return true;
+    }
+};
+
 /* ---- columns together -------------------------------------------------------------------------------------------- */
 
-/* How a leaf's statistics, or several leaves', lie in the scratch. */
-enum { SUM, SQUARES, LOW, HIGH, ZERO, NANS, POS_INFS, NEG_INFS, RECORD = LB_KERNEL_RECORD_WORDS };
+/* What a record holds, of a column or of leaves: two counts of 32 bits to a word, and when all is added a word for each. */
+enum { SUM, SQUARES, LOW, HIGH, ZERO_NANS, INFS, RECORD = LB_KERNEL_RECORD_WORDS };
+enum { ZERO = ZERO_NANS, NANS, POS_INFS, NEG_INFS, FIELDS = LB_KERNEL_FIELD_WORDS };
 
-LB_DEVICE uint64_t field_of(const column *c, uint32_t field)
+/* The order of f32 as that of integers. */
+LB_DEVICE int32_t ordered(float x)
 {
-    switch (field) {
-    case SUM: return double_bits(c->sum);
-    case SQUARES: return double_bits(c->squares);
-    case LOW: return double_bits(c->low);
-    case HIGH: return double_bits(c->high);
-    case ZERO: return c->zero;
-    case NANS: return c->nan;
-    case POS_INFS: return c->pos_inf;
-    default: return c->neg_inf;
+    const int32_t bits = (int32_t)value_bits(x);
+    return bits ^ (int32_t)((uint32_t)(bits >> 31) >> 1);
+}
+LB_DEVICE double from_ordered(int32_t key)
+{
+    return bits_value((uint32_t)(key ^ (int32_t)((uint32_t)(key >> 31) >> 1)));
+}
+
+/* What the columns of a warp add up to, in each of its threads. */
+LB_DEVICE void add_columns(column *c)
+{
+#pragma unroll 1
+    for (uint32_t bit = 1; bit < 32; bit *= 2) {
+        c->sum = __dadd_rn(c->sum, bits_double(partners(double_bits(c->sum), bit)));
+        c->squares = __dadd_rn(c->squares, bits_double(partners(double_bits(c->squares), bit)));
+        if (input.narrow) continue;
+        const double low = bits_double(partners(double_bits(c->low), bit)),
+                     high = bits_double(partners(double_bits(c->high), bit));
+        c->low = low < c->low ? low : c->low;
+        c->high = high > c->high ? high : c->high;
     }
+    if (input.narrow) {
+        c->low = from_ordered(least(ordered((float)c->low)));
+        c->high = from_ordered(most(ordered((float)c->high)));
+    }
+    c->zero = total(c->zero);
+    if (total(c->nan | c->pos_inf | c->neg_inf) == 0) return;
+    c->nan = total(c->nan);
+    c->pos_inf = total(c->pos_inf);
+    c->neg_inf = total(c->neg_inf);
+}
+
+LB_DEVICE void record_of(uint64_t record[RECORD], const column *c)
+{
+    record[SUM] = double_bits(c->sum);
+    record[SQUARES] = double_bits(c->squares);
+    record[LOW] = double_bits(c->low);
+    record[HIGH] = double_bits(c->high);
+    record[ZERO_NANS] = c->zero | (uint64_t)c->nan << 32;
+    record[INFS] = c->pos_inf | (uint64_t)c->neg_inf << 32;
+}
+
+/* A field of all from a record. */
+LB_DEVICE uint64_t unpacked(const uint64_t record[RECORD], uint32_t field)
+{
+    if (field <= HIGH) return record[field];
+    const uint64_t two = record[field == ZERO || field == NANS ? ZERO_NANS : INFS];
+    return field == ZERO || field == POS_INFS ? two & 0xffffffffu : two >> 32;
 }
 
 LB_DEVICE uint64_t field_begin(uint32_t field)
@@ -306,7 +389,7 @@ LB_DEVICE uint64_t field_begin(uint32_t field)
     return field == LOW ? double_bits(inf) : field == HIGH ? double_bits(-inf) : 0;
 }
 
-/* One field of two records. */
+/* One field of two. */
 LB_DEVICE uint64_t field_add(uint32_t field, uint64_t a, uint64_t b)
 {
     const double x = bits_double(a), y = bits_double(b);
@@ -314,18 +397,6 @@ LB_DEVICE uint64_t field_add(uint32_t field, uint64_t a, uint64_t b)
     if (field == LOW) return y < x ? b : a;
     if (field == HIGH) return y > x ? b : a;
     return a + b;
-}
-
-/* N of them, in pairs. */
-template <uint32_t N>
-LB_DEVICE uint64_t field_paired(uint32_t field, uint64_t x[N])
-{
-#pragma unroll
-    for (uint32_t n = N; n > 1; n /= 2) {
-#pragma unroll
-        for (uint32_t i = 0; i < n / 2; i++) x[i] = field_add(field, x[2 * i], x[2 * i + 1]);
-    }
-    return x[0];
 }
 
 #endif

@@ -9,24 +9,25 @@ enum { QUAD = 16 };
 struct alignas(QUAD) quad {
     uint32_t word[4];
 };
-/* A stream of bytes: elements in their order. */
-typedef struct source {
-    const lb_kernel_item *item;
+/* What the block reads: a stream of bytes, elements in their order. */
+static __shared__ struct alignas(16) {
+    lb_kernel_item item; /* as it lies in the device's memory */
     uint64_t address, bytes;
-    uint32_t granule; /* of a copy; see fetch */
-    bool strided;
-} source;
+    uint32_t granule;     /* of a copy */
+    bool strided, narrow; /* narrow: f32 has all numbers of the type */
+    float values[256];    /* of the codes of a float of 8 bits */
+} input;
 
 /* ---- views that are not contiguous ------------------------------------------------------------------------------- */
 
 /* The address of the first element of a row, the innermost dimension. */
-LB_DEVICE uint64_t row_address(const lb_kernel_item *item, uint64_t row)
+LB_DEVICE uint64_t row_address(uint64_t row)
 {
-    uint64_t address = item->data;
-    for (uint32_t d = item->n_sizes - 1; d-- > 0;) {
-        const uint64_t size = item->sizes[d];
+    uint64_t address = input.item.data;
+    for (uint32_t d = input.item.n_sizes - 1; d-- > 0;) {
+        const uint64_t size = input.item.sizes[d];
         const uint64_t next = ((row | size) >> 32) == 0 ? (uint32_t)row / (uint32_t)size : row / size;
-        address += (row - next * size) * (uint64_t)item->strides[d];
+        address += (row - next * size) * (uint64_t)input.item.strides[d];
         row = next;
     }
     return address;
@@ -35,23 +36,23 @@ LB_DEVICE uint64_t row_address(const lb_kernel_item *item, uint64_t row)
 /* Where chunk after chunk of a view lies that is not contiguous. Rows follow each other in the dimension beside theirs
  * until it ends: only then is it divided. */
 typedef struct walk {
-    const lb_kernel_item *item;
     uint64_t count, stride;          /* of a row's chunks */
     uint64_t rows, row_stride;       /* of the dimension beside it: 1 where there is none */
     uint64_t column, row, lot, base; /* base: the address of row 0 of the lot */
 } walk;
 
 /* Of a view whose two innermost dimensions are left out. */
-LB_SELDOM uint64_t lot_address(const lb_kernel_item *item, uint64_t lot)
+LB_SELDOM uint64_t lot_address(uint64_t lot)
 {
-    return item->n_sizes > 2 ? row_address(item, lot * item->sizes[item->n_sizes - 2]) : item->data;
+    const lb_kernel_item *item = &input.item;
+    return item->n_sizes > 2 ? row_address(lot * item->sizes[item->n_sizes - 2]) : item->data;
 }
 
-LB_SELDOM walk walk_from(const lb_kernel_item *item, uint64_t chunk)
+LB_SELDOM walk walk_from(uint64_t chunk)
 {
+    const lb_kernel_item *item = &input.item;
     const uint32_t inner = item->n_sizes - 1;
     walk w;
-    w.item = item;
     w.count = item->sizes[inner];
     w.stride = (uint64_t)item->strides[inner];
     w.rows = inner ? item->sizes[inner - 1] : 1;
@@ -60,7 +61,7 @@ LB_SELDOM walk walk_from(const lb_kernel_item *item, uint64_t chunk)
     w.column = chunk - w.row * w.count;
     w.lot = w.row / w.rows;
     w.row -= w.lot * w.rows;
-    w.base = lot_address(item, w.lot);
+    w.base = lot_address(w.lot);
     return w;
 }
 
@@ -75,7 +76,7 @@ LB_DEVICE uint64_t walk_on(walk *w, uint32_t by)
             const uint64_t lots = w->rows > rows ? 1 : w->row / w->rows;
             w->row -= lots * w->rows;
             w->lot += lots;
-            w->base = lot_address(w->item, w->lot);
+            w->base = lot_address(w->lot);
         }
     }
     const uint64_t at = w->base + w->row * w->row_stride + w->column * w->stride;
@@ -85,19 +86,30 @@ LB_DEVICE uint64_t walk_on(walk *w, uint32_t by)
 
 /* ---- columns that are whole -------------------------------------------------------------------------------------- */
 
+/* What each thread's next stripes are copied to. */
+enum { STAGES = 8 };
+static __shared__ quad staged[STAGES][LB_KERNEL_READERS];
+
 /* How many stripes' loads of a T each are on their way at once. */
 template <class T>
 struct at_once {
     enum { N = QUAD / sizeof(T), STRIPES_OF = N > 4 ? 2 : 4 };
 };
 
-/* 16 bytes of each stripe of a block, of chunks that are a T each. */
 template <class T>
-LB_SELDOM void fetch_chunks(quad *to, walk *w)
+LB_DEVICE void stage(uint32_t stripe, const T *got)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < QUAD / sizeof(T); i++) ((T *)&staged[stripe][threadIdx.x])[i] = got[i];
+}
+
+/* 16 bytes of each of the next stripes, of chunks that are a T each. */
+template <class T>
+LB_SELDOM void fetch_chunks(walk *w)
 {
     enum { N = at_once<T>::N, K = at_once<T>::STRIPES_OF };
 #pragma unroll 1
-    for (uint32_t stripe = 0; stripe < STRIPES; stripe += K) {
+    for (uint32_t stripe = 0; stripe < STAGES; stripe += K) {
         T got[K][N];
 #pragma unroll
         for (uint32_t k = 0; k < K; k++) {
@@ -106,20 +118,17 @@ LB_SELDOM void fetch_chunks(quad *to, walk *w)
                 got[k][i] = *(const T *)walk_on(w, i + 1 < N ? 1 : 1 + (STRIPE - QUAD) / sizeof(T));
         }
 #pragma unroll
-        for (uint32_t k = 0; k < K; k++) {
-#pragma unroll
-            for (uint32_t i = 0; i < N; i++) ((T *)&to[stripe + k])[i] = got[k][i];
-        }
+        for (uint32_t k = 0; k < K; k++) stage(stripe + k, got[k]);
     }
 }
 
 /* The same of elements that lie together, but not where 16 bytes can be loaded. */
 template <class T>
-LB_SELDOM void fetch_dense(quad *to, uint64_t from)
+LB_SELDOM void fetch_dense(uint64_t from)
 {
     enum { N = at_once<T>::N, K = at_once<T>::STRIPES_OF };
 #pragma unroll 1
-    for (uint32_t stripe = 0; stripe < STRIPES; stripe += K) {
+    for (uint32_t stripe = 0; stripe < STAGES; stripe += K) {
         T got[K][N];
 #pragma unroll
         for (uint32_t k = 0; k < K; k++) {
@@ -127,80 +136,80 @@ LB_SELDOM void fetch_dense(quad *to, uint64_t from)
             for (uint32_t i = 0; i < N; i++) got[k][i] = ((const T *)(from + (stripe + k) * STRIPE))[i];
         }
 #pragma unroll
-        for (uint32_t k = 0; k < K; k++) {
-#pragma unroll
-            for (uint32_t i = 0; i < N; i++) ((T *)&to[stripe + k])[i] = got[k][i];
-        }
+        for (uint32_t k = 0; k < K; k++) stage(stripe + k, got[k]);
     }
 }
 
 /* Of chunks that are larger than what can be loaded of them. */
-LB_SELDOM void fetch_bytes(quad *to, walk *w)
+LB_SELDOM void fetch_bytes(walk *w)
 {
-    const uint32_t size = w->item->chunk;
-    for (uint32_t stripe = 0; stripe < STRIPES; stripe++) {
+    const uint32_t size = input.item.chunk;
+    for (uint32_t stripe = 0; stripe < STAGES; stripe++) {
         for (uint32_t at = 0; at < QUAD; at += size) {
             const uint64_t from = walk_on(w, at + size < QUAD ? 1 : 1 + (STRIPE - QUAD) / size);
-            for (uint32_t i = 0; i < size; i++) ((uint8_t *)&to[stripe])[at + i] = *(const uint8_t *)(from + i);
+            for (uint32_t i = 0; i < size; i++)
+                ((uint8_t *)&staged[stripe][threadIdx.x])[at + i] = *(const uint8_t *)(from + i);
         }
     }
 }
 
-/* Whether 16 bytes of a stream can be loaded where they lie. */
-LB_DEVICE bool is_direct(const source *s)
+/* Whether 16 bytes of the stream can be loaded where they lie. */
+LB_DEVICE bool is_direct()
 {
-    return !s->strided && s->granule == QUAD;
+    return !input.strided && input.granule == QUAD;
 }
 
-/* A column that begins at byte `at` of a stream that is not. */
-LB_SELDOM void fetch_column(quad to[STRIPES], const source *s, uint64_t at)
+/* The next stripes of a column, from byte `at` of a stream that is not. */
+LB_SELDOM void fetch_stripes(uint64_t at)
 {
-    if (!s->strided) {
-        switch (s->granule) {
-        case 8: fetch_dense<uint64_t>(to, s->address + at); return;
-        case 4: fetch_dense<uint32_t>(to, s->address + at); return;
-        case 2: fetch_dense<uint16_t>(to, s->address + at); return;
-        default: fetch_dense<uint8_t>(to, s->address + at); return;
+    if (!input.strided) {
+        const uint64_t from = input.address + at;
+        switch (input.granule) {
+        case 8: fetch_dense<uint64_t>(from); return;
+        case 4: fetch_dense<uint32_t>(from); return;
+        case 2: fetch_dense<uint16_t>(from); return;
+        default: fetch_dense<uint8_t>(from); return;
         }
     }
-    walk w = walk_from(s->item, at / s->item->chunk);
-    switch (s->granule < s->item->chunk ? 0 : s->granule) {
-    case 16: fetch_chunks<quad>(to, &w); return;
-    case 8: fetch_chunks<uint64_t>(to, &w); return;
-    case 4: fetch_chunks<uint32_t>(to, &w); return;
-    case 2: fetch_chunks<uint16_t>(to, &w); return;
-    default: fetch_bytes(to, &w); return;
+    walk w = walk_from(at / input.item.chunk);
+    switch (input.granule < input.item.chunk ? 0 : input.granule) {
+    case 16: fetch_chunks<quad>(&w); return;
+    case 8: fetch_chunks<uint64_t>(&w); return;
+    case 4: fetch_chunks<uint32_t>(&w); return;
+    case 2: fetch_chunks<uint16_t>(&w); return;
+    default: fetch_bytes(&w); return;
     }
+}
+
+/* Begins to bring two stripes' 16 bytes, where they can be loaded, as a group of copies; nothing behind the last
+ * stripe. */
+LB_DEVICE void begin_two(uint64_t from, uint32_t stripe)
+{
+    if (stripe < STRIPES) {
+        copy_begin(&staged[stripe % STAGES][threadIdx.x], from + stripe * STRIPE);
+        copy_begin(&staged[stripe % STAGES + 1][threadIdx.x], from + (stripe + 1) * STRIPE);
+    }
+    copy_group();
 }
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
-LB_DEVICE uint64_t byte_address(const source *s, uint64_t at)
+LB_DEVICE uint64_t byte_address(uint64_t at)
 {
-    if (!s->strided) return s->address + at;
-    const uint32_t size = s->item->chunk;
-    walk w = walk_from(s->item, at / size);
+    if (!input.strided) return input.address + at;
+    const uint32_t size = input.item.chunk;
+    walk w = walk_from(at / size);
     return walk_on(&w, 1) + at % size;
 }
 
-LB_SELDOM void fetch_end(quad *to, const source *s, uint64_t at, uint32_t n)
-{
-    for (uint32_t i = 0; i < QUAD; i++) ((uint8_t *)to)[i] = i < n ? *(const uint8_t *)byte_address(s, at + i) : 0;
-}
-
 /* 16 bytes from `at` on, of which there are perhaps fewer; the others are 0. */
-LB_DEVICE quad fetch_one(const source *s, uint64_t at, uint64_t end)
+LB_SELDOM void fetch_some(quad *to, uint64_t at, uint64_t end)
 {
-    quad x = {{0, 0, 0, 0}};
-    if (at >= end) return x;
-    if (is_direct(s) && end - at >= QUAD) {
-        x = *(const quad *)(s->address + at);
-    } else {
-        quad slowly;
-        fetch_end(&slowly, s, at, end - at < QUAD ? (uint32_t)(end - at) : (uint32_t)QUAD);
-        x = slowly;
+    if (at < end && is_direct() && end - at >= QUAD) {
+        *to = *(const quad *)(input.address + at);
+        return;
     }
-    return x;
+    for (uint32_t i = 0; i < QUAD; i++) ((uint8_t *)to)[i] = at + i < end ? *(const uint8_t *)byte_address(at + i) : 0;
 }
 
 #endif

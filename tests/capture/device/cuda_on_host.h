@@ -2,7 +2,8 @@
  *
  * Each thread of a block is a fiber; fibers of a warp run one after the other in random order, as do warps, and stop at
  * __syncwarp and __syncthreads. So a kernel that forgets a barrier reads what is not there yet, and under
- * ThreadSanitizer, which is told of fibers and barriers, it is a data race. */
+ * ThreadSanitizer, which is told of fibers and barriers, it is a data race. A copy that does not wait is done at once or
+ * only when it is waited for, by chance. */
 #ifndef CUDA_ON_HOST_H
 #define CUDA_ON_HOST_H
 
@@ -26,6 +27,46 @@ const host_index *host_thread_index(), *host_block_index(); /* of the thread tha
 
 void __syncwarp();
 void __syncthreads();
+void copy_begin(void *shared, uint64_t global);
+void copy_group();
+void copy_wait_but(uint32_t groups);
+template <uint32_t BUT>
+static inline void copy_wait()
+{
+    copy_wait_but(BUT);
+}
+/* What each of a warp's threads has, given by all; until the next call. */
+const uint64_t *of_warp(uint64_t value);
+
+static inline uint64_t partners(uint64_t value, uint32_t bit)
+{
+    return of_warp(value)[(threadIdx.x % 32) ^ bit];
+}
+static inline int32_t least(int32_t value)
+{
+    const uint64_t *all = of_warp((uint32_t)value);
+    for (int i = 0; i < 32; i++) value = (int32_t)all[i] < value ? (int32_t)all[i] : value;
+    return value;
+}
+static inline int32_t most(int32_t value)
+{
+    const uint64_t *all = of_warp((uint32_t)value);
+    for (int i = 0; i < 32; i++) value = (int32_t)all[i] > value ? (int32_t)all[i] : value;
+    return value;
+}
+static inline uint32_t total(uint32_t value)
+{
+    const uint64_t *all = of_warp(value);
+    value = 0;
+    for (int i = 0; i < 32; i++) value += (uint32_t)all[i];
+    return value;
+}
+static inline uint32_t value_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
 
 /* Sanitizers do not know fences: the counters that go with them are what orders. */
 static inline void __threadfence() {}

@@ -34,7 +34,7 @@ namespace
 {
 
 constexpr size_t STACK = 128 << 10;
-constexpr uint32_t WARP = 32, MOST_WARPS = 8;
+constexpr uint32_t WARP = 32, MOST_WARPS = 9;
 
 [[noreturn]] void fail(const char *what)
 {
@@ -73,6 +73,12 @@ struct chance {
     {
         for (size_t i = all.size(); i > 1; i--) std::swap(all[i - 1], all[below(i)]);
     }
+};
+
+struct copy {
+    void *to;
+    const void *from;
+    void run() const { memcpy(to, from, 16); }
 };
 
 /* Where a thread of the host, or a fiber, stands while another runs. A switch is some ten instructions: swapcontext asks
@@ -134,6 +140,9 @@ struct fiber {
     worker *home = nullptr;
     host_index thread, block;
     std::atomic<state> now{state::ended};
+    uint32_t calls; /* of of_warp */
+    chance dice;
+    std::vector<std::vector<copy>> groups{{}}; /* the last one is being begun */
     fiber();
     ~fiber();
 };
@@ -169,7 +178,8 @@ struct worker {
     chance dice;
     void (*kernel)(void *);
     void *parameters;
-    char barriers[MOST_WARPS + 1]; /* ThreadSanitizer orders by their addresses; the last one is the block's */
+    uint64_t values[2][MOST_WARPS * WARP]; /* see of_warp */
+    char barriers[MOST_WARPS + 1];         /* ThreadSanitizer orders by their addresses; the last one is the block's */
 };
 thread_local worker *here;
 
@@ -222,6 +232,9 @@ void to_worker(fiber *f, state now)
 #endif
     for (;;) {
         f->home->kernel(f->home->parameters);
+        for (const std::vector<copy> &group : f->groups)
+            if (!group.empty()) fail("a copy was not waited for");
+        f->groups.assign(1, {});
         to_worker(f, state::ended);
     }
 }
@@ -263,6 +276,8 @@ void run_block(uint32_t block)
         f->home = here;
         f->thread.x = i;
         f->block.x = block;
+        f->calls = 0;
+        f->dice.state = here->dice.next();
         if (i % WARP == 0) warps.push_back(i / WARP);
     }
     const size_t all = warps.size();
@@ -326,6 +341,43 @@ void __syncwarp()
 void __syncthreads()
 {
     stop_at(MOST_WARPS, state::at_block);
+}
+
+void copy_begin(void *shared, uint64_t global)
+{
+    const copy c = {shared, (const void *)global};
+    if ((uintptr_t)shared % 16 || global % 16) fail("a copy is not aligned");
+    fiber *f = self();
+    if (f->dice.below(2)) {
+        c.run();
+        return;
+    }
+    memset(shared, 0xA5, 16);
+    f->groups.back().push_back(c);
+}
+
+void copy_group()
+{
+    self()->groups.push_back({});
+}
+
+void copy_wait_but(uint32_t n)
+{
+    std::vector<std::vector<copy>> &groups = self()->groups;
+    while (groups.size() > 1 + n) { /* one that is being begun, and the last ones before it */
+        for (const copy &c : groups.front()) c.run();
+        groups.erase(groups.begin());
+    }
+}
+
+/* One call's values stand while the next one's are given. */
+const uint64_t *of_warp(uint64_t value)
+{
+    fiber *f = self();
+    uint64_t *all = f->home->values[f->calls++ % 2] + f->thread.x / WARP * WARP;
+    all[f->thread.x % WARP] = value;
+    __syncwarp();
+    return all;
 }
 
 void host_grid_run(const host_grid *grid, void (*kernel)(void *), void *parameters)

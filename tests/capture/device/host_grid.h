@@ -9,13 +9,14 @@ extern "C" {
 #endif
 
 typedef struct host_grid {
-    uint32_t blocks, threads; /* of a block: a multiple of 32, at most 256 */
+    uint32_t blocks, threads; /* of a block: a multiple of 32, at most 288 */
     uint32_t first_block;     /* 0, or: blocks before it are left out */
     uint32_t workers;         /* threads of the host that run blocks side by side; 0 is 1 */
     uint64_t seed;            /* of the order of blocks, warps and threads */
 } host_grid;
 
-/* `kernel` runs once a thread. A barrier that only some threads of a warp, or of a block, reach ends the program. */
+/* `kernel` runs once a thread. A barrier that only some threads of a warp, or of a block, reach, and a copy that
+ * is not waited for, end the program. */
 void host_grid_run(const host_grid *grid, void (*kernel)(void *parameters), void *parameters);
 
 /* lb_kernel_measure and lb_kernel_turn. */
