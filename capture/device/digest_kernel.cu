@@ -597,10 +597,10 @@ LB_DEVICE lb_kernel_item *item_of(const lb_kernel_launch *launch, uint32_t unit)
     return items + low;
 }
 
-/* All at once, so that no thread waits for one field after the other. */
+/* All at once, so that no thread waits for one field after the other; but for `ended`, which others count. */
 LB_DEVICE void load_item(const lb_kernel_item *item)
 {
-    enum { WORDS = sizeof(lb_kernel_item) / 8 };
+    enum { WORDS = sizeof(lb_kernel_item) / 8 - 1 };
     for (uint32_t i = threadIdx.x; i < WORDS; i += LB_KERNEL_THREADS)
         ((uint64_t *)&input.item)[i] = ((const uint64_t *)item)[i];
     if (threadIdx.x >= READERS && threadIdx.x < READERS + KEYS)

@@ -69,7 +69,6 @@ typedef struct lb_kernel_item {
     uint64_t bytes, numbers;     /* of all elements in row-major order; a complex element is two numbers */
     uint64_t scratch; /* device memory, 8-byte aligned, lb_kernel_scratch_bytes of it. What was there does not matter */
     uint64_t slot;    /* in the ring of results, before the launch's turn is added */
-    uint64_t ended;   /* the device's own: units so far; 0 before the first launch, and again when it is done */
     uint32_t first_unit;           /* of the launch */
     uint32_t main, blob;           /* units: of the elements, and of the dense range */
     uint32_t main_span, blob_span; /* their leaves, a power of two */
@@ -85,6 +84,8 @@ typedef struct lb_kernel_item {
      * outermost first. */
     uint64_t sizes[LB_KERNEL_DIMS];
     int64_t strides[LB_KERNEL_DIMS]; /* bytes */
+    /* Last: the device's own count of units that have ended, 0 before the first launch and again when the item is done. */
+    uint64_t ended;
 } lb_kernel_item;
 
 typedef struct lb_kernel_result {
