@@ -72,6 +72,30 @@ def test_memory_of_the_device_faults():
     assert done.returncode == -11
 
 
+LATE = """
+import standin, torch
+standin.load()
+there, here = torch.arange(4.0, device="standin"), torch.zeros(4, pin_memory=True)
+here.copy_(there, non_blocking=True)
+there.add_(1)
+sent = torch.ones(4).pin_memory()
+there.copy_(sent, non_blocking=True)
+sent.fill_(7)
+early, queued = here.tolist(), torch.Event(device="standin")
+queued.record()
+queued.synchronize()
+print(early, here.tolist(), there.tolist(), here.is_pinned(), torch.zeros(4).is_pinned())
+"""
+
+
+def test_copies_of_the_device_are_late():
+    """What is copied to pinned memory arrives when it is waited for, as it was when the copy was queued; what is copied from there is read
+    when the device comes to it."""
+    done = subprocess.run([sys.executable, "-c", LATE], cwd=standin.SOURCE.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[0.0, 0.0, 0.0, 0.0] [0.0, 1.0, 2.0, 3.0] [7.0, 7.0, 7.0, 7.0] True False\n"
+
+
 def test_training_is_recorded_as_on_the_cpu(lastbit, pair):
     folder = pair("train")
     ours, theirs = steps_of(lastbit, folder / "standin.lb"), steps_of(lastbit, folder / "cpu.lb")
