@@ -86,7 +86,8 @@ typedef struct lb_dispatch_plan {
     PyObject *defaults;               /* tuple; owned */
     struct lb_dispatch_plan *writing; /* the plan that holds when argument `writing_switch` (-1: always) is true */
     int writing_switch;
-    int chance; /* the argument without which nothing is drawn; -1 */
+    int chance;       /* the argument without which nothing is drawn; -1 */
+    int non_blocking; /* the argument so called; -1 */
     bool ignored, collective, two_halves, masks;
     int8_t decomposes; /* in inference mode; -1: not asked yet, 2: always */
 } lb_dispatch_plan;

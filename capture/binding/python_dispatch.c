@@ -79,6 +79,7 @@ static lb_dispatch_plan *plan_of(lb_binding *b, PyObject *description)
     p->flags = (uint32_t)integer_item(description, "flags");
     p->writing_switch = (int)integer_item(description, "writing_switch");
     p->chance = (int)integer_item(description, "chance");
+    p->non_blocking = (int)integer_item(description, "non_blocking");
     p->ignored = integer_item(description, "ignored");
     p->collective = integer_item(description, "collective");
     p->masks = integer_item(description, "masks");
@@ -183,6 +184,7 @@ static bool take_call(lb_object_intake *intake, const lb_dispatch_plan *p, PyObj
     /* No op here computes results of a sparse tensor again. */
     if (intake->in_parts && !(p->flags & LB_OP_VIEW)) call->flags |= LB_OP_COMPOSITE;
     if (p->chance >= 0 && is_true(argument(p, args, n, kwargs, p->chance))) call->flags |= LB_OP_RANDOM;
+    call->non_blocking = p->non_blocking >= 0 && is_true(argument(p, args, n, kwargs, p->non_blocking));
     if (p->masks && p->n_args > 1 && has_mask(&operands[1])) call->flags |= LB_OP_DECISION;
     return !py.PyErr_Occurred();
 }

@@ -291,9 +291,12 @@ typedef struct lb_recorded_call {
      * takes the phase from what the op touches (see capture/recorder/phase.c) */
     bool after_backward;
     uint32_t line; /* from lb_recorder_line; 0: not known */
+    /* what it copies from a device to the host may arrive after the op has ended; it arrives in the order of the stream
+     * that the device's tensors have */
+    bool non_blocking;
 } lb_recorded_call;
 #define LB_CALL_INIT                                                                                                   \
-    {sizeof(lb_recorded_call), NULL, {0, 0}, 0, LB_PHASE_FORWARD, 0, -1, NULL, NULL, 0, false, false, 0}
+    {sizeof(lb_recorded_call), NULL, {0, 0}, 0, LB_PHASE_FORWARD, 0, -1, NULL, NULL, 0, false, false, 0, false}
 
 typedef struct lb_pending lb_pending;
 

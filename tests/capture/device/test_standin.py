@@ -119,6 +119,18 @@ def test_generation_with_a_cache_is_recorded_as_on_the_cpu(lastbit, pair):
     assert lastbit.json("diff", folder / "cpu.lb", folder / "standin.lb", expect=0)["verdict"] == "identical"
 
 
+def test_copies_that_arrive_later_are_recorded_as_they_arrive(lastbit, pair):
+    """Activations in pinned memory and back, losses in slices of one buffer, outputs of another type and in another order: the program waits
+    for the device at the end of each step."""
+    folder = pair("offload")
+    ours, theirs = steps_of(lastbit, folder / "standin.lb"), steps_of(lastbit, folder / "cpu.lb")
+    assert_same_bits(ends_of(folder, "standin"), ends_of(folder, "cpu"))
+    found = lastbit.json("diff", folder / "cpu.lb", folder / "standin.lb", expect=0)
+    assert found["verdict"] == "identical" and found["first"] is None
+    assert len(ours) == 3 and [step["notices"] for step in ours] == [step["notices"] for step in theirs]
+    assert lastbit.json("replay", folder / "standin.lb", expect=0)["verdict"] in ("identical", "rounding")
+
+
 @pytest.mark.full
 def test_forwards_that_backward_runs_again_belong_to_their_modules(lastbit, pair):
     """Nodes of a device run in a thread of autograd's engine, and so do these forwards."""
