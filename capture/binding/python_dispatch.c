@@ -194,7 +194,7 @@ static lb_pending *begin_taken(lb_object_intake *intake, lb_recorded_call *call)
     lb_binding *b = intake->binding;
     lb_err err = LB_ERR_INIT;
     lb_pending *pending = NULL;
-    void *state = lb_binding_enter(b, intake->bytes);
+    void *state = lb_binding_enter_with(b, intake, NULL);
     if (b->recorder)
         lb_recorder_op_begin(b->recorder, call, &pending, &err);
     else
@@ -286,7 +286,7 @@ static bool end_pending(lb_object_intake *intake, lb_pending *pending, PyObject 
     const bool taken = out == b->of.none || add_result(intake, &r, out, 0);
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_ERR_STATE;
-    void *state = lb_binding_enter(b, intake->bytes);
+    void *state = lb_binding_enter_with(b, intake, pending);
     if (b->recorder && !taken)
         lb_recorder_op_failed(b->recorder, pending);
     else if (b->recorder && defer)

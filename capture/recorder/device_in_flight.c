@@ -17,6 +17,7 @@ struct lb_in_flight {
     lb_in_flight *next;   /* of the recorder, oldest first */
     lb_in_flight *beside; /* of the same storage */
     lb_device *device;
+    void *stream;        /* where it is read */
     lb_tracked *storage; /* NULL: detached */
     uint64_t hash;       /* of the window, */
     int64_t first;       /* and where it begins */
@@ -65,6 +66,7 @@ static lb_in_flight *add(lb_recorder *recorder, lb_tracked *storage, const lb_tr
     }
     if (bytes) recorder->in_flight_bytes += item->dense_bytes;
     c->device = lies->device;
+    c->stream = lies->stream;
     c->storage = storage;
     c->beside = storage->coming;
     storage->coming = c;
@@ -236,6 +238,20 @@ static bool collect(lb_recorder *recorder, bool wait)
     }
     if (wait) recorder->n_late_arrived = recorder->n_late;
     return recorder->in_flight;
+}
+
+const lb_in_flight *lb_in_flight_after(const lb_in_flight *one)
+{
+    return one->next;
+}
+
+const lb_in_flight *lb_in_flight_next(const lb_in_flight *from, const lb_device **device, void **stream)
+{
+    while (from && from->work.state != LB_WORK_UNDER_WAY) from = from->next;
+    if (!from) return NULL;
+    *device = from->device;
+    *stream = from->stream;
+    return from;
 }
 
 void lb_in_flight_wait(lb_recorder *recorder)

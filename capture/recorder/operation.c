@@ -70,6 +70,11 @@ void lb_operation_pending_free(lb_pending *p)
     }
 }
 
+const lb_host_tensor *lb_operation_late_from(const lb_pending *pending)
+{
+    return pending->n_from ? pending->from : NULL;
+}
+
 static bool reserve(void **array, uint32_t *capacity, uint32_t need, size_t size)
 {
     void *grown = lb_array_fit(*array, capacity, need, size);

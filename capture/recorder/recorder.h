@@ -190,6 +190,8 @@ lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err);
 
 /* ---- operation.c */
 void lb_operation_pending_free(lb_pending *pending);
+/* A tensor of a device from which the op copies to the host, perhaps later; NULL: it does not. */
+const lb_host_tensor *lb_operation_late_from(const lb_pending *pending);
 
 /* ---- device_bytes.c */
 /* NULL: memory of the host, or of a device that was not registered. */
@@ -281,6 +283,9 @@ lb_status lb_in_flight_submit(lb_recorder *recorder, const lb_unmeasured *late, 
 lb_status lb_in_flight_advance(lb_recorder *recorder, bool wait, lb_err *err);
 /* The storage's bytes are about to change or go: what comes goes to the rows alone. */
 void lb_in_flight_detach(lb_tracked *storage);
+/* The first that is under way, `from` or a later one, and where it is read; NULL: there is none. */
+const lb_in_flight *lb_in_flight_next(const lb_in_flight *from, const lb_device **device, void **stream);
+const lb_in_flight *lb_in_flight_after(const lb_in_flight *one);
 /* All that is under way is there, and copies to the host behind which it was queued have arrived. */
 void lb_in_flight_wait(lb_recorder *recorder);
 void lb_in_flight_drop(lb_recorder *recorder, bool forked);

@@ -9,6 +9,10 @@
 
 #include <lastbit/json_text.h>
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
 enum { N = 3000, TENSORS = 4, STEPS = 2, OPS = 12, DEVICE_BYTES = 8 << 20 };
 
 typedef struct program {
@@ -342,12 +346,87 @@ static void copies_to_the_host_are_recorded_as_they_arrive(void **state)
     }
 }
 
+/* ---- other threads ----------------------------------------------------------------------------------------------- */
+
+enum { LATE_US = 200000, SILENT_NS = 50000000 };
+
+typedef struct waiter {
+    lb_device_wait wait;
+    atomic_bool over;
+} waiter;
+
+static void *wait_for_device(void *context)
+{
+    waiter *w = context;
+    lb_device_wait_for(&w->wait);
+    atomic_store(&w->over, true);
+    return NULL;
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Ops of the host, each of them sooner than that, while the device is waited for. */
+static int beat(lb_recorder *recorder, program *host, const waiter *w)
+{
+    int beats = 0;
+    for (; !atomic_load(&w->over); beats++) {
+        const int64_t began = now_ns();
+        run_op(recorder, host, 3, 3, beats); /* the device's program has no such tensor */
+        assert_true(now_ns() - began < SILENT_NS);
+    }
+    return beats;
+}
+
+static void a_device_is_waited_for_without_a_lock(void **state)
+{
+    (void)state;
+    host_begin(1, 3, LATE_US);
+    program host = program_new(false), device = program_new(true);
+    lb_recorder *recorder = opened("waits.lb", LB_LEVEL_STATS);
+    const lb_host_tensor read = seen_of(&device, 0), written = seen_of(&device, 1);
+    const lb_host_tensor *one[] = {&read}, *made[] = {&written};
+    waiter w = {.over = false};
+    const CUevent queued = host_event();
+    assert_false(lb_recorder_waits(recorder, one, 1, NULL, false, &w.wait)); /* no step is open */
+    assert_int_equal(lb_recorder_step_begin(recorder, 0, NULL, NULL), LB_OK);
+    run_op(recorder, &device, 0, 1, 1);
+    assert_false(lb_recorder_waits(recorder, made, 1, NULL, false, &w.wait)); /* it is measured on its way */
+    for (int i = 0; i < 4; i++) compute(&device, 2, i);
+    const lb_host_tensor strange = seen_of(&device, 2);
+    one[0] = &strange;
+    assert_true(lb_recorder_waits(recorder, one, 1, NULL, false, &w.wait));
+    assert_true(w.wait.context && w.wait.stream == device.stream && !w.wait.copies);
+    assert_int_equal(cuEventRecord(queued, device.stream), CUDA_SUCCESS);
+    assert_int_equal(cuEventQuery(queued), CUDA_ERROR_NOT_READY);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, wait_for_device, &w), 0);
+    assert_true(beat(recorder, &host, &w) > 10);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(cuEventQuery(queued), CUDA_SUCCESS);
+    run_op(recorder, &device, 2, 1, 5);
+    lb_device_wait all[4];
+    assert_int_equal(lb_recorder_waits_at_end(recorder, all, 4), 1);
+    assert_true(all[0].stream == device.stream);
+    lb_device_wait_for(&all[0]);
+    assert_int_equal(lb_recorder_step_end(recorder, true, NULL), LB_OK);
+    assert_int_equal(lb_recorder_waits_at_end(recorder, all, 4), 0);
+    assert_int_equal(lb_recorder_close(recorder, NULL), LB_OK);
+    host_end(NULL);
+    program_free(&host);
+    program_free(&device);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_scratch, drop_scratch)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(a_device_of_cuda_is_recorded_as_the_host_is),
-                                       TEST(what_one_op_reads_is_waited_for_once),
-                                       TEST(copies_to_the_host_are_recorded_as_they_arrive)};
+    const struct CMUnitTest tests[] = {
+        TEST(a_device_of_cuda_is_recorded_as_the_host_is), TEST(what_one_op_reads_is_waited_for_once),
+        TEST(copies_to_the_host_are_recorded_as_they_arrive), TEST(a_device_is_waited_for_without_a_lock)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

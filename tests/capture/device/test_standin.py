@@ -201,6 +201,66 @@ def test_a_fault_in_a_graph_is_found(lastbit, pair, tmp_path):
     assert (found["verdict"], found["first"]["step"], found["first"]["layer"]) == ("diverged", 2, "1")
 
 
+HEARTBEAT = """
+import sys, threading, time, torch, standin
+standin.load()
+import lastbit.torch
+
+HELD = 500
+gaps, over, x = {"python": [], "ops": []}, threading.Event(), torch.ones(64)
+
+def beat(kind):
+    while not over.is_set():
+        before = time.monotonic()
+        time.sleep(0.002)
+        if kind == "ops":
+            x + 1
+        gaps[kind].append((before, time.monotonic() - before))
+
+waited = {}
+
+def hold(what, work):
+    standin.stand_still(HELD)
+    began = time.monotonic()
+    work()
+    waited[what] = began, time.monotonic()
+
+model, batch = torch.nn.Linear(64, 64).to("standin"), torch.ones(8, 64, device="standin")
+host, other = torch.zeros(8, 64, pin_memory=True), torch.zeros(64, 8, pin_memory=True).t()
+with lastbit.torch.capture(sys.argv[1], level=sys.argv[2]) as capture:
+    with capture.step(0):
+        model(batch)
+    beats = [threading.Thread(target=beat, args=(kind,)) for kind in gaps]
+    with capture.step(1):
+        for thread in beats:
+            thread.start()
+        hold("source", lambda: batch + 1)
+        hold("result", lambda: model(batch))
+        hold("copy", lambda: host.copy_(batch, non_blocking=True))
+        hold("copy in another order", lambda: other.copy_(batch, non_blocking=True))
+        hold("end of op", lambda: batch.sum().item())
+        over.set()
+        for thread in beats:
+            thread.join()
+for what, (began, ended) in waited.items():
+    silent = {kind: max(gap for at, gap in all if at <= ended and at + gap >= began) for kind, all in gaps.items()}
+    print("%s: waited %.3f s, silent %s" % (what, ended - began, {kind: round(gap, 3) for kind, gap in silent.items()}))
+    assert ended - began > 0.4 and max(silent.values()) < 0.05, what
+"""
+
+
+@pytest.mark.parametrize("level", ["stats", "ops"])
+def test_other_threads_go_on_while_a_device_is_waited_for(lastbit, tmp_path, level):
+    """A device is held for half a second at each of several calls that read from it: neither a thread of Python nor one whose ops are
+    recorded is ever silent for 50 ms."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'capture'}", "LASTBIT_LIB": str(BUILD / "liblastbit_capture.so")}
+    command = [sys.executable, "-c", HEARTBEAT, tmp_path / "run.lb", level]
+    done = subprocess.run(command, cwd=standin.SOURCE.parent, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    steps = steps_of(lastbit, tmp_path / "run.lb")
+    assert len(steps) == 2 and steps[1]["ops"] > 100 and steps[1]["notices"] == steps[0]["notices"]
+
+
 AGAIN = """
 import sys, torch, standin
 standin.load()
