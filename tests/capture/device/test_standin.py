@@ -231,17 +231,20 @@ with lastbit.torch.capture(sys.argv[1], level=sys.argv[2]) as capture:
     with capture.step(0):
         model(batch)
     beats = [threading.Thread(target=beat, args=(kind,)) for kind in gaps]
-    with capture.step(1):
-        for thread in beats:
-            thread.start()
-        hold("source", lambda: batch + 1)
-        hold("result", lambda: model(batch))
-        hold("copy", lambda: host.copy_(batch, non_blocking=True))
-        hold("copy in another order", lambda: other.copy_(batch, non_blocking=True))
-        hold("end of op", lambda: batch.sum().item())
-        over.set()
-        for thread in beats:
-            thread.join()
+    for thread in beats:
+        thread.start()
+    step = capture.step(1)
+    step.__enter__()
+    hold("source", lambda: batch + 1)
+    hold("result", lambda: model(batch))
+    hold("copy", lambda: host.copy_(batch, non_blocking=True))
+    hold("copy in another order", lambda: other.copy_(batch, non_blocking=True))
+    hold("number", lambda: batch.sum().item())
+    batch[0].mul_(2)  # what was written in parts is read when the step ends
+    hold("end of step", lambda: step.__exit__(None, None, None))
+    over.set()
+    for thread in beats:
+        thread.join()
 for what, (began, ended) in waited.items():
     silent = {kind: max(gap for at, gap in all if at <= ended and at + gap >= began) for kind, all in gaps.items()}
     print("%s: waited %.3f s, silent %s" % (what, ended - began, {kind: round(gap, 3) for kind, gap in silent.items()}))
