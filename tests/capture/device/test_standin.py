@@ -228,8 +228,11 @@ def hold(what, work):
 model, batch = torch.nn.Linear(64, 64).to("standin"), torch.ones(8, 64, device="standin")
 host, other = torch.zeros(8, 64, pin_memory=True), torch.zeros(64, 8, pin_memory=True).t()
 with lastbit.torch.capture(sys.argv[1], level=sys.argv[2]) as capture:
-    with capture.step(0):
+    graph = torch.standin.StandinGraph()
+    with torch.no_grad(), torch.standin.graph(graph):
         model(batch)
+    with capture.step(0):
+        graph.replay()
     beats = [threading.Thread(target=beat, args=(kind,)) for kind in gaps]
     for thread in beats:
         thread.start()
@@ -239,6 +242,7 @@ with lastbit.torch.capture(sys.argv[1], level=sys.argv[2]) as capture:
     hold("result", lambda: model(batch))
     hold("copy", lambda: host.copy_(batch, non_blocking=True))
     hold("copy in another order", lambda: other.copy_(batch, non_blocking=True))
+    hold("run of a graph", graph.replay)
     hold("number", lambda: batch.sum().item())
     batch[0].mul_(2)  # what was written in parts is read when the step ends
     hold("end of step", lambda: step.__exit__(None, None, None))
