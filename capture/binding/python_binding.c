@@ -29,6 +29,12 @@ void *lb_binding_enter(lb_binding *b, uint64_t bytes)
     return state;
 }
 
+void *lb_binding_enter_with(lb_binding *b, const lb_object_intake *intake, const lb_pending *pending)
+{
+    lb_devices_wait(b, intake, pending);
+    return lb_binding_enter(b, intake->n_on_devices ? UINT64_MAX : intake->bytes);
+}
+
 void lb_binding_leave(lb_binding *b, void *state)
 {
     lb_unheld unheld;

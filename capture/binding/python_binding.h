@@ -12,7 +12,7 @@
  * One binding serves one recording. Python's global lock guards it; `lock` guards the recorder, whose calls may run
  * without the global lock when they have much to read. Nobody waits for `lock` with the global lock in hand, so that a
  * thread that has `lock` may take the global one: it does to have bytes copied from a device (python_device.c). No
- * other Python runs inside it.
+ * other Python runs inside it. A device is waited for before, with neither lock.
  *
  * Functions that return false or NULL have set a Python exception. Of these only what the host itself raised ever
  * reaches it: the handler hands its own to `fail`, which ends the recording. */
@@ -86,7 +86,8 @@ typedef struct lb_dispatch_plan {
     PyObject *defaults;               /* tuple; owned */
     struct lb_dispatch_plan *writing; /* the plan that holds when argument `writing_switch` (-1: always) is true */
     int writing_switch;
-    int chance; /* the argument without which nothing is drawn; -1 */
+    int chance;       /* the argument without which nothing is drawn; -1 */
+    int non_blocking; /* the argument so called; -1 */
     bool ignored, collective, two_halves, masks;
     int8_t decomposes; /* in inference mode; -1: not asked yet, 2: always */
 } lb_dispatch_plan;
@@ -120,7 +121,8 @@ typedef struct lb_binding {
     struct lb_held *held; /* oldest first */
     uint32_t first_held, n_held, cap_held;
     lb_tensor_shortcut shortcut;
-    bool negates; /* a view whose numbers are to be negated was made: Python is asked of every tensor */
+    bool reads_devices; /* a tensor was met that lies on one */
+    bool negates;       /* a view whose numbers are to be negated was made: Python is asked of every tensor */
     lb_dispatch_plan **plans;
     lb_hash plan_of_func; /* rows of `plans` by the address of func */
     char **texts;         /* names of autograd nodes, each once */
@@ -141,6 +143,10 @@ extern lb_binding *lb_active;
 void lb_binding_lock(lb_binding *binding);
 /* Waits for the recorder. `bytes`: what is to be read; much of it is read without Python's global lock. */
 void *lb_binding_enter(lb_binding *binding, uint64_t bytes);
+/* The same for what was taken in. Devices that the call would wait for are waited for before, with no lock; `pending`:
+ * the call is about to end this op. Python runs meanwhile wherever a device is read. */
+struct lb_object_intake;
+void *lb_binding_enter_with(lb_binding *binding, const struct lb_object_intake *intake, const lb_pending *pending);
 void lb_binding_leave(lb_binding *binding, void *state);
 /* Raises the recorder's report. */
 void lb_binding_raise(lb_binding *binding, const lb_err *err);
@@ -152,6 +158,10 @@ bool lb_binding_swallow(lb_binding *binding);
 
 /* Tensors of all devices are recorded as the host's are. */
 lb_status lb_devices_register(lb_binding *binding, lb_err *err);
+/* What a call of the recorder would wait for has been done when it returns. No lock is held meanwhile, nor Python's. */
+void lb_devices_wait(lb_binding *binding, const struct lb_object_intake *intake, const lb_pending *pending);
+/* The same for the end of a step, or of the recording. */
+void lb_devices_wait_at_end(lb_binding *binding);
 /* This thread is copying for the recorder, which must not be called now. */
 bool lb_python_is_copying(void);
 
@@ -181,13 +191,17 @@ const char *lb_python_text(PyObject *text);
 typedef struct lb_object_scratch lb_object_scratch;
 void lb_object_scratch_free(lb_object_scratch *scratch);
 
-typedef struct lb_object_intake {
+typedef struct lb_object_intake lb_object_intake;
+struct lb_object_intake {
     lb_binding *binding;
     lb_thread *thread;
     lb_object_scratch **scratch;
     uint64_t bytes; /* of the tensors taken */
-    bool in_parts;  /* one of them was taken as something else: the list of its parts, or a text */
-} lb_object_intake;
+#define LB_MOST_ON_DEVICES 16
+    const lb_host_tensor *on_devices[LB_MOST_ON_DEVICES]; /* the first of those that lie on devices */
+    uint32_t n_on_devices;
+    bool in_parts; /* one of them was taken as something else: the list of its parts, or a text */
+};
 /* Begins a call: what the last one took is gone. An op that runs before its end (called by Python code that we call) is
  * not recorded: lb_place_thread_is_busy says so. */
 lb_object_intake lb_object_intake_begin(lb_binding *binding, lb_thread *thread);

@@ -78,6 +78,41 @@ static void let_go(void *context, uint64_t held)
     ask(b, b->of.let_go, &held, 1, 0, 0);
 }
 
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
+
+void lb_devices_wait(lb_binding *b, const lb_object_intake *intake, const lb_pending *pending)
+{
+    if (copying || !b->reads_devices || !(intake->n_on_devices || pending)) return;
+    lb_device_wait wait;
+    uint8_t byte;
+    lb_binding_lock(b);
+    const bool waits = b->recorder && lb_recorder_waits(b->recorder, intake->on_devices, intake->n_on_devices, pending,
+                                                        b->optimizer_depth > 0, &wait);
+    pthread_mutex_unlock(&b->lock);
+    if (!waits) return;
+    if (wait.copies) {
+        copy(b, wait.storage, NULL, 0, 1, &byte); /* what it cannot do is found out, and noted, by the call */
+    } else {
+        void *state = py.PyEval_SaveThread();
+        lb_device_wait_for(&wait);
+        py.PyEval_RestoreThread(state);
+    }
+}
+
+#define MOST_STREAMS 16
+
+void lb_devices_wait_at_end(lb_binding *b)
+{
+    if (!b->reads_devices) return;
+    lb_device_wait list[MOST_STREAMS];
+    void *state = py.PyEval_SaveThread();
+    pthread_mutex_lock(&b->lock);
+    const uint32_t n = b->recorder ? lb_recorder_waits_at_end(b->recorder, list, MOST_STREAMS) : 0;
+    pthread_mutex_unlock(&b->lock);
+    for (uint32_t i = 0; i < n; i++) lb_device_wait_for(&list[i]);
+    py.PyEval_RestoreThread(state);
+}
+
 lb_status lb_devices_register(lb_binding *b, lb_err *err)
 {
     const char *cuda = getenv("LASTBIT_CUDA"), *bytes = getenv("LASTBIT_DEVICE_MEMORY");

@@ -79,6 +79,7 @@ static lb_dispatch_plan *plan_of(lb_binding *b, PyObject *description)
     p->flags = (uint32_t)integer_item(description, "flags");
     p->writing_switch = (int)integer_item(description, "writing_switch");
     p->chance = (int)integer_item(description, "chance");
+    p->non_blocking = (int)integer_item(description, "non_blocking");
     p->ignored = integer_item(description, "ignored");
     p->collective = integer_item(description, "collective");
     p->masks = integer_item(description, "masks");
@@ -183,6 +184,7 @@ static bool take_call(lb_object_intake *intake, const lb_dispatch_plan *p, PyObj
     /* No op here computes results of a sparse tensor again. */
     if (intake->in_parts && !(p->flags & LB_OP_VIEW)) call->flags |= LB_OP_COMPOSITE;
     if (p->chance >= 0 && is_true(argument(p, args, n, kwargs, p->chance))) call->flags |= LB_OP_RANDOM;
+    call->non_blocking = p->non_blocking >= 0 && is_true(argument(p, args, n, kwargs, p->non_blocking));
     if (p->masks && p->n_args > 1 && has_mask(&operands[1])) call->flags |= LB_OP_DECISION;
     return !py.PyErr_Occurred();
 }
@@ -192,7 +194,7 @@ static lb_pending *begin_taken(lb_object_intake *intake, lb_recorded_call *call)
     lb_binding *b = intake->binding;
     lb_err err = LB_ERR_INIT;
     lb_pending *pending = NULL;
-    void *state = lb_binding_enter(b, intake->bytes);
+    void *state = lb_binding_enter_with(b, intake, NULL);
     if (b->recorder)
         lb_recorder_op_begin(b->recorder, call, &pending, &err);
     else
@@ -284,7 +286,7 @@ static bool end_pending(lb_object_intake *intake, lb_pending *pending, PyObject 
     const bool taken = out == b->of.none || add_result(intake, &r, out, 0);
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_ERR_STATE;
-    void *state = lb_binding_enter(b, intake->bytes);
+    void *state = lb_binding_enter_with(b, intake, pending);
     if (b->recorder && !taken)
         lb_recorder_op_failed(b->recorder, pending);
     else if (b->recorder && defer)

@@ -57,7 +57,7 @@ lb_object_intake lb_object_intake_begin(lb_binding *binding, lb_thread *thread)
         (*scratch)->next = NULL;
         (*scratch)->used = 0;
     }
-    return (lb_object_intake){binding, thread, scratch, 0, false};
+    return (lb_object_intake){.binding = binding, .thread = thread, .scratch = scratch};
 }
 
 void lb_object_intake_end(lb_object_intake *intake)
@@ -411,6 +411,8 @@ static bool take_tensor(lb_object_intake *intake, PyObject *t, int depth, lb_rec
             return take_instead(intake, t, depth, operand);
     }
     intake->bytes += bytes_of(seen);
+    intake->binding->reads_devices |= seen->device != 0;
+    if (seen->device && intake->n_on_devices < LB_MOST_ON_DEVICES) intake->on_devices[intake->n_on_devices++] = seen;
     *operand = (lb_recorded_operand){.tag = LB_ARG_VALUE, .u.tensor = seen};
     return true;
 }

@@ -251,7 +251,7 @@ LB_PYTHON_CALL(routing, 7)
         if (fine && parts[i].tag == LB_ARG_VALUE) seen[i] = parts[i].u.tensor;
     }
     if (fine) {
-        void *state = lb_binding_enter(b, intake.bytes);
+        void *state = lb_binding_enter_with(b, &intake, NULL);
         status = b->recorder
                      ? lb_recorder_routing(b->recorder, place, seen[0], seen[1], seen[2], seen[3], seen[4], &err)
                      : lb_fail(&err, LB_ERR_STATE, "the recording is closed");

@@ -48,6 +48,7 @@ LB_PYTHON_CALL(close_recorder, 0)
     (void)args;
     lb_err err = LB_ERR_INIT;
     b->live = false;
+    lb_devices_wait_at_end(b);
     void *state = lb_binding_enter(b, UINT64_MAX);
     lb_status status = lb_recorder_close(b->recorder, &err);
     b->recorder = NULL;
@@ -254,6 +255,7 @@ LB_PYTHON_CALL(step_end, 1)
 {
     const uint64_t bytes = UINT64_MAX;
     bool complete = args[0] == b->of.true_;
+    lb_devices_wait_at_end(b);
     remember_partial(b);
     LB_PYTHON_RECORDER(lb_recorder_step_end(b->recorder, complete, &err));
     return settle(b, status, &err);
@@ -443,7 +445,7 @@ LB_PYTHON_CALL(enter, 3)
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
     if (fine) {
-        void *state = lb_binding_enter(b, intake.bytes);
+        void *state = lb_binding_enter_with(b, &intake, NULL);
         status = b->recorder ? lb_recorder_enter(b->recorder, (uint32_t)number, seen, count, again, &place, &err)
                              : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
@@ -471,7 +473,7 @@ LB_PYTHON_CALL(leave, 3)
         lb_object_intake intake = lb_object_intake_begin(b, thread);
         fine = lb_object_take_tensors(&intake, args + 1, 1, &seen, &count);
         if (fine) {
-            void *state = lb_binding_enter(b, intake.bytes);
+            void *state = lb_binding_enter_with(b, &intake, NULL);
             status = b->recorder ? lb_recorder_leave(b->recorder, place, seen, count,
                                                      lb_place_recomputes(b, thread, depth), &err)
                                  : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
@@ -497,7 +499,7 @@ LB_PYTHON_CALL(tap, 2)
     lb_object_intake intake = lb_object_intake_begin(b, thread);
     bool fine = lb_object_take_tensors(&intake, args + 1, 1, &seen, &count);
     if (fine) {
-        void *state = lb_binding_enter(b, intake.bytes);
+        void *state = lb_binding_enter_with(b, &intake, NULL);
         status = b->recorder ? lb_recorder_enter(b->recorder, number, NULL, 0, false, &place, &err)
                              : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         if (status == LB_OK) status = lb_recorder_leave(b->recorder, place, seen, count, false, &err);

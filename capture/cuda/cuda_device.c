@@ -145,6 +145,21 @@ static const char *why_lost(const lb_device *base)
     return ((const lb_cuda *)base)->lost.message;
 }
 
+void lb_cuda_wait(void *context, void *stream)
+{
+    CUcontext ours;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    const lb_cuda_driver *cuda = lb_cuda_driver_get(NULL);
+    if (!cuda || cuda->CtxPushCurrent(context) != CUDA_SUCCESS) return;
+    if (cuda->ThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS) {
+        if (cuda->StreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE)
+            cuda->StreamSynchronize(stream);
+        cuda->ThreadExchangeStreamCaptureMode(&mode);
+    }
+    cuda->CtxPopCurrent(&ours);
+}
+
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
 static void free_host(lb_cuda *device)
@@ -224,6 +239,11 @@ static const lb_device_ops cuda_ops = {
     .close = close_device,
     .abandon = abandon,
 };
+
+void *lb_cuda_context(const lb_device *device)
+{
+    return device->ops == &cuda_ops ? ((const lb_cuda *)device)->context : NULL;
+}
 
 static lb_status open_entered(lb_cuda *device)
 {

@@ -36,6 +36,12 @@ lb_status lb_cuda_check(lb_device *device, lb_err *err);
  * are here. The host waits. */
 lb_status lb_cuda_rate(lb_device *device, uint64_t bytes, double *rate, lb_err *err);
 
+/* The context of a device that this back end opened; NULL: it is another back end's. */
+void *lb_cuda_context(const lb_device *device);
+/* Returns when all is done that is queued on `stream` by now; at once where the stream is being captured. It touches
+ * no back end: any thread may call it, beside any other call. */
+void lb_cuda_wait(void *context, void *stream);
+
 /* What is fetched from now on waits for what is queued on `stream` by now: for graphs, whose runs the back end does not
  * see. */
 void lb_cuda_order_after(lb_device *device, void *stream);

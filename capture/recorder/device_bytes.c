@@ -207,9 +207,25 @@ static bool run(lb_recorder *recorder, const lb_tracked *storage, lb_device_work
     return false;
 }
 
+void lb_device_bytes_arrive(lb_recorder *recorder, const lb_tracked *storage)
+{
+    if (storage->late > recorder->n_late_arrived) lb_in_flight_wait(recorder);
+}
+
+static const uint8_t *of_host(lb_recorder *recorder, const lb_tracked *storage)
+{
+    lb_device_bytes_arrive(recorder, storage);
+    return storage->base;
+}
+
+bool lb_device_bytes_wait(lb_recorder *recorder, lb_tracked *storage)
+{
+    return storage->bytes == 0 || (storage->device && lb_device_bytes_fresh(recorder, storage, 0, 1));
+}
+
 const uint8_t *lb_device_bytes_of(lb_recorder *recorder, const lb_tracked *storage, uint64_t first, uint64_t last)
 {
-    if (!storage->device) return storage->base + first;
+    if (!storage->device) return of_host(recorder, storage) + first;
     lb_device_fetched *f = &recorder->fetched;
     if (lb_graph_is_ahead(recorder, storage)) return NULL;
     if (is_fetched(f, storage, first, last)) return f->bytes + (first - f->first);
@@ -218,7 +234,7 @@ const uint8_t *lb_device_bytes_of(lb_recorder *recorder, const lb_tracked *stora
 
 const uint8_t *lb_device_bytes_fresh(lb_recorder *recorder, const lb_tracked *storage, uint64_t first, uint64_t last)
 {
-    if (!storage->device) return storage->base + first;
+    if (!storage->device) return of_host(recorder, storage) + first;
     lb_device_fetched *f = &recorder->fetched;
     if (lb_graph_is_ahead(recorder, storage)) return NULL;
     uint8_t *room = can_be_read(storage) ? room_for(f, last - first) : NULL;
@@ -238,6 +254,7 @@ lb_status lb_device_bytes_take(lb_recorder *recorder, const lb_tracked *storage,
                                bool *there, lb_err *err)
 {
     if (!storage->device) {
+        lb_device_bytes_arrive(recorder, storage);
         *there = lb_measure(item, 1);
         return *there ? LB_OK : lb_recorder_no_memory(err);
     }

@@ -17,20 +17,29 @@ struct lb_in_flight {
     lb_in_flight *next;   /* of the recorder, oldest first */
     lb_in_flight *beside; /* of the same storage */
     lb_device *device;
+    void *stream;        /* where it is read */
     lb_tracked *storage; /* NULL: detached */
-    uint64_t hash;       /* of the window */
+    uint64_t hash;       /* of the window, */
+    int64_t first;       /* and where it begins */
     uint32_t row, statistics;
     lb_dtype dtype;
     lb_keep_purpose purpose;  /* of its bytes */
     uint32_t *views, n_views; /* once detached: rows of other values of the same bytes */
 };
 
+/* Where its bytes are read: what a copy brings to the host later lies on the device, too, and is measured there, behind
+ * the copy. */
+static lb_tracked *where(const lb_unmeasured *late)
+{
+    return late->twin.dtype ? late->late_from : late->storage;
+}
+
 bool lb_in_flight_is_possible(const lb_recorder *recorder, const lb_unmeasured *late)
 {
-    const lb_device *device = late->storage->device;
-    if (!device || late->storage->escaped) return false;
+    const lb_tracked *lies = where(late);
+    if (!lies->device || late->storage->escaped) return false;
     if (lb_graph_slot(recorder, late->storage, late->hash)) return true;
-    return device->ops->asynchronous && !late->storage->ahead;
+    return lies->device->ops->asynchronous && !lies->ahead && !(late->late_from && lb_graph_is_running(recorder));
 }
 
 static void coming_free(lb_recorder *recorder, lb_in_flight *c)
@@ -43,19 +52,21 @@ static void coming_free(lb_recorder *recorder, lb_in_flight *c)
 
 /* ---- setting out ------------------------------------------------------------------------------------------------- */
 
-static lb_in_flight *add(lb_recorder *recorder, lb_tracked *storage, const lb_measuring *item, bool bytes)
+static lb_in_flight *add(lb_recorder *recorder, lb_tracked *storage, const lb_tracked *lies, const lb_measuring *item,
+                         bool bytes)
 {
     lb_in_flight *c = calloc(1, sizeof *c);
     if (!c) return NULL;
     c->work.item = *item;
-    c->work.storage = storage->key;
-    c->work.first = (uint64_t)((const uint8_t *)item->dense - storage->base);
+    c->work.storage = lies->key;
+    c->work.first = (uint64_t)((const uint8_t *)item->dense - lies->base);
     if (bytes && !(c->work.bytes = malloc(item->dense_bytes ? item->dense_bytes : 1))) {
         free(c);
         return NULL;
     }
     if (bytes) recorder->in_flight_bytes += item->dense_bytes;
-    c->device = storage->device;
+    c->device = lies->device;
+    c->stream = lies->stream;
     c->storage = storage;
     c->beside = storage->coming;
     storage->coming = c;
@@ -67,10 +78,14 @@ static lb_in_flight *add(lb_recorder *recorder, lb_tracked *storage, const lb_me
 static lb_in_flight *add_late(lb_recorder *recorder, const lb_unmeasured *late)
 {
     lb_tracked_window *window = lb_tracked_find_window(late->storage, late->hash);
-    const lb_measuring item = lb_value_bytes_measuring(late->storage, &late->seen, window->first, window->last,
+    const lb_host_tensor *seen = late->twin.dtype ? &late->twin : &late->seen;
+    const int64_t moved = (seen->layout.offset - late->seen.layout.offset) * (int64_t)(lb_dtype_bits(seen->dtype) / 8);
+    const lb_measuring item = lb_value_bytes_measuring(where(late), seen, window->first + moved, window->last + moved,
                                                        LB_MEASURE_STATISTICS | (late->wanted ? LB_MEASURE_BLOB : 0));
-    lb_in_flight *c = add(recorder, late->storage, &item, late->wanted && window->last > window->first);
+    lb_in_flight *c = add(recorder, late->storage, where(late), &item, late->wanted && window->last > window->first);
     if (!c) return NULL;
+    if (late->late_from) late->storage->late = ++recorder->n_late;
+    c->first = window->first;
     c->work.measured = true;
     const lb_taped_slot *slot = lb_graph_slot(recorder, late->storage, late->hash);
     c->work.slot = slot ? slot->slot : 0;
@@ -102,7 +117,7 @@ lb_status lb_in_flight_submit(lb_recorder *recorder, const lb_unmeasured *late, 
     lb_status status = LB_OK;
     size_t first = 0, end = 0;
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        const lb_tracked *s = late[i].storage, *before = i ? late[i - 1].storage : s;
+        const lb_tracked *s = where(&late[i]), *before = i ? where(&late[i - 1]) : s;
         if (s->device != before->device || s->stream != before->stream) {
             submit(recorder, works + first, end - first, before->device, before->stream);
             first = end;
@@ -114,7 +129,7 @@ lb_status lb_in_flight_submit(lb_recorder *recorder, const lb_unmeasured *late, 
             status = lb_recorder_no_memory(err);
     }
     if (end > first)
-        submit(recorder, works + first, end - first, late[n - 1].storage->device, late[n - 1].storage->stream);
+        submit(recorder, works + first, end - first, where(&late[n - 1])->device, where(&late[n - 1])->stream);
     if (works != few) free(works);
     return status;
 }
@@ -128,8 +143,8 @@ static lb_status keep(lb_recorder *recorder, lb_in_flight *c, bool *kept, lb_err
     lb_tracked_window window = {.row = c->row,
                                 .dtype = c->dtype,
                                 .blob = value->blob,
-                                .first = (int64_t)c->work.first,
-                                .last = (int64_t)(c->work.first + c->work.item.dense_bytes)};
+                                .first = c->first,
+                                .last = c->first + (int64_t)c->work.item.dense_bytes};
     LB_TRY(lb_value_bytes_keep_bytes(recorder, &window, c->work.bytes, c->purpose, err));
     *kept = window.kept;
     return LB_OK;
@@ -141,8 +156,8 @@ static void derive_row(lb_recorder *recorder, const lb_in_flight *c, uint32_t ro
     const lb_value *main = &recorder->program->values[c->row];
     const lb_measured *out = &c->work.item.out;
     lb_tracked_window measured = {.row = c->row,
-                                  .first = (int64_t)c->work.first,
-                                  .last = (int64_t)(c->work.first + c->work.item.dense_bytes),
+                                  .first = c->first,
+                                  .last = c->first + (int64_t)c->work.item.dense_bytes,
                                   .dtype = c->dtype,
                                   .blob = main->blob,
                                   .leaves = out->leaves,
@@ -221,7 +236,27 @@ static bool collect(lb_recorder *recorder, bool wait)
         if (c->device != before) c->device->ops->collect(c->device, NULL, wait);
         before = c->device;
     }
+    if (wait) recorder->n_late_arrived = recorder->n_late;
     return recorder->in_flight;
+}
+
+const lb_in_flight *lb_in_flight_after(const lb_in_flight *one)
+{
+    return one->next;
+}
+
+const lb_in_flight *lb_in_flight_next(const lb_in_flight *from, const lb_device **device, void **stream)
+{
+    while (from && from->work.state != LB_WORK_UNDER_WAY) from = from->next;
+    if (!from) return NULL;
+    *device = from->device;
+    *stream = from->stream;
+    return from;
+}
+
+void lb_in_flight_wait(lb_recorder *recorder)
+{
+    collect(recorder, true);
 }
 
 lb_status lb_in_flight_advance(lb_recorder *recorder, bool wait, lb_err *err)
@@ -269,7 +304,7 @@ static lb_in_flight *bytes_of(const lb_tracked *storage, const lb_tracked_window
 
 void lb_in_flight_detach(lb_tracked *storage)
 {
-    if (storage->coming) storage->device->ops->order_before(storage->device, storage->stream);
+    if (storage->coming && storage->device) storage->device->ops->order_before(storage->device, storage->stream);
     for (lb_in_flight *c = storage->coming; c; c = c->beside) c->storage = NULL;
     storage->coming = NULL;
     for (uint32_t w = 0; w < storage->n_windows; w++) {

@@ -28,6 +28,9 @@ struct lb_pending {
     uint32_t n_read, cap_read;
     target *written;
     uint32_t n_written, cap_written;
+    bool late;            /* what it copies to the host may arrive later; */
+    lb_host_tensor *from; /* tensors of devices that it only reads then */
+    uint32_t n_from, cap_from;
     lb_arg *args; /* scratch */
     uint32_t cap_args;
 };
@@ -42,7 +45,7 @@ static lb_pending *take_pending(lb_recorder *recorder)
     lb_pending *p = recorder->spare;
     if (!p) return calloc(1, sizeof *p);
     recorder->spare = p->next;
-    p->n_read = p->n_written = 0;
+    p->n_read = p->n_written = p->n_from = 0;
     p->undefined = false;
     p->taped = 0;
     return p;
@@ -60,10 +63,16 @@ void lb_operation_pending_free(lb_pending *p)
         lb_pending *next = p->next;
         free(p->read);
         free(p->written);
+        free(p->from);
         free(p->args);
         free(p);
         p = next;
     }
+}
+
+const lb_host_tensor *lb_operation_late_from(const lb_pending *pending)
+{
+    return pending->n_from ? pending->from : NULL;
 }
 
 static bool reserve(void **array, uint32_t *capacity, uint32_t need, size_t size)
@@ -111,6 +120,9 @@ static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_recor
     } else if (recorder->program->values[*row].flags & LB_VALUE_UNDEFINED) {
         p->undefined |= lb_layout_numel(&seen->layout) > 0; /* empty(0) stands for an argument that is not there */
     }
+    if (!p->late || seen->device == 0 || flags & LB_OPERAND_WRITTEN) return LB_OK;
+    if (!reserve((void **)&p->from, &p->cap_from, p->n_from + 1, sizeof p->from[0])) return no_memory(err);
+    p->from[p->n_from++] = *seen;
     return LB_OK;
 }
 
@@ -152,6 +164,7 @@ static void stand(lb_recorder *recorder, lb_pending *p, const lb_recorded_call *
     uint8_t phase;
     p->loose = lb_phase_of(recorder, call, &phase);
     p->first_row = recorder->program->n_ops;
+    p->late = call->non_blocking || call->flags & LB_OP_COMPOSITE;
     snprintf(p->name, sizeof p->name, "%s", call->name);
     p->at = (lb_op_site){.name = p->name,
                          .layer = lb_recorder_scope_path(recorder, call->place.scope),
@@ -298,6 +311,14 @@ static lb_result_kind kind_of_results(const lb_pending *p, bool deferred)
     return kind;
 }
 
+/* Where the number `n` of `of` values that the op makes is copied from, if it is. A list of tensors is copied to a list
+ * as long. */
+static void come_from(lb_pending *p, uint32_t n, uint32_t of)
+{
+    p->at.late_copy = p->n_from == of && !(p->op.flags & LB_OP_COMPOSITE);
+    p->at.late_from = p->n_from ? &p->from[p->at.late_copy ? n : 0] : NULL;
+}
+
 /* New versions of the written storages, then the values in them. An op that only changes its argument's layout
  * (`transpose_`) writes no byte. */
 static lb_status add_written(lb_recorder *recorder, lb_pending *p, const lb_recorded_operand *results, uint32_t n,
@@ -326,6 +347,7 @@ static lb_status add_written(lb_recorder *recorder, lb_pending *p, const lb_reco
         status = lb_value_intake_storage(recorder, seen, &storage, err);
         if (status != LB_OK) break;
         lb_tracked_window *known = lb_tracked_find_window(storage, lb_tracked_window_hash(seen));
+        come_from(p, w, p->n_written);
         if (known && known->row != LB_NONE)
             rows[w] = known->row; /* the same tensor twice in a list */
         else
@@ -388,6 +410,7 @@ static lb_status add_results(lb_recorder *recorder, lb_pending *p, const lb_reco
             bool alias = false;
             const lb_host_tensor *seen = results[r].u.tensor;
             const bool again = has_storage(results, r, seen->storage);
+            come_from(p, r, n);
             status = add_result(recorder, p, seen, deferred, again, &alias, &rows[p->op.results++], err);
             aliases += alias;
             tensors++;

@@ -43,7 +43,9 @@ typedef struct lb_unmeasured {
     uint8_t purpose; /* lb_keep_purpose */
     bool wanted;     /* its bytes are kept */
     bool verified;
-    bool filled; /* see lb_op_site */
+    bool filled;           /* see lb_op_site */
+    lb_tracked *late_from; /* of a device: a copy brings the value from there and may arrive later; NULL: none does */
+    lb_host_tensor twin;   /* the same elements there, in the same places; its dtype is 0: there are none */
 } lb_unmeasured;
 
 typedef struct lb_row_range {
@@ -119,7 +121,8 @@ struct lb_recorder {
     lb_ahead *ahead; /* what the op that begins is about to read: device_ahead.c */
     uint32_t n_ahead, cap_ahead;
     uint64_t in_flight_bytes;
-    json_t *notes; /* coverage: {kind: {message: times}} */
+    uint64_t n_late, n_late_arrived; /* copies to the host that may arrive later; the first so many have arrived */
+    json_t *notes;                   /* coverage: {kind: {message: times}} */
     bool coverage_changed;
     uint64_t n_steps, n_ops, n_values, n_unseen, n_nonfinite;
     json_t *levels; /* coverage: [{from, level}], the level that steps reached from that one on */
@@ -137,6 +140,9 @@ typedef struct lb_op_site {
     lb_keep_purpose keep_for; /* and for which level that is */
     bool filled;              /* its results are made of nothing: what fills a buffer next may be unseen code */
     bool reads_floats;        /* what it makes of them that is no float is a choice: an index, a comparison */
+    /* of a device: what is written to the host comes from there, and may arrive later; NULL: nothing does */
+    const lb_host_tensor *late_from;
+    bool late_copy; /* and it is a copy of this tensor's numbers */
 } lb_op_site;
 
 /* ---- recorder.c */
@@ -184,6 +190,8 @@ lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err);
 
 /* ---- operation.c */
 void lb_operation_pending_free(lb_pending *pending);
+/* A tensor of a device from which the op copies to the host, perhaps later; NULL: it does not. */
+const lb_host_tensor *lb_operation_late_from(const lb_pending *pending);
 
 /* ---- device_bytes.c */
 /* NULL: memory of the host, or of a device that was not registered. */
@@ -201,6 +209,10 @@ const uint8_t *lb_device_bytes_fresh(lb_recorder *recorder, const lb_tracked *st
  * kept, and what comes from a device brings its bytes along. */
 lb_status lb_device_bytes_take(lb_recorder *recorder, const lb_tracked *storage, lb_measuring *item, bool bytes,
                                bool *there, lb_err *err);
+/* Memory of the host: what copies from a device brought is there when it returns. */
+void lb_device_bytes_arrive(lb_recorder *recorder, const lb_tracked *storage);
+/* What was queued on the storage's stream by now has been done when it returns; false when the device does not say. */
+bool lb_device_bytes_wait(lb_recorder *recorder, lb_tracked *storage);
 /* A device did not give a value: noted. */
 void lb_device_bytes_missing(lb_recorder *recorder, const lb_device *device, lb_work_state state);
 /* `back_end` is the recorder's from here on, whatever the status. */
@@ -271,6 +283,11 @@ lb_status lb_in_flight_submit(lb_recorder *recorder, const lb_unmeasured *late, 
 lb_status lb_in_flight_advance(lb_recorder *recorder, bool wait, lb_err *err);
 /* The storage's bytes are about to change or go: what comes goes to the rows alone. */
 void lb_in_flight_detach(lb_tracked *storage);
+/* The first that is under way, `from` or a later one, and where it is read; NULL: there is none. */
+const lb_in_flight *lb_in_flight_next(const lb_in_flight *from, const lb_device **device, void **stream);
+const lb_in_flight *lb_in_flight_after(const lb_in_flight *one);
+/* All that is under way is there, and copies to the host behind which it was queued have arrived. */
+void lb_in_flight_wait(lb_recorder *recorder);
 void lb_in_flight_drop(lb_recorder *recorder, bool forked);
 bool lb_in_flight_has_bytes(const lb_in_flight *coming);
 /* Its bytes are kept for that purpose, too. */

@@ -108,6 +108,9 @@ typedef struct lb_tracked {
     lb_digest left;    /* of what the last program left there: leftover_digest.c; none: unknown */
     /* of bytes as they were allocated, before any write: leftover_digest.c; none: they were not read */
     lb_digest fresh;
+    /* Memory of the host: which of the copies to the host that may arrive later (lb_recorder.n_late) wrote to it last;
+     * 0: none did. Until that has arrived its bytes are not read. */
+    uint64_t late;
     lb_promise *promises; /* its bytes are being read: settle before they change, move or go */
     lb_in_flight *coming;
 } lb_tracked;

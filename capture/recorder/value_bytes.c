@@ -371,6 +371,22 @@ void lb_value_bytes_drop(lb_recorder *recorder)
 
 /* ---- results of an op -------------------------------------------------------------------------------------------- */
 
+/* The value that was added last is of the host and may arrive later. */
+static lb_status note_late(lb_recorder *recorder, const lb_op_site *at, const lb_host_tensor *seen, lb_err *err)
+{
+    const lb_host_tensor *from = at->late_from;
+    lb_tracked *storage;
+    LB_TRY(lb_value_intake_storage(recorder, from, &storage, err));
+    lb_unmeasured *late = &recorder->unmeasured[recorder->n_unmeasured - 1];
+    late->late_from = storage;
+    const bool same =
+        at->late_copy && from->dtype == seen->dtype && from->lazy == seen->lazy &&
+        lb_layout_same_shape(&from->layout, &seen->layout) &&
+        !memcmp(from->layout.stride, seen->layout.stride, (size_t)seen->layout.ndim * sizeof seen->layout.stride[0]);
+    if (same && lb_device_bytes_readable(storage, from)) late->twin = *from;
+    return LB_OK;
+}
+
 /* All results of an op are measured together, by several threads where that pays: see lb_value_bytes_measure_late. */
 lb_status lb_value_bytes_later(lb_recorder *recorder, const lb_op_site *at, lb_tracked *storage,
                                const lb_tracked_window *window, const lb_host_tensor *seen, lb_err *err)
@@ -400,7 +416,7 @@ lb_status lb_value_bytes_later(lb_recorder *recorder, const lb_op_site *at, lb_t
                                                                      .wanted = wanted,
                                                                      .filled = at->filled,
                                                                      .verified = at->phase == LB_PHASE_OPTIMIZER};
-    return LB_OK;
+    return at->late_from && !storage->device ? note_late(recorder, at, seen, err) : LB_OK;
 }
 
 static lb_status measure_now(lb_recorder *recorder, const lb_unmeasured *late, uint32_t n, lb_err *err)
@@ -475,6 +491,17 @@ static lb_status submit_coming(lb_recorder *recorder, uint32_t *n, lb_err *err)
     return status;
 }
 
+/* The host waits for what a copy brings to it. False where the device does not say that it has come: noted. */
+static bool has_arrived(lb_recorder *recorder, const lb_unmeasured *late)
+{
+    lb_device_bytes_arrive(recorder, late->storage);
+    if (!late->late_from) return true;
+    if (!lb_graph_is_running(recorder) && lb_device_bytes_wait(recorder, late->late_from)) return true;
+    lb_device_bytes_missing(recorder, late->late_from->device, LB_WORK_SKIPPED);
+    if (late->wanted) lb_graph_left(recorder, late->purpose);
+    return false;
+}
+
 lb_status lb_value_bytes_measure_late(lb_recorder *recorder, lb_err *err)
 {
     if (!recorder->n_unmeasured) return LB_OK;
@@ -483,6 +510,7 @@ lb_status lb_value_bytes_measure_late(lb_recorder *recorder, lb_err *err)
     if (status == LB_OK && recorder->n_devices) status = submit_coming(recorder, &n, err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         lb_unmeasured *late = &recorder->unmeasured[i];
+        if (!late->storage->device && !has_arrived(recorder, late)) continue;
         if (may_wait(recorder, late))
             status = promise(recorder, late, lb_tracked_find_window(late->storage, late->hash), err);
         else if (late->storage->device)

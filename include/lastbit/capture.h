@@ -291,9 +291,12 @@ typedef struct lb_recorded_call {
      * takes the phase from what the op touches (see capture/recorder/phase.c) */
     bool after_backward;
     uint32_t line; /* from lb_recorder_line; 0: not known */
+    /* what it copies from a device to the host may arrive after the op has ended; it arrives in the order of the stream
+     * that the device's tensors have */
+    bool non_blocking;
 } lb_recorded_call;
 #define LB_CALL_INIT                                                                                                   \
-    {sizeof(lb_recorded_call), NULL, {0, 0}, 0, LB_PHASE_FORWARD, 0, -1, NULL, NULL, 0, false, false, 0}
+    {sizeof(lb_recorded_call), NULL, {0, 0}, 0, LB_PHASE_FORWARD, 0, -1, NULL, NULL, 0, false, false, 0, false}
 
 typedef struct lb_pending lb_pending;
 
@@ -308,6 +311,22 @@ LB_API lb_status lb_recorder_op_end(lb_recorder *recorder, lb_pending *pending, 
  * storage is next passed to the recorder, or at step_end. The host keeps them alive until then. */
 LB_API lb_status lb_recorder_op_defer(lb_recorder *recorder, lb_pending *pending, const lb_recorded_operand *results,
                                       uint32_t n, uint32_t *op, lb_err *err);
+/* What the host waits for before a call that reads values of a device, and holds no lock meanwhile. Then that call does
+ * not wait, but for the reading itself. */
+typedef struct lb_device_wait {
+    bool copies;     /* the device is read by the host program's copy: so is it waited for, by copying a byte of */
+    int64_t storage; /* this storage on the caller's stream */
+    void *context, *stream; /* else: of CUDA */
+} lb_device_wait;
+/* Before lb_recorder_op_begin or a module's calls, of the tensors on devices that they are given; or, with `pending`,
+ * before lb_recorder_op_end, of those that the op gave. `compared`: an optimizer runs, whose arguments are compared
+ * with what is known of them. False: nothing is to be waited for, as far as that can be said before. */
+LB_API bool lb_recorder_waits(lb_recorder *recorder, const lb_host_tensor *const *tensors, uint32_t n,
+                              const lb_pending *pending, bool compared, lb_device_wait *wait);
+/* Before lb_recorder_step_end and lb_recorder_close, which wait for all that is on its way: how many are in `list`. */
+LB_API uint32_t lb_recorder_waits_at_end(lb_recorder *recorder, lb_device_wait *list, uint32_t room);
+/* Of one that does not copy. Knows no recorder, and may be called whatever became of it. */
+LB_API void lb_device_wait_for(const lb_device_wait *wait);
 /* It raised: recorded with LB_OP_FAILED. */
 LB_API void lb_recorder_op_failed(lb_recorder *recorder, lb_pending *pending);
 

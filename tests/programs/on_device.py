@@ -9,6 +9,8 @@ ops on an accelerator than on the CPU, the choice is said: no foreach kernels, a
     drawing    the same with dropout, and noise of several kinds that is drawn inside the graph
     partial    five steps, the last two with a graph of a part's forward and one of its backward, in one pool
     decode     five tokens, the last three from replays of a forward, captured by torch.accelerator; what picks the next token is no part of it
+    offload    three steps whose activations wait for backward in pinned memory, whose batches come from one pinned buffer, and whose losses
+               and outputs go to the host while the device goes on
     generate   eight tokens from a tiny Llama with a key-value cache
 """
 
@@ -208,6 +210,44 @@ def recompute(device):
     return list(model.parameters())
 
 
+def wait_for(device):
+    if device != "cpu":
+        torch.accelerator.synchronize()
+
+
+def offload(device):
+    model, pinned = network(0).to(device), device != "cpu"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    batches = [(torch.randn(16, 8), torch.randint(4, (16,))) for _ in range(3)]
+    sent, labels = torch.zeros(16, 8, pin_memory=pinned), torch.zeros(16, dtype=torch.long, pin_memory=pinned)
+    losses, outputs = torch.zeros(3, 2, pin_memory=pinned), torch.zeros(4, 16, pin_memory=pinned).t()
+
+    def put_away(t):
+        host = torch.empty(t.shape, dtype=t.dtype, pin_memory=pinned)
+        return host.copy_(t, non_blocking=True)
+
+    def fetch(host):
+        return torch.empty(host.shape, dtype=host.dtype, device=device).copy_(host, non_blocking=True)
+
+    made = []
+    for n, (x, y) in enumerate(batches):
+        sent.copy_(x), labels.copy_(y)
+        with torch.autograd.graph.saved_tensors_hooks(put_away, fetch):
+            out = model(fetch(sent))
+            loss = torch.nn.functional.cross_entropy(out, fetch(labels))
+        losses[n, 0].copy_(loss.detach(), non_blocking=True)
+        outputs.copy_(out.detach(), non_blocking=True)
+        exact = out.detach().to("cpu", torch.float64, non_blocking=True)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses[n, 1].copy_(model[0].weight.detach().sum(), non_blocking=True)
+        wait_for(device)
+        made += [outputs + 1, exact * 2]
+    print("losses", (losses * 1).tolist())
+    return [*model.parameters(), *model.buffers(), *made, losses]
+
+
 def generate(device):
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -229,6 +269,7 @@ RUNS = {
     "drawing": lambda device: graphed(device, drawing=True),
     "partial": partial,
     "decode": decode,
+    "offload": offload,
     "generate": generate,
 }
 

@@ -90,6 +90,13 @@ class Devices:
             self.at(to, n).copy_(self.held[number])
         return 0
 
+    def wait_for_held(self):
+        """What this thread has queued has run, where graphs copy values aside: the recorder fetches those with its locks held."""
+        held = next((t for t in list(self.held.values()) if t.numel()), None)
+        if held is not None and not is_capturing():
+            with self.apart():
+                held[:1].cpu()
+
     def let_go(self, number):
         self.held.pop(number, None)
         return 0

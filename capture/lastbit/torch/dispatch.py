@@ -116,6 +116,7 @@ def describe(func, writing=False):
         "arg_flags": bytes(arg_flags),
         "names": tuple(names),
         "chance": chance,
+        "non_blocking": names.index("non_blocking") if "non_blocking" in names else -1,
         "masks": masks,
         "defaults": tuple(a.default_value if a.has_default_value() else None for a in arguments),
         "ignored": space in _IGNORED or base in _REBINDING,
@@ -150,6 +151,7 @@ def describe_opaque(func, session):
         "names": (),
         "defaults": (),
         "chance": -1,
+        "non_blocking": -1,
         "writing_switch": -1,
         "ignored": True,
     }

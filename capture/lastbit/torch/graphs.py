@@ -188,6 +188,7 @@ class Graphs:
         number, events = self.captured[graph]
         try:
             stream = devices.stream_of(_module_of(graph))
+            s.devices.wait_for_held()
             with s.lock:
                 opens = next((n + 1 for n, (event, _) in enumerate(events) if event in _OPENS), 0)
                 for event, root in events[:opens]:
@@ -209,6 +210,7 @@ class Graphs:
         number, stream, events = told
         try:
             if s.opened:
+                s.devices.wait_for_held()
                 s.native.graph_ran(number, launched, stream)
             with s.lock:
                 for event, root in events:

@@ -13,12 +13,13 @@ import types
 import torch
 
 SOURCE = pathlib.Path(__file__).with_name("standin_accelerator.cpp")
+SOURCES = SOURCE, SOURCE.with_name("standin_stream.h")
 FOLDER = SOURCE.parents[3] / "build" / "standin"
 
 
 def build():
     """The library's path. Several processes may want it at once: one of them compiles."""
-    version = hashlib.sha256(SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
+    version = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES) + torch.__version__.encode()).hexdigest()[:16]
     path = FOLDER / f"libstandin-{version}.so"
     if path.exists():
         return path
@@ -46,6 +47,7 @@ def library():
     lib.standin_error.restype, lib.standin_graph_new.restype = ctypes.c_char_p, ctypes.c_void_p
     lib.standin_pool.restype = lib.standin_used.restype = ctypes.c_uint64
     lib.standin_graph_begin.argtypes = ctypes.c_void_p, ctypes.c_uint64
+    lib.standin_stand_still.argtypes = (ctypes.c_uint,)
     for of_a_graph in (lib.standin_graph_end, lib.standin_graph_replay, lib.standin_graph_free):
         of_a_graph.argtypes = (ctypes.c_void_p,)
     return lib
@@ -100,6 +102,11 @@ class StandinGraph(BareGraph):
         super().reset()
 
 
+def stand_still(milliseconds):
+    """The device does nothing more until then; whoever waits for it waits."""
+    library().standin_stand_still(milliseconds)
+
+
 def graph_pool_handle():
     return 0, library().standin_pool()
 
@@ -130,7 +137,8 @@ def module():
         device.get_rng_state = lambda index: torch.get_rng_state()
     device.StandinGraph, device.graph, device.graph_pool_handle = StandinGraph, graph, graph_pool_handle
     device.is_current_stream_capturing = lambda: bool(library().standin_is_capturing())
-    device.empty_cache = device.synchronize = lambda *_: None
+    device.empty_cache = lambda *_: None
+    device.synchronize = lambda *_: library().standin_synchronize()
     device.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
     return device
 

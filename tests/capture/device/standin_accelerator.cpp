@@ -6,6 +6,10 @@
 //
 // A graph holds what its ops are called with, as addresses. A capture leaves memory and generator as they were; what it allocates comes
 // from the graph's pool, where freed memory is used again by later ops of the capture and by graphs that share the pool, as on CUDA.
+//
+// Copies between pinned memory and the device with non_blocking=True are late: standin_stream.h.
+#include "standin_stream.h"
+
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/op_registration/op_registration.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -147,7 +151,13 @@ struct StandinAllocator final : c10::Allocator {
 StandinAllocator allocator;
 REGISTER_ALLOCATOR(KIND, &allocator);
 
-// ---- device: one, with one stream, on which everything is done at once
+// ---- device: one, with one stream
+
+StandinStream &stream()
+{
+    static StandinStream *one = new StandinStream;
+    return *one;
+}
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
     c10::DeviceType type() const override { return KIND; }
@@ -167,13 +177,24 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
     c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
     c10::DeviceIndex deviceCount() const noexcept override { return 1; }
-    void record(void **, const c10::Stream &, const c10::DeviceIndex, const c10::EventFlag) const override {}
+    void record(void **event, const c10::Stream &, const c10::DeviceIndex, const c10::EventFlag) const override
+    {
+        if (!*event) *event = new uint64_t;
+        *static_cast<uint64_t *>(*event) = stream().last();
+    }
     void block(void *, const c10::Stream &) const override {}
-    bool queryEvent(void *) const override { return true; }
-    bool queryStream(const c10::Stream &) const override { return true; }
-    void synchronizeStream(const c10::Stream &) const override {}
-    void synchronizeDevice(const c10::DeviceIndex) const override {}
-    void destroyEvent(void *, const c10::DeviceIndex) const noexcept override {}
+    bool queryEvent(void *event) const override { return !event || stream().is_done(*static_cast<uint64_t *>(event)); }
+    void synchronizeEvent(void *event) const override
+    {
+        if (event) stream().wait(*static_cast<uint64_t *>(event));
+    }
+    bool queryStream(const c10::Stream &) const override { return stream().is_done(UINT64_MAX); }
+    void synchronizeStream(const c10::Stream &) const override { stream().wait(); }
+    void synchronizeDevice(const c10::DeviceIndex) const override { stream().wait(); }
+    void destroyEvent(void *event, const c10::DeviceIndex) const noexcept override
+    {
+        delete static_cast<uint64_t *>(event);
+    }
     void recordDataPtrOnStream(const c10::DataPtr &, const c10::Stream &) const override {}
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
@@ -192,7 +213,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     }
     at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
     at::Device getDeviceFromPtr(void *) const override { return {KIND, 0}; }
-    c10::Allocator *getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::kCPU); }
+    c10::Allocator *getPinnedMemoryAllocator() const override { return &PinnedMemory::get(); }
+    bool isPinnedPtr(const void *data) const override { return PinnedMemory::get().holds(data); }
     void resizePrivateUse1Bytes(const c10::Storage &storage, size_t bytes) const override
     {
         c10::DataPtr grown = allocator.allocate(bytes);
@@ -377,6 +399,7 @@ struct Graph {
     {
         c10::impl::ExcludeDispatchKeyGuard unseen(
             c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+        stream().before_op();
         for (const auto &node : nodes) node();
     }
     ~Graph()
@@ -492,6 +515,10 @@ void run_on_host(const c10::OperatorHandle &op, torch::jit::Stack *stack)
     if (capturing) return capture(op, stack);
     Run run;
     const auto &schema = op.schema();
+    if (is_decided_by_data(schema.name()))
+        stream().wait();
+    else
+        stream().before_op();
     const size_t begin = stack->size() - schema.arguments().size();
     for (size_t i = begin; i < stack->size(); i++) (*stack)[i] = run.in((*stack)[i]);
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
@@ -514,12 +541,52 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::opti
     return strided(size, stride, c10::dtype_or_default(dtype));
 }
 
-at::Tensor copy_from(const at::Tensor &self, const at::Tensor &to, bool)
+// The same memory, held, and nothing else of the tensor.
+at::Tensor held(const at::Tensor &t)
 {
+    const c10::DispatchKeySet bits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+    const auto kind = t.device().type() == KIND ? c10::DispatchKey::PrivateUse1 : c10::DispatchKey::CPU;
+    auto made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(t.storage()),
+                                                         c10::DispatchKeySet(kind) | (t.key_set() & bits), t.dtype());
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
+    return made;
+}
+
+// Whoever waits runs it, outside of every op.
+void copy_unseen(const at::Tensor &from, const at::Tensor &to)
+{
+    at::AutoDispatchBelowADInplaceOrView below;
+    c10::impl::ExcludeDispatchKeyGuard unseen(
+        c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+    on_host(to).copy_(on_host(from));
+}
+
+void queue_copy(const at::Tensor &self, const at::Tensor &to)
+{
+    const bool to_device = to.device().type() == KIND;
+    at::Tensor from = held(self), there = held(to);
+    if (!to_device) {
+        stream().before_op();
+        from = at::detail::empty_cpu(to.sizes(), to.scalar_type());
+        from.copy_(on_host(self));
+    }
+    stream().queue(to_device, [from, there] { copy_unseen(from, there); });
+}
+
+at::Tensor copy_from(const at::Tensor &self, const at::Tensor &to, bool non_blocking)
+{
+    const bool from_host = self.device().type() != KIND, to_host = to.device().type() != KIND;
     if (capturing) {
-        if (to.device().type() != KIND) refuse_in_capture("copy to the host");
+        if (to_host) refuse_in_capture("copy to the host");
         const at::Tensor from = alias_of(self), there = alias_of(to);
         capturing->nodes.push_back([from, there] { on_host(there).copy_(on_host(from)); });
+    } else if (non_blocking && (to_host ? to : self).is_pinned()) {
+        queue_copy(self, to);
+        return to;
+    } else if (to_host || (from_host && !non_blocking)) {
+        stream().wait();
+    } else {
+        stream().before_op();
     }
     on_host(to).copy_(on_host(self));
     return to;
@@ -573,6 +640,7 @@ at::Tensor convolution(const at::Tensor &input, const at::Tensor &weight, const 
                        at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                        at::IntArrayRef output_padding, int64_t groups)
 {
+    stream().before_op();
     const auto of = bias.has_value() ? std::optional<at::Tensor>(on_host(*bias)) : std::nullopt;
     return on_device(at::convolution(on_host(input), on_host(weight), of, stride, padding, dilation, transposed,
                                      output_padding, groups),
@@ -585,6 +653,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Te
                                                                     bool transposed, at::IntArrayRef output_padding,
                                                                     int64_t groups, std::array<bool, 3> wanted)
 {
+    stream().before_op();
     const int64_t channels = weight.size(0);
     const auto [x, w, b] =
         at::convolution_backward(on_host(gradient), on_host(input), on_host(weight), at::IntArrayRef(channels), stride,
@@ -699,6 +768,14 @@ int standin_graph_end(Graph *graph)
 int standin_graph_replay(Graph *graph)
 {
     return tried([=] { graph->replay(); });
+}
+void standin_synchronize()
+{
+    stream().wait();
+}
+void standin_stand_still(unsigned milliseconds)
+{
+    stream().stand_still(milliseconds);
 }
 uint64_t standin_used()
 {

@@ -72,6 +72,30 @@ def test_memory_of_the_device_faults():
     assert done.returncode == -11
 
 
+LATE = """
+import standin, torch
+standin.load()
+there, here = torch.arange(4.0, device="standin"), torch.zeros(4, pin_memory=True)
+here.copy_(there, non_blocking=True)
+there.add_(1)
+sent = torch.ones(4).pin_memory()
+there.copy_(sent, non_blocking=True)
+sent.fill_(7)
+early, queued = here.tolist(), torch.Event(device="standin")
+queued.record()
+queued.synchronize()
+print(early, here.tolist(), there.tolist(), here.is_pinned(), torch.zeros(4).is_pinned())
+"""
+
+
+def test_copies_of_the_device_are_late():
+    """What is copied to pinned memory arrives when it is waited for, as it was when the copy was queued; what is copied from there is read
+    when the device comes to it."""
+    done = subprocess.run([sys.executable, "-c", LATE], cwd=standin.SOURCE.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[0.0, 0.0, 0.0, 0.0] [0.0, 1.0, 2.0, 3.0] [7.0, 7.0, 7.0, 7.0] True False\n"
+
+
 def test_training_is_recorded_as_on_the_cpu(lastbit, pair):
     folder = pair("train")
     ours, theirs = steps_of(lastbit, folder / "standin.lb"), steps_of(lastbit, folder / "cpu.lb")
@@ -93,6 +117,18 @@ def test_generation_with_a_cache_is_recorded_as_on_the_cpu(lastbit, pair):
     assert_same_but_for_copies(ours, theirs, 2)  # to print the tokens, and to save them
     assert len(ours) == 8
     assert lastbit.json("diff", folder / "cpu.lb", folder / "standin.lb", expect=0)["verdict"] == "identical"
+
+
+def test_copies_that_arrive_later_are_recorded_as_they_arrive(lastbit, pair):
+    """Activations in pinned memory and back, losses in slices of one buffer, outputs of another type and in another order: the program waits
+    for the device at the end of each step."""
+    folder = pair("offload")
+    ours, theirs = steps_of(lastbit, folder / "standin.lb"), steps_of(lastbit, folder / "cpu.lb")
+    assert_same_bits(ends_of(folder, "standin"), ends_of(folder, "cpu"))
+    found = lastbit.json("diff", folder / "cpu.lb", folder / "standin.lb", expect=0)
+    assert found["verdict"] == "identical" and found["first"] is None
+    assert len(ours) == 3 and [step["notices"] for step in ours] == [step["notices"] for step in theirs]
+    assert lastbit.json("replay", folder / "standin.lb", expect=0)["verdict"] in ("identical", "rounding")
 
 
 @pytest.mark.full
@@ -163,6 +199,73 @@ def test_a_fault_in_a_graph_is_found(lastbit, pair, tmp_path):
     lastbit.record(tmp_path / "faulty.lb", PROGRAM, *options, options=("--level", "ops"), expect=0)
     found = lastbit.json("diff", pair("decode") / "cpu.lb", tmp_path / "faulty.lb", expect=1)
     assert (found["verdict"], found["first"]["step"], found["first"]["layer"]) == ("diverged", 2, "1")
+
+
+HEARTBEAT = """
+import sys, threading, time, torch, standin
+standin.load()
+import lastbit.torch
+
+HELD = 500
+gaps, over, x = {"python": [], "ops": []}, threading.Event(), torch.ones(64)
+
+def beat(kind):
+    while not over.is_set():
+        before = time.monotonic()
+        time.sleep(0.002)
+        if kind == "ops":
+            x + 1
+        gaps[kind].append((before, time.monotonic() - before))
+
+waited = {}
+
+def hold(what, work):
+    standin.stand_still(HELD)
+    began = time.monotonic()
+    work()
+    waited[what] = began, time.monotonic()
+
+model, batch = torch.nn.Linear(64, 64).to("standin"), torch.ones(8, 64, device="standin")
+host, other = torch.zeros(8, 64, pin_memory=True), torch.zeros(64, 8, pin_memory=True).t()
+with lastbit.torch.capture(sys.argv[1], level=sys.argv[2]) as capture:
+    graph = torch.standin.StandinGraph()
+    with torch.no_grad(), torch.standin.graph(graph):
+        model(batch)
+    with capture.step(0):
+        graph.replay()
+    beats = [threading.Thread(target=beat, args=(kind,)) for kind in gaps]
+    for thread in beats:
+        thread.start()
+    step = capture.step(1)
+    step.__enter__()
+    hold("source", lambda: batch + 1)
+    hold("result", lambda: model(batch))
+    hold("copy", lambda: host.copy_(batch, non_blocking=True))
+    hold("copy in another order", lambda: other.copy_(batch, non_blocking=True))
+    hold("run of a graph", graph.replay)
+    hold("number", lambda: batch.sum().item())
+    batch[0].mul_(2)  # what was written in parts is read when the step ends
+    hold("end of step", lambda: step.__exit__(None, None, None))
+    over.set()
+    for thread in beats:
+        thread.join()
+for what, (began, ended) in waited.items():
+    silent = {kind: max(gap for at, gap in all if at <= ended and at + gap >= began) for kind, all in gaps.items()}
+    print("%s: waited %.3f s, silent %s" % (what, ended - began, {kind: round(gap, 3) for kind, gap in silent.items()}))
+    assert ended - began > 0.4 and max(silent.values()) < 0.05, what
+"""
+
+
+@pytest.mark.parametrize("level", ["stats", "ops"])
+def test_other_threads_go_on_while_a_device_is_waited_for(lastbit, tmp_path, level):
+    """A device is held for half a second at each of several calls that read from it: neither a thread of Python nor one whose ops are
+    recorded is ever silent for 50 ms."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'capture'}", "LASTBIT_LIB": str(BUILD / "liblastbit_capture.so")}
+    command = [sys.executable, "-c", HEARTBEAT, tmp_path / "run.lb", level]
+    done = subprocess.run(command, cwd=standin.SOURCE.parent, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    steps = steps_of(lastbit, tmp_path / "run.lb")
+    assert len(steps) == 2 and steps[1]["ops"] > 100 and steps[1]["notices"] == steps[0]["notices"]
 
 
 AGAIN = """
