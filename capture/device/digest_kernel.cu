@@ -2,7 +2,7 @@
  *
  * A unit is some leaves of the digest, each of 64 blocks of 16 stripes of 64 bytes. Of a block's threads 256 read a leaf:
  * thread 4 b + c has column c of block b, 16 bytes of each of its stripes. What both passes add inside a block they add
- * without regard to other threads, so that each byte is loaded once, and eight stripes are on their way at a time:
+ * without regard to other threads, so that each byte is loaded once, into registers:
  *
  *     hash         Inside a block XXH3 only adds. The leaf's blocks are then chained by scrambles.
  *     statistics   The place of an element in its stripe is its lane: a thread has whole lanes, of 16 elements. What lanes,
@@ -32,7 +32,9 @@ static __shared__ struct alignas(16) {
     uint8_t ends[2][ENDS];         /* of what is hashed: the last bytes, or all where they are few */
     uint64_t warps[2][WARPS][RECORD];
     uint64_t leaves[SPAN][RECORD];
-    uint64_t keys[KEYS]; /* the secret */
+    uint64_t fields[READERS][FIELDS]; /* of units */
+    uint64_t keys[KEYS];              /* the secret */
+    uint64_t sums[2][8];
     uint32_t last;
 } shared;
 
@@ -74,77 +76,49 @@ struct take_nothing {
 
 /* What is known of a column that is whole. */
 typedef struct whole_column {
-    uint64_t at;     /* byte of the stream */
+    const quad *bytes;
+    uint32_t step;   /* from stripe to stripe */
     uint32_t number; /* of the column */
     uint32_t seed, buffer;
     bool last; /* its last stripe is the leaf's, which is hashed otherwise */
 } whole_column;
 
-/* Two stripes. */
-template <class T>
-LB_DEVICE void take_two(T *all, pair *sums, const whole_column *w, uint32_t stripe, const quad x[2])
-{
-    hash_quad(sums, &x[0], 2 * w->number + stripe, w->seed);
-    if (stripe + 2 < STRIPES || !w->last)
-        hash_quad(sums, &x[1], 2 * w->number + stripe + 1, w->seed);
-    else
-        ((quad *)shared.ends[w->buffer])[w->number] = x[1];
-    T::take(all, &x[0]);
-    T::take(all, &x[1]);
-}
+enum { AT_ONCE = 2 }; /* loads on their way, beside as many that are worked on */
 
-/* Both at once, of a stream that is direct; false: a number is not finite, and only the hash counts. */
-template <class T>
-LB_DEVICE bool take_direct(pair *sums, column *c, const whole_column *w)
+LB_DEVICE void load_quads(quad x[AT_ONCE], const quad *from, uint32_t step)
 {
-    const uint64_t from = input.address + w->at;
-    T all;
-    T::begin(&all);
-    pair own = {0, 0};
 #pragma unroll
-    for (uint32_t stripe = 0; stripe < STAGES; stripe += 2) begin_two(from, stripe);
-#pragma unroll 1
-    for (uint32_t stripe = 0; stripe < STRIPES; stripe += 2) {
-        copy_wait<STAGES / 2 - 1>();
-        const quad x[2] = {staged[stripe % STAGES][threadIdx.x], staged[stripe % STAGES + 1][threadIdx.x]};
-        take_two(&all, &own, w, stripe, x);
-        begin_two(from, stripe + STAGES); /* where x was, which is read */
-    }
-    *sums = own;
-    return T::end(&all, c);
+    for (uint32_t k = 0; k < AT_ONCE; k++) x[k] = from[k * step];
 }
 
-/* Of one that is not. */
+/* Both at once; false: a number is not finite, and only the hash counts. */
 template <class T>
-LB_SELDOM bool take_staged(pair *sums, column *c, const whole_column *w)
+LB_DEVICE bool take_both(pair *sums, column *c, const whole_column *w)
 {
     T all;
     T::begin(&all);
     pair own = {0, 0};
+    const quad *from = w->bytes;
+    quad next[AT_ONCE];
+    load_quads(next, from, w->step);
 #pragma unroll 1
-    for (uint32_t half = 0; half < STRIPES; half += STAGES) {
-        fetch_stripes(w->at + half * STRIPE);
-#pragma unroll 1
-        for (uint32_t stripe = half; stripe < half + STAGES; stripe += 2) {
-            const quad x[2] = {staged[stripe % STAGES][threadIdx.x], staged[stripe % STAGES + 1][threadIdx.x]};
-            take_two(&all, &own, w, stripe, x);
+    for (uint32_t stripe = 0; stripe < STRIPES; stripe += AT_ONCE) {
+        quad x[AT_ONCE];
+#pragma unroll
+        for (uint32_t k = 0; k < AT_ONCE; k++) x[k] = next[k];
+        from += AT_ONCE * w->step;
+        if (stripe + AT_ONCE < STRIPES) load_quads(next, from, w->step);
+#pragma unroll
+        for (uint32_t k = 0; k < AT_ONCE; k++) {
+            if (k + 1 < AT_ONCE || stripe + AT_ONCE < STRIPES || !w->last)
+                hash_quad(&own, &x[k], 2 * w->number + stripe + k, w->seed);
+            else
+                ((quad *)shared.ends[w->buffer])[w->number] = x[k];
+            T::take(&all, &x[k]);
         }
     }
     *sums = own;
     return T::end(&all, c);
-}
-
-template <class T>
-LB_DEVICE bool take_both(pair *sums, column *c, const whole_column *w)
-{
-    if (is_direct()) return take_direct<T>(sums, c, w);
-    const whole_column copied = *w; /* what the function is given has an address */
-    pair hash;
-    column numbers;
-    const bool finite = take_staged<T>(&hash, &numbers, &copied);
-    *sums = hash;
-    *c = numbers;
-    return finite;
 }
 
 /* Of a column that is not whole. */
@@ -216,7 +190,14 @@ LB_DEVICE bool take_whole(pair *sums, column *c, const whole_column *w, bool num
 LB_DEVICE void read_whole(pair *sums, column *c, uint32_t buffer, const leaf_bytes *leaf, uint64_t at, bool numbers)
 {
     const uint32_t block = threadIdx.x / COLUMNS;
-    const whole_column w = {at, threadIdx.x % COLUMNS, leaf->seed, buffer, (block + 1) * BLOCK == leaf->size};
+    quad staged[STRIPES];
+    whole_column w = {(const quad *)(input.address + at), STRIPE / QUAD, threadIdx.x % COLUMNS, leaf->seed, buffer,
+                      (block + 1) * BLOCK == leaf->size};
+    if (!is_direct()) {
+        fetch_column(staged, at);
+        w.bytes = staged;
+        w.step = 1;
+    }
     if (take_whole(sums, c, &w, numbers)) return;
     column slowly;
     take_numbers(&slowly, at, leaf->from + leaf->size);
@@ -314,14 +295,6 @@ LB_DEVICE uint64_t key_at(uint32_t byte, uint32_t seed)
     return low >> shift | (odd ? shared.keys[word + 1] + seed : shared.keys[word + 1] - seed) << (64 - shift);
 }
 
-/* What eight keyed sums become, for the first thread of a warp. All threads of the warp. */
-LB_DEVICE uint64_t folded(uint64_t keyed)
-{
-    const uint64_t pair_of = fold(keyed, partners(keyed, 1));
-    const uint64_t four = pair_of + partners(pair_of, 2);
-    return four + partners(four, 4);
-}
-
 LB_DEVICE uint64_t word_of_end(const uint8_t *p)
 {
     return (uint64_t)p % 8 ? word64(p) : *(const uint64_t *)p;
@@ -343,9 +316,13 @@ LB_DEVICE void chain_leaf(uint32_t buffer, uint64_t number, uint64_t *to, uint32
                        word = word_of_end(end + 8 * t) ^ last_key, other = word_of_end(end + 8 * (t ^ 1));
 #pragma unroll 8
         for (uint32_t b = 0; b < blocks; b++) sum = scrambled(sum + shared.blocks[buffer][b][t], key);
-        sum = add_last(sum + shared.blocks[buffer][blocks][t], word, other) ^ key_at(11 + 8 * t, leaf.seed);
+        sum += shared.blocks[buffer][blocks][t] + other + (word & 0xffffffffu) * (word >> 32);
+        sum ^= key_at(11 + 8 * t, leaf.seed);
     }
-    const uint64_t all = folded(sum);
+    /* What becomes of pairs of sums, and of all. */
+    const uint64_t folded = fold(sum, partners(sum, 1));
+    uint64_t all = folded + partners(folded, 2);
+    all += partners(all, 4);
     if (t == 0) *to = avalanche(leaf.size * PRIME64_1 + all);
 }
 
@@ -428,7 +405,6 @@ LB_DEVICE void put_fields(uint64_t to[FIELDS], const uint64_t *from, bool packed
  * to. All threads of the block. */
 LB_DEVICE const uint64_t *add_records(uint64_t *from, uint64_t n)
 {
-    uint64_t *const fields = (uint64_t *)staged; /* nothing is read any more */
     for (bool packed = true;; packed = false) {
         const uint32_t width = packed ? (uint32_t)RECORD : (uint32_t)FIELDS;
         uint64_t *const results = from + n * width;
@@ -436,12 +412,11 @@ LB_DEVICE const uint64_t *add_records(uint64_t *from, uint64_t n)
 #pragma unroll 1
         for (uint64_t at = 0; at < n; at += READERS) {
             const uint32_t some = n - at < READERS ? (uint32_t)(n - at) : (uint32_t)READERS;
-            if (threadIdx.x < some)
-                put_fields(fields + threadIdx.x * FIELDS, from + (at + threadIdx.x) * width, packed);
+            if (threadIdx.x < some) put_fields(shared.fields[threadIdx.x], from + (at + threadIdx.x) * width, packed);
             __syncthreads();
-            add_in_pairs<true, FIELDS>(fields, some);
-            if (only) return fields;
-            if (threadIdx.x < FIELDS) results[at / READERS * FIELDS + threadIdx.x] = fields[threadIdx.x];
+            add_in_pairs<true, FIELDS>(shared.fields[0], some);
+            if (only) return shared.fields[0];
+            if (threadIdx.x < FIELDS) results[at / READERS * FIELDS + threadIdx.x] = shared.fields[0][threadIdx.x];
             __threadfence();
             __syncthreads();
         }
@@ -470,13 +445,26 @@ LB_DEVICE pair hash_words(const sequence *s, uint64_t row, uint32_t number)
     const uint32_t stripes = stripes_of(row, 8 * s->n);
     const uint64_t first = row * (BLOCK / 8) + number * (QUAD / 8);
     pair sums = {0, 0};
-#pragma unroll 8
+#pragma unroll 4
     for (uint32_t k = 0; k < stripes; k++) {
         const uint64_t i = first + k * (STRIPE / 8);
         add_stripe(&sums, word_of(s, i), word_of(s, i + 1), shared.keys[2 * number + k],
                    shared.keys[2 * number + k + 1]);
     }
     return sums;
+}
+
+LB_DEVICE pair digest_end(const uint64_t sums[8], const uint8_t *words, uint64_t bytes)
+{
+    pair h;
+    if (bytes <= LONG) {
+        h = short_hash128(words, (uint32_t)bytes);
+    } else {
+        h.low = merged(sums, 11, 0, bytes * PRIME64_1);
+        h.high = merged(sums, 117, 0, ~(bytes * PRIME64_2));
+    }
+    if (h.low == 0 && h.high == 0) h.low = 1; /* (0, 0) is taken */
+    return h;
 }
 
 /* All threads of the block: each half of those that read has one of the sequences, of at most `rounds` times HALF / COLUMNS
@@ -511,12 +499,10 @@ LB_DEVICE pair hash_sequences(const sequence *s, uint64_t rounds)
         }
         if (round + 1 < rounds) __syncthreads();
     }
-    pair h;
-    if (chains) sum = add_last(sum, word ^ key_at(121 + 8 * t, 0), other);
-    h.low = avalanche(bytes * PRIME64_1 + folded(sum ^ key_at(11 + 8 * (t % 8), 0)));
-    h.high = avalanche(~(bytes * PRIME64_2) + folded(sum ^ key_at(117 + 8 * (t % 8), 0)));
-    if (reads && bytes <= LONG && t == 0) h = short_hash128(shared.ends[half], (uint32_t)bytes);
-    if (h.low == 0 && h.high == 0) h.low = 1; /* (0, 0) is taken */
+    if (chains) shared.sums[half][t] = add_last(sum, word, other, t, 0);
+    __syncwarp();
+    pair h = {0, 0};
+    if (reads && t == 0 && bytes) h = digest_end(shared.sums[half], shared.ends[half], bytes);
     return h;
 }
 
@@ -565,8 +551,7 @@ LB_DEVICE void finish_item(const lb_kernel_launch *launch, lb_kernel_item *item,
     if (threadIdx.x < FIELDS) set_statistics(r, threadIdx.x, all ? all[threadIdx.x] : field_begin(threadIdx.x));
     const bool second = threadIdx.x >= HALF;
     const sequence s = sequence_of(places, second);
-    pair h = hash_sequences(&s, rounds_of(places));
-    if (s.n == 0) h.low = h.high = 0;
+    const pair h = hash_sequences(&s, rounds_of(places));
     if (threadIdx.x % HALF == 0 && threadIdx.x < READERS) {
         *(second ? &r->blob_lo : &r->logical_lo) = h.low;
         *(second ? &r->blob_hi : &r->logical_hi) = h.high;

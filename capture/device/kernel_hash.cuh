@@ -182,6 +182,14 @@ LB_SELDOM pair short_hash128(const uint8_t *p, uint32_t n)
     return h;
 }
 
+LB_SELDOM uint64_t merged(const uint64_t sums[8], uint32_t secret, uint64_t seed, uint64_t start)
+{
+    for (uint32_t i = 0; i < 4; i++)
+        start += fold(sums[2 * i] ^ secret_at(secret + 16 * i, seed),
+                      sums[2 * i + 1] ^ secret_at(secret + 16 * i + 8, seed));
+    return avalanche(start);
+}
+
 /* ---- the long loop ----------------------------------------------------------------------------------------------- */
 
 /* Stripes of a block before the last stripe of all; the others are not followed by a scramble. */
@@ -205,9 +213,10 @@ LB_DEVICE uint64_t scrambled(uint64_t sum, uint64_t key)
     return (sum ^ sum >> 47 ^ key) * PRIME32_1;
 }
 
-/* The last stripe of all: its word t, with its key, and word t ^ 1 for sum t. */
-LB_DEVICE uint64_t add_last(uint64_t sum, uint64_t keyed, uint64_t other)
+/* The last stripe of all, of which these are words t and t ^ 1, for sum t. */
+LB_DEVICE uint64_t add_last(uint64_t sum, uint64_t word, uint64_t other, uint32_t t, uint64_t seed)
 {
+    const uint64_t keyed = word ^ secret_at(121 + 8 * t, seed);
     return sum + other + (keyed & 0xffffffffu) * (keyed >> 32);
 }
 

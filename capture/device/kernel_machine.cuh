@@ -1,4 +1,4 @@
-/* What the measuring kernel uses of the device beyond the language: copies that do not wait, values of other threads, counters, words of
+/* What the measuring kernel uses of the device beyond the language: values of other threads, counters, words of
  * other blocks, numbers in their bits. tests/capture/device/cuda_on_host.h has the same for the host. */
 #ifndef LB_KERNEL_MACHINE_CUH
 #define LB_KERNEL_MACHINE_CUH
@@ -11,23 +11,6 @@
 #define LB_SELDOM static __device__ __noinline__
 #define LB_TABLE static __device__ __constant__ const
 
-/* Copies 16 bytes without waiting, to where only this thread looks. */
-LB_DEVICE void copy_begin(void *shared, uint64_t global)
-{
-    const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-}
-/* What was begun since the last call is a group. */
-LB_DEVICE void copy_group()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-/* This thread's copies are done but for those of the last so many groups. */
-template <uint32_t BUT>
-LB_DEVICE void copy_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(BUT) : "memory");
-}
 /* Of all threads of a warp, each of which takes part: what the one has whose number differs in this bit; the least, the
  * most and the sum. */
 LB_DEVICE uint64_t partners(uint64_t value, uint32_t bit)

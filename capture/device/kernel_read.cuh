@@ -86,30 +86,19 @@ LB_DEVICE uint64_t walk_on(walk *w, uint32_t by)
 
 /* ---- columns that are whole -------------------------------------------------------------------------------------- */
 
-/* What each thread's next stripes are copied to. */
-enum { STAGES = 8 };
-static __shared__ quad staged[STAGES][LB_KERNEL_READERS];
-
 /* How many stripes' loads of a T each are on their way at once. */
 template <class T>
 struct at_once {
     enum { N = QUAD / sizeof(T), STRIPES_OF = N > 4 ? 2 : 4 };
 };
 
+/* 16 bytes of each stripe of a block, of chunks that are a T each. */
 template <class T>
-LB_DEVICE void stage(uint32_t stripe, const T *got)
-{
-#pragma unroll
-    for (uint32_t i = 0; i < QUAD / sizeof(T); i++) ((T *)&staged[stripe][threadIdx.x])[i] = got[i];
-}
-
-/* 16 bytes of each of the next stripes, of chunks that are a T each. */
-template <class T>
-LB_SELDOM void fetch_chunks(walk *w)
+LB_SELDOM void fetch_chunks(quad *to, walk *w)
 {
     enum { N = at_once<T>::N, K = at_once<T>::STRIPES_OF };
 #pragma unroll 1
-    for (uint32_t stripe = 0; stripe < STAGES; stripe += K) {
+    for (uint32_t stripe = 0; stripe < STRIPES; stripe += K) {
         T got[K][N];
 #pragma unroll
         for (uint32_t k = 0; k < K; k++) {
@@ -118,17 +107,20 @@ LB_SELDOM void fetch_chunks(walk *w)
                 got[k][i] = *(const T *)walk_on(w, i + 1 < N ? 1 : 1 + (STRIPE - QUAD) / sizeof(T));
         }
 #pragma unroll
-        for (uint32_t k = 0; k < K; k++) stage(stripe + k, got[k]);
+        for (uint32_t k = 0; k < K; k++) {
+#pragma unroll
+            for (uint32_t i = 0; i < N; i++) ((T *)&to[stripe + k])[i] = got[k][i];
+        }
     }
 }
 
 /* The same of elements that lie together, but not where 16 bytes can be loaded. */
 template <class T>
-LB_SELDOM void fetch_dense(uint64_t from)
+LB_SELDOM void fetch_dense(quad *to, uint64_t from)
 {
     enum { N = at_once<T>::N, K = at_once<T>::STRIPES_OF };
 #pragma unroll 1
-    for (uint32_t stripe = 0; stripe < STAGES; stripe += K) {
+    for (uint32_t stripe = 0; stripe < STRIPES; stripe += K) {
         T got[K][N];
 #pragma unroll
         for (uint32_t k = 0; k < K; k++) {
@@ -136,19 +128,21 @@ LB_SELDOM void fetch_dense(uint64_t from)
             for (uint32_t i = 0; i < N; i++) got[k][i] = ((const T *)(from + (stripe + k) * STRIPE))[i];
         }
 #pragma unroll
-        for (uint32_t k = 0; k < K; k++) stage(stripe + k, got[k]);
+        for (uint32_t k = 0; k < K; k++) {
+#pragma unroll
+            for (uint32_t i = 0; i < N; i++) ((T *)&to[stripe + k])[i] = got[k][i];
+        }
     }
 }
 
 /* Of chunks that are larger than what can be loaded of them. */
-LB_SELDOM void fetch_bytes(walk *w)
+LB_SELDOM void fetch_bytes(quad *to, walk *w)
 {
     const uint32_t size = input.item.chunk;
-    for (uint32_t stripe = 0; stripe < STAGES; stripe++) {
+    for (uint32_t stripe = 0; stripe < STRIPES; stripe++) {
         for (uint32_t at = 0; at < QUAD; at += size) {
             const uint64_t from = walk_on(w, at + size < QUAD ? 1 : 1 + (STRIPE - QUAD) / size);
-            for (uint32_t i = 0; i < size; i++)
-                ((uint8_t *)&staged[stripe][threadIdx.x])[at + i] = *(const uint8_t *)(from + i);
+            for (uint32_t i = 0; i < size; i++) ((uint8_t *)&to[stripe])[at + i] = *(const uint8_t *)(from + i);
         }
     }
 }
@@ -159,37 +153,26 @@ LB_DEVICE bool is_direct()
     return !input.strided && input.granule == QUAD;
 }
 
-/* The next stripes of a column, from byte `at` of a stream that is not. */
-LB_SELDOM void fetch_stripes(uint64_t at)
+/* A column that begins at byte `at` of a stream that is not. */
+LB_SELDOM void fetch_column(quad to[STRIPES], uint64_t at)
 {
     if (!input.strided) {
         const uint64_t from = input.address + at;
         switch (input.granule) {
-        case 8: fetch_dense<uint64_t>(from); return;
-        case 4: fetch_dense<uint32_t>(from); return;
-        case 2: fetch_dense<uint16_t>(from); return;
-        default: fetch_dense<uint8_t>(from); return;
+        case 8: fetch_dense<uint64_t>(to, from); return;
+        case 4: fetch_dense<uint32_t>(to, from); return;
+        case 2: fetch_dense<uint16_t>(to, from); return;
+        default: fetch_dense<uint8_t>(to, from); return;
         }
     }
     walk w = walk_from(at / input.item.chunk);
     switch (input.granule < input.item.chunk ? 0 : input.granule) {
-    case 16: fetch_chunks<quad>(&w); return;
-    case 8: fetch_chunks<uint64_t>(&w); return;
-    case 4: fetch_chunks<uint32_t>(&w); return;
-    case 2: fetch_chunks<uint16_t>(&w); return;
-    default: fetch_bytes(&w); return;
+    case 16: fetch_chunks<quad>(to, &w); return;
+    case 8: fetch_chunks<uint64_t>(to, &w); return;
+    case 4: fetch_chunks<uint32_t>(to, &w); return;
+    case 2: fetch_chunks<uint16_t>(to, &w); return;
+    default: fetch_bytes(to, &w); return;
     }
-}
-
-/* Begins to bring two stripes' 16 bytes, where they can be loaded, as a group of copies; nothing behind the last
- * stripe. */
-LB_DEVICE void begin_two(uint64_t from, uint32_t stripe)
-{
-    if (stripe < STRIPES) {
-        copy_begin(&staged[stripe % STAGES][threadIdx.x], from + stripe * STRIPE);
-        copy_begin(&staged[stripe % STAGES + 1][threadIdx.x], from + (stripe + 1) * STRIPE);
-    }
-    copy_group();
 }
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */

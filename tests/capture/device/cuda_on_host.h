@@ -2,8 +2,7 @@
  *
  * Each thread of a block is a fiber; fibers of a warp run one after the other in random order, as do warps, and stop at
  * __syncwarp and __syncthreads. So a kernel that forgets a barrier reads what is not there yet, and under
- * ThreadSanitizer, which is told of fibers and barriers, it is a data race. A copy that does not wait is done at once or
- * only when it is waited for, by chance. */
+ * ThreadSanitizer, which is told of fibers and barriers, it is a data race. */
 #ifndef CUDA_ON_HOST_H
 #define CUDA_ON_HOST_H
 
@@ -27,14 +26,6 @@ const host_index *host_thread_index(), *host_block_index(); /* of the thread tha
 
 void __syncwarp();
 void __syncthreads();
-void copy_begin(void *shared, uint64_t global);
-void copy_group();
-void copy_wait_but(uint32_t groups);
-template <uint32_t BUT>
-static inline void copy_wait()
-{
-    copy_wait_but(BUT);
-}
 /* What each of a warp's threads has, given by all; until the next call. */
 const uint64_t *of_warp(uint64_t value);
 

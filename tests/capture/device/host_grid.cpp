@@ -75,12 +75,6 @@ struct chance {
     }
 };
 
-struct copy {
-    void *to;
-    const void *from;
-    void run() const { memcpy(to, from, 16); }
-};
-
 /* Where a thread of the host, or a fiber, stands while another runs. A switch is some ten instructions: swapcontext asks
  * the kernel for signals each time. */
 #if defined(__x86_64__)
@@ -141,8 +135,6 @@ struct fiber {
     host_index thread, block;
     std::atomic<state> now{state::ended};
     uint32_t calls; /* of of_warp */
-    chance dice;
-    std::vector<std::vector<copy>> groups{{}}; /* the last one is being begun */
     fiber();
     ~fiber();
 };
@@ -232,9 +224,6 @@ void to_worker(fiber *f, state now)
 #endif
     for (;;) {
         f->home->kernel(f->home->parameters);
-        for (const std::vector<copy> &group : f->groups)
-            if (!group.empty()) fail("a copy was not waited for");
-        f->groups.assign(1, {});
         to_worker(f, state::ended);
     }
 }
@@ -277,7 +266,6 @@ void run_block(uint32_t block)
         f->thread.x = i;
         f->block.x = block;
         f->calls = 0;
-        f->dice.state = here->dice.next();
         if (i % WARP == 0) warps.push_back(i / WARP);
     }
     const size_t all = warps.size();
@@ -341,33 +329,6 @@ void __syncwarp()
 void __syncthreads()
 {
     stop_at(MOST_WARPS, state::at_block);
-}
-
-void copy_begin(void *shared, uint64_t global)
-{
-    const copy c = {shared, (const void *)global};
-    if ((uintptr_t)shared % 16 || global % 16) fail("a copy is not aligned");
-    fiber *f = self();
-    if (f->dice.below(2)) {
-        c.run();
-        return;
-    }
-    memset(shared, 0xA5, 16);
-    f->groups.back().push_back(c);
-}
-
-void copy_group()
-{
-    self()->groups.push_back({});
-}
-
-void copy_wait_but(uint32_t n)
-{
-    std::vector<std::vector<copy>> &groups = self()->groups;
-    while (groups.size() > 1 + n) { /* one that is being begun, and the last ones before it */
-        for (const copy &c : groups.front()) c.run();
-        groups.erase(groups.begin());
-    }
 }
 
 /* One call's values stand while the next one's are given. */

@@ -15,8 +15,7 @@ typedef struct host_grid {
     uint64_t seed;            /* of the order of blocks, warps and threads */
 } host_grid;
 
-/* `kernel` runs once a thread. A barrier that only some threads of a warp, or of a block, reach, and a copy that
- * is not waited for, end the program. */
+/* `kernel` runs once a thread. A barrier that only some threads of a warp, or of a block, reaches ends the program. */
 void host_grid_run(const host_grid *grid, void (*kernel)(void *parameters), void *parameters);
 
 /* lb_kernel_measure and lb_kernel_turn. */
