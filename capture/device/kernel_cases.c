@@ -67,6 +67,9 @@ static const view views[] = {
     {LB_E5M2, 0, 2, {2, 40000}, {80001, 2}},
     {LB_F32, WILD + 4, 2, {100, 70}, {141, 2}},
     {LB_F64, 2, 2, {60, 70}, {1, 60}}, /* whose elements are not aligned */
+    /* So many leaves that the sequence of them is long, has a second block, and is hashed for both digests. */
+    {LB_U8, WILD, 2, {130, 65536}, {0, 1}},
+    {LB_F32, WILD, 1, {27 * 16384 + 5}, {1}},
 };
 enum { N_VIEWS = sizeof views / sizeof views[0] };
 

@@ -389,6 +389,47 @@ static void many_leaves(void **state)
     free(m.tensor.data);
 }
 
+/* Of a value of a gigabyte only its end is run: all units but the last one are said to have ended, with leaves and records
+ * of any bits. */
+static void the_end_of_a_large_value(void **state)
+{
+    (void)state;
+    const int64_t n = (5ll << 28) + 777;
+    char *bytes = mmap(NULL, (size_t)n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (bytes == MAP_FAILED) skip();
+    lb_measuring m = measuring_of(bytes, LB_U8, 1, &n);
+    lb_kernel_item item;
+    lb_kernel_result result = {0};
+    assert_int_equal(lb_kernel_item_of(&item, &m, NULL), LB_OK);
+    const uint64_t words = lb_kernel_scratch_bytes(&item) / 8;
+    const size_t n_leaves = ((size_t)n + LB_DIGEST_LEAF - 1) / LB_DIGEST_LEAF;
+    uint64_t *scratch = calloc(words, 8), *records = scratch + n_leaves;
+    for (size_t i = 0; i < n_leaves; i++) scratch[i] = random_word();
+    double sums[LB_KERNEL_TOGETHER * 8], *all = sums;
+    item.scratch = (uint64_t)(uintptr_t)scratch;
+    const uint32_t units = lb_kernel_batch(&item, 1);
+    assert_in_range(units, LB_KERNEL_TOGETHER + 1, LB_KERNEL_TOGETHER * 8); /* so that there are two rounds */
+    for (uint32_t u = 0; u < units; u++) {
+        sums[u] = u + 1 < units ? (double)(int64_t)random_word() * 0x1p-40 : 0;
+        memcpy(records + u * LB_KERNEL_RECORD_WORDS, &sums[u], 8);
+        records[u * LB_KERNEL_RECORD_WORDS + 4] = 3 | 2ull << 32; /* zeros and NaN */
+    }
+    item.ended = units - 1;
+    const lb_kernel_launch launch = {(uint64_t)(uintptr_t)&item, (uint64_t)(uintptr_t)&result, 1, 0, 1, units};
+    host_kernel_measure(&launch, (host_grid){.blocks = units, .first_block = units - 1});
+    for (uint32_t left = units; left > 1; left = (left + 1) / 2)
+        for (uint32_t i = 0; i < (left + 1) / 2; i++)
+            all[i] = 2 * i + 1 < left ? all[2 * i] + all[2 * i + 1] : all[2 * i];
+    const lb_digest digest = lb_digest_of_leaves(scratch, n_leaves, &m.tensor),
+                    blob = lb_digest_of_byte_leaves(scratch, n_leaves, (uint64_t)n);
+    const lb_measured found = lb_kernel_measured(&result);
+    assert_true(lb_digest_equal(found.logical, digest) && lb_digest_equal(found.blob, blob));
+    assert_true(found.statistics.sum == all[0]);
+    assert_int_equal(found.statistics.nan, 2 * (units - 1));
+    free(scratch);
+    munmap(bytes, (size_t)n);
+}
+
 static void a_value_without_digest_is_refused(void **state)
 {
     (void)state;
@@ -421,6 +462,7 @@ int main(void)
         cmocka_unit_test(ring_turns),
         cmocka_unit_test(orders_of_threads_do_not_matter),
         cmocka_unit_test(many_leaves),
+        cmocka_unit_test(the_end_of_a_large_value),
         cmocka_unit_test(a_value_without_digest_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

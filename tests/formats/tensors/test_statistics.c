@@ -114,6 +114,75 @@ static void every_dtype_has_the_same_bits_on_every_instruction_set(void **state)
     }
 }
 
+/* Pairs of neighbours, again and again; what has no partner goes up as it is. */
+static double paired(double *x, size_t n)
+{
+    for (; n > 1; n = (n + 1) / 2)
+        for (size_t i = 0; i < (n + 1) / 2; i++) x[i] = 2 * i + 1 < n ? x[2 * i] + x[2 * i + 1] : x[2 * i];
+    return x[0];
+}
+
+/* As lastbit/statistics.h says it, of numbers one by one. */
+static void sums_by_the_words(const double *x, size_t n, size_t bits, double *sum, double *squares)
+{
+    const size_t lanes = 64 * 8 / bits, per_block = 16 * lanes, blocks = (n + per_block - 1) / per_block;
+    double *sums = calloc(2 * blocks, sizeof *sums);
+    for (size_t b = 0; b < blocks; b++) {
+        double lane[128] = {0}, square[128] = {0};
+        for (size_t i = b * per_block; i < n && i < (b + 1) * per_block; i++) {
+            lane[i % lanes] += x[i];
+            square[i % lanes] += x[i] * x[i];
+        }
+        sums[b] = paired(lane, lanes);
+        sums[blocks + b] = paired(square, lanes);
+    }
+    *sum = paired(sums, blocks);
+    *squares = paired(sums + blocks, blocks);
+    free(sums);
+}
+
+static void sums_are_made_as_is_said(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = {1, 17, 255, 256, 257, 4000, 8191, 8192, 65536, 65537, 131072, 200003, 1000001};
+    static const lb_dtype types[] = {LB_F64, LB_F32, LB_BF16, LB_F16, LB_E5M2, LB_I32, LB_U8, LB_E2M1};
+    const size_t most = 1000001;
+    unsigned char *bytes = malloc(most * 8);
+    double *x = malloc(most * sizeof *x);
+    for (size_t i = 0; i < most * 8; i++) bytes[i] = (unsigned char)(rand() >> 7) & (i % 2 ? 0xBF : 0x3B); /* finite */
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+            lb_tensor tensor = vector(bytes, types[t], sizes[s]);
+            double sum, squares;
+            lb_load_f64(x, types[t], bytes, (size_t)sizes[s]);
+            sums_by_the_words(x, (size_t)sizes[s], lb_dtype_bits(types[t]), &sum, &squares);
+            const lb_statistics found = lb_statistics_of(&tensor);
+            assert_int_equal(lb_statistics_nonfinite(&found), 0);
+            assert_true(found.sum == sum && found.sum_squares == squares);
+        }
+    }
+    free(bytes), free(x);
+}
+
+static void pieces_that_are_joined_are_the_whole(void **state)
+{
+    (void)state;
+    const size_t n = 5 * LB_STATISTICS_PIECE + 12345;
+    double *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = i % 70001 ? (rand() - RAND_MAX / 2) * 1e-3 : NAN;
+    lb_statistics_state all, one;
+    lb_statistics_begin(&all);
+    for (size_t at = 0; at < n; at += LB_STATISTICS_PIECE) {
+        lb_statistics_begin(&one);
+        lb_statistics_add(&one, LB_F64, x + at, n - at < LB_STATISTICS_PIECE ? n - at : LB_STATISTICS_PIECE);
+        lb_statistics_join(&all, &one);
+    }
+    lb_tensor t = vector(x, LB_F64, (int64_t)n);
+    const lb_statistics whole = lb_statistics_of(&t), joined = lb_statistics_end(&all);
+    assert_memory_equal(&whole, &joined, sizeof whole);
+    free(x);
+}
+
 static void integers_and_parts_of_complex_count_like_floats(void **state)
 {
     (void)state;
@@ -135,6 +204,8 @@ int main(void)
         cmocka_unit_test(a_nonfinite_element_in_any_place_is_counted_and_left_out),
         cmocka_unit_test(bits_are_the_same_for_every_layout_and_instruction_set),
         cmocka_unit_test(every_dtype_has_the_same_bits_on_every_instruction_set),
+        cmocka_unit_test(sums_are_made_as_is_said),
+        cmocka_unit_test(pieces_that_are_joined_are_the_whole),
         cmocka_unit_test(integers_and_parts_of_complex_count_like_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
