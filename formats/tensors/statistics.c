@@ -21,11 +21,19 @@
 #define MOST_LANES 128 /* elements of 4 bits */
 #define MOST (ROWS * MOST_LANES)
 
-/* What goes on from block to block without regard to order. */
+/* What goes on from block to block without regard to order: of f32, and of f64. */
 typedef struct bounds {
     float low[16], high[16];
-    int32_t zero[16]; /* enough for one call's blocks: see FLUSH */
+    int32_t zero[16]; /* enough for one call's blocks: see add_elements */
+    double low64[4], high64[4];
+    int64_t zero64[4];
 } bounds;
+
+/* Of a block: whole rows of the lanes, and perhaps one that is not whole, with zeros behind it. */
+typedef struct rows {
+    size_t lanes, n;  /* n: elements of the whole ones */
+    const void *last; /* NULL: there is none. Its elements are only added; bounds are asked of them one by one. */
+} rows;
 
 /* One element, counted by class. Masked elements add nothing: sums start at +0.0 and are never -0. */
 static void add_masked(lb_statistics_state *s, double v, double *sum, double *square)
@@ -45,10 +53,20 @@ static void add_masked(lb_statistics_state *s, double v, double *sum, double *sq
     }
 }
 
+/* A finite one that is added elsewhere. */
+static void add_bounds(lb_statistics_state *s, double v)
+{
+    s->zero += v == 0;
+    s->min = v < s->min ? v : s->min;
+    s->max = v > s->max ? v : s->max;
+}
+
 /* Any number of elements of a block, whatever they are. */
 static lb_lane_sums plain_masked(lb_statistics_state *s, const double *x, size_t n, size_t lanes)
 {
-    double sum[MOST_LANES] = {0}, squares[MOST_LANES] = {0};
+    double sum[MOST_LANES], squares[MOST_LANES];
+    memset(sum, 0, lanes * sizeof *sum);
+    memset(squares, 0, lanes * sizeof *squares);
     for (size_t i = 0; i < n; i++) add_masked(s, x[i], &sum[i % lanes], &squares[i % lanes]);
     return (lb_lane_sums){lb_lane_paired(sum, lanes), lb_lane_paired(squares, lanes)};
 }
@@ -78,14 +96,15 @@ static bool plain_f64(lb_statistics_state *s, const double *x, size_t lanes, lb_
 }
 
 #if LB_HAVE_X86
-LB_TARGET_AVX2 static bool avx2_f32(const float *x, size_t lanes, lb_lane_sums *to, bounds *b)
+LB_TARGET_AVX2 static bool avx2_f32(const float *x, const rows *r, lb_lane_sums *to, bounds *b)
 {
+    const size_t lanes = r->lanes;
     __m256 low = _mm256_loadu_ps(b->low), high = _mm256_loadu_ps(b->high), odd = _mm256_setzero_ps();
     __m256i zero = _mm256_loadu_si256((const __m256i *)(const void *)b->zero);
     __m128d eights[MOST_LANES / 8];
     for (size_t k = 0; k < lanes; k += 8) {
         __m256d sum[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()}, squares[2] = {sum[0], sum[0]};
-        for (size_t i = k; i < ROWS * lanes; i += lanes) {
+        for (size_t i = k; i < r->n; i += lanes) {
             const __m256 v = _mm256_loadu_ps(x + i);
             const __m256d p = _mm256_cvtps_pd(_mm256_castps256_ps128(v)),
                           q = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
@@ -93,6 +112,16 @@ LB_TARGET_AVX2 static bool avx2_f32(const float *x, size_t lanes, lb_lane_sums *
             zero = _mm256_sub_epi32(zero, _mm256_castps_si256(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_EQ_OQ)));
             low = _mm256_min_ps(v, low);
             high = _mm256_max_ps(v, high);
+            sum[0] = _mm256_add_pd(sum[0], p);
+            sum[1] = _mm256_add_pd(sum[1], q);
+            squares[0] = _mm256_fmadd_pd(p, p, squares[0]);
+            squares[1] = _mm256_fmadd_pd(q, q, squares[1]);
+        }
+        if (r->last) {
+            const __m256 v = _mm256_loadu_ps((const float *)r->last + k);
+            const __m256d p = _mm256_cvtps_pd(_mm256_castps256_ps128(v)),
+                          q = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
+            odd = _mm256_or_ps(odd, _mm256_sub_ps(v, v));
             sum[0] = _mm256_add_pd(sum[0], p);
             sum[1] = _mm256_add_pd(sum[1], q);
             squares[0] = _mm256_fmadd_pd(p, p, squares[0]);
@@ -108,20 +137,29 @@ LB_TARGET_AVX2 static bool avx2_f32(const float *x, size_t lanes, lb_lane_sums *
     return true;
 }
 
-LB_TARGET_AVX2 static bool avx2_f64(lb_statistics_state *s, const double *x, size_t lanes, lb_lane_sums *to)
+LB_TARGET_AVX2 static bool avx2_f64(const double *x, const rows *r, lb_lane_sums *to, bounds *b)
 {
-    __m256d low = _mm256_set1_pd(s->min), high = _mm256_set1_pd(s->max), odd = _mm256_setzero_pd();
-    __m256i zero = _mm256_setzero_si256();
+    const __m256d first_low = _mm256_loadu_pd(b->low64), first_high = _mm256_loadu_pd(b->high64);
+    __m256d low[2] = {first_low, first_low}, high[2] = {first_high, first_high}, odd = _mm256_setzero_pd();
+    __m256i zero = _mm256_loadu_si256((const __m256i *)(const void *)b->zero64);
     __m128d eights[MOST_LANES / 8];
-    for (size_t k = 0; k < lanes; k += 8) {
+    for (size_t k = 0; k < r->lanes; k += 8) {
         __m256d sum[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()}, squares[2] = {sum[0], sum[0]};
-        for (size_t i = k; i < ROWS * lanes; i += lanes) {
+        for (size_t i = k; i < r->n; i += r->lanes) {
             for (int h = 0; h < 2; h++) {
                 const __m256d v = _mm256_loadu_pd(x + i + 4 * h);
                 odd = _mm256_or_pd(odd, _mm256_sub_pd(v, v));
                 zero = _mm256_sub_epi64(zero, _mm256_castpd_si256(_mm256_cmp_pd(v, _mm256_setzero_pd(), _CMP_EQ_OQ)));
-                low = _mm256_min_pd(v, low);
-                high = _mm256_max_pd(v, high);
+                low[h] = _mm256_min_pd(v, low[h]);
+                high[h] = _mm256_max_pd(v, high[h]);
+                sum[h] = _mm256_add_pd(sum[h], v);
+                squares[h] = _mm256_add_pd(squares[h], _mm256_mul_pd(v, v));
+            }
+        }
+        if (r->last) {
+            for (int h = 0; h < 2; h++) {
+                const __m256d v = _mm256_loadu_pd((const double *)r->last + k + 4 * h);
+                odd = _mm256_or_pd(odd, _mm256_sub_pd(v, v));
                 sum[h] = _mm256_add_pd(sum[h], v);
                 squares[h] = _mm256_add_pd(squares[h], _mm256_mul_pd(v, v));
             }
@@ -129,17 +167,10 @@ LB_TARGET_AVX2 static bool avx2_f64(lb_statistics_state *s, const double *x, siz
         eights[k / 8] = lb_lane_eight(sum, squares);
     }
     if (_mm256_movemask_pd(_mm256_cmp_pd(odd, odd, _CMP_UNORD_Q))) return false;
-    int64_t zeros[4];
-    double lows[4], highs[4];
-    _mm256_storeu_si256((__m256i *)zeros, zero);
-    _mm256_storeu_pd(lows, low);
-    _mm256_storeu_pd(highs, high);
-    for (int i = 0; i < 4; i++) {
-        s->zero += zeros[i];
-        s->min = lows[i] < s->min ? lows[i] : s->min;
-        s->max = highs[i] > s->max ? highs[i] : s->max;
-    }
-    *to = lb_lane_sums_of(eights, lanes / 8);
+    _mm256_storeu_pd(b->low64, _mm256_min_pd(low[0], low[1]));
+    _mm256_storeu_pd(b->high64, _mm256_max_pd(high[0], high[1]));
+    _mm256_storeu_si256((__m256i *)(void *)b->zero64, zero);
+    *to = lb_lane_sums_of(eights, r->lanes / 8);
     return true;
 }
 
@@ -184,14 +215,15 @@ LB_TARGET_AVX2 static lb_lane_sums avx2_masked(lb_statistics_state *s, const dou
     return lb_lane_sums_of(eights, lanes / 8);
 }
 
-LB_TARGET_AVX512 static bool avx512_f32(const float *x, size_t lanes, lb_lane_sums *to, bounds *b)
+LB_TARGET_AVX512 static bool avx512_f32(const float *x, const rows *r, lb_lane_sums *to, bounds *b)
 {
+    const size_t lanes = r->lanes;
     __m512 low = _mm512_loadu_ps(b->low), high = _mm512_loadu_ps(b->high), odd = _mm512_setzero_ps();
     __m512i zero = _mm512_loadu_si512(b->zero), one = _mm512_set1_epi32(1);
     __m128d sixteens[MOST_LANES / 16];
     for (size_t k = 0; k < lanes; k += 16) {
         __m512d sum[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()}, squares[2] = {sum[0], sum[0]};
-        for (size_t i = k; i < ROWS * lanes; i += lanes) {
+        for (size_t i = k; i < r->n; i += lanes) {
             const __m512 v = _mm512_loadu_ps(x + i);
             const __m512d p = _mm512_cvtps_pd(_mm512_castps512_ps256(v)),
                           q = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
@@ -199,6 +231,16 @@ LB_TARGET_AVX512 static bool avx512_f32(const float *x, size_t lanes, lb_lane_su
             zero = _mm512_mask_add_epi32(zero, _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_EQ_OQ), zero, one);
             low = _mm512_min_ps(v, low);
             high = _mm512_max_ps(v, high);
+            sum[0] = _mm512_add_pd(sum[0], p);
+            sum[1] = _mm512_add_pd(sum[1], q);
+            squares[0] = _mm512_fmadd_pd(p, p, squares[0]);
+            squares[1] = _mm512_fmadd_pd(q, q, squares[1]);
+        }
+        if (r->last) {
+            const __m512 v = _mm512_loadu_ps((const float *)r->last + k);
+            const __m512d p = _mm512_cvtps_pd(_mm512_castps512_ps256(v)),
+                          q = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
+            odd = _mm512_or_ps(odd, _mm512_sub_ps(v, v));
             sum[0] = _mm512_add_pd(sum[0], p);
             sum[1] = _mm512_add_pd(sum[1], q);
             squares[0] = _mm512_fmadd_pd(p, p, squares[0]);
@@ -217,42 +259,56 @@ LB_TARGET_AVX512 static bool avx512_f32(const float *x, size_t lanes, lb_lane_su
 
 /* ---- blocks of elements ------------------------------------------------------------------------------------------ */
 
-static void add_f64(lb_statistics_state *s, const double *x, size_t n, size_t lanes)
+static void add_f64(lb_statistics_state *s, bounds *b, const double *x, size_t n, size_t lanes)
 {
-    lb_lane_sums b;
+    lb_lane_sums sums;
+    bool done = false;
 #if LB_HAVE_X86
-    if (n == ROWS * lanes && lb_processor_isa() >= LB_ISA_AVX2) {
-        if (!avx2_f64(s, x, lanes, &b)) b = avx2_masked(s, x, lanes);
-        lb_statistics_add_block(s, b.sum, b.squares);
-        return;
+    double last[MOST_LANES];
+    const size_t rest = n % lanes;
+    const rows r = {lanes, n - rest, rest ? last : NULL};
+    if (lb_processor_isa() >= LB_ISA_AVX2) {
+        for (size_t i = 0; rest && i < lanes; i++) last[i] = i < rest ? x[r.n + i] : 0;
+        done = avx2_f64(x, &r, &sums, b);
+        for (size_t i = 0; done && i < rest; i++) add_bounds(s, last[i]);
+        if (!done && n == ROWS * lanes) {
+            sums = avx2_masked(s, x, lanes);
+            done = true;
+        }
     }
 #endif
-    if (n < ROWS * lanes || !plain_f64(s, x, lanes, &b)) b = plain_masked(s, x, n, lanes);
-    lb_statistics_add_block(s, b.sum, b.squares);
+    (void)b;
+    if (!done && (n < ROWS * lanes || !plain_f64(s, x, lanes, &sums))) sums = plain_masked(s, x, n, lanes);
+    lb_statistics_add_block(s, sums.sum, sums.squares);
 }
 
-static void add_f32(lb_statistics_state *s, bounds *bounds, const float *x, size_t n, size_t lanes)
+static void add_f32(lb_statistics_state *s, bounds *b, const float *x, size_t n, size_t lanes)
 {
 #if LB_HAVE_X86
     const lb_isa isa = lb_processor_isa();
-    if (n == ROWS * lanes && isa >= LB_ISA_AVX2) {
-        lb_lane_sums b;
-        if (isa >= LB_ISA_AVX512 ? avx512_f32(x, lanes, &b, bounds) : avx2_f32(x, lanes, &b, bounds)) {
-            lb_statistics_add_block(s, b.sum, b.squares);
+    if (isa >= LB_ISA_AVX2) {
+        lb_lane_sums sums;
+        float last[MOST_LANES];
+        const size_t rest = n % lanes;
+        const rows r = {lanes, n - rest, rest ? last : NULL};
+        for (size_t i = 0; rest && i < lanes; i++) last[i] = i < rest ? x[r.n + i] : 0;
+        if (isa >= LB_ISA_AVX512 ? avx512_f32(x, &r, &sums, b) : avx2_f32(x, &r, &sums, b)) {
+            for (size_t i = 0; i < rest; i++) add_bounds(s, (double)last[i]);
+            lb_statistics_add_block(s, sums.sum, sums.squares);
             return;
         }
     }
 #endif
-    (void)bounds;
     double wide[MOST];
     for (size_t i = 0; i < n; i++) wide[i] = (double)x[i];
-    add_f64(s, wide, n, lanes);
+    add_f64(s, b, wide, n, lanes);
 }
 
 static bounds bounds_begin(void)
 {
     bounds b = {.zero = {0}};
     for (size_t i = 0; i < 16; i++) b.low[i] = INFINITY, b.high[i] = -INFINITY;
+    for (size_t i = 0; i < 4; i++) b.low64[i] = INFINITY, b.high64[i] = -INFINITY;
     return b;
 }
 
@@ -262,6 +318,11 @@ static void bounds_end(lb_statistics_state *s, const bounds *b)
         s->zero += b->zero[i];
         s->min = b->low[i] < s->min ? (double)b->low[i] : s->min;
         s->max = b->high[i] > s->max ? (double)b->high[i] : s->max;
+    }
+    for (size_t i = 0; i < 4; i++) {
+        s->zero += b->zero64[i];
+        s->min = b->low64[i] < s->min ? b->low64[i] : s->min;
+        s->max = b->high64[i] > s->max ? b->high64[i] : s->max;
     }
 }
 
@@ -290,7 +351,7 @@ static void add_some(lb_statistics_state *s, lb_dtype dtype, const char *bytes, 
             add_f32(s, &b, space.f32, take, lanes);
         } else {
             lb_load_f64(space.f64, dtype, from, take);
-            add_f64(s, space.f64, take, lanes);
+            add_f64(s, &b, space.f64, take, lanes);
         }
     }
     bounds_end(s, &b);
