@@ -84,7 +84,7 @@ typedef struct lb_kernel_item {
      * outermost first. */
     uint64_t sizes[LB_KERNEL_DIMS];
     int64_t strides[LB_KERNEL_DIMS]; /* bytes */
-    /* Last: the device's own count of units that have ended, 0 before the first launch and again when the item is done. */
+    /* Last: the device's own count of units that have ended, 0 before the first launch and when the item is done. */
     uint64_t ended;
 } lb_kernel_item;
 
@@ -108,8 +108,8 @@ typedef struct lb_kernel_launch {
 /* lb_kernel_turn(uint64_t *turn, uint64_t by): one thread adds `by` to `*turn`; the last node of a graph. */
 
 /* What the scratch holds, in words of 8 bytes: the leaves of the elements, which are those of lb_measured.leaves for a
- * contiguous value; the leaves of the dense range, if `blob`; and if statistics are wanted a record for each of the units
- * of the elements, then fields for each LB_KERNEL_TOGETHER of them, and so on until one is left. */
+ * contiguous value; the leaves of the dense range, if `blob`; and if statistics are wanted a record for each unit of
+ * the elements, then fields for each LB_KERNEL_TOGETHER of them, and so on until one is left. */
 #define LB_KERNEL_RECORD_WORDS 6
 #define LB_KERNEL_FIELD_WORDS 8
 #define LB_KERNEL_TOGETHER LB_KERNEL_READERS

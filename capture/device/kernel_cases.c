@@ -46,8 +46,8 @@ static const int64_t sizes[] = {0,   1,   3,   4,   8,    9,    16,   17,   31, 
                                 240, 241, 255, 256, 1023, 1024, 1025, 1088, 65535, 65536, 65537, 200001};
 enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 
-/* Elements that lie together but where 8, 4, 2 or 1 bytes are loaded at once; and those that do not: chunks of 16, 8, 4, 2
- * and 1 bytes, transposed, expanded, overlapping, with gaps, rows that end in a chunk. */
+/* Elements that lie together but where 8, 4, 2 or 1 bytes are loaded at once; and those that do not: chunks of 16, 8,
+ * 4, 2 and 1 bytes, transposed, expanded, overlapping, with gaps, rows that end in a chunk. */
 static const view views[] = {
     {LB_F64, 8, 1, {9000}, {1}},
     {LB_F32, 4, 1, {17001}, {1}},

@@ -1,5 +1,5 @@
-/* Values that show whether a measuring kernel finds what the host finds: every way that it reads, hashes and adds up. What
- * a device is asked when it is opened, and what tests ask kernels that are wrong in one place. */
+/* Values that show whether a measuring kernel finds what the host finds: every way that it reads, hashes and adds up.
+ * What a device is asked when it is opened, and what tests ask kernels that are wrong in one place. */
 #ifndef LB_KERNEL_CASES_H
 #define LB_KERNEL_CASES_H
 

@@ -220,8 +220,8 @@ static double rate_of(lb_dtype dtype, size_t at_once)
     return (double)at_once * (double)MEMORY / best * 1e-9;
 }
 
-/* Microseconds from the submission of a value until its results are there, by its size and layout. What a program's stream
- * waits is less, by the way to the host: ncu says it of each launch. */
+/* Microseconds from the submission of a value until its results are there, by its size and layout. What a program's
+ * stream waits is less, by the way to the host: ncu says it of each launch. */
 static void waits(void **state)
 {
     (void)state;

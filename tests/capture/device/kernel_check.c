@@ -1,7 +1,7 @@
 /* Whether a kernel finds what the host finds, in every case of device/kernel_cases.h: kernel_check [LIBRARY]
  *
- * LIBRARY has a host_kernel_measure of its own (test_kernel_mutants.py compiles some that are wrong). Exit 1, and the case,
- * at the first difference. */
+ * LIBRARY has a host_kernel_measure of its own (test_kernel_mutants.py compiles some that are wrong). Exit 1, and the
+ * case, at the first difference. */
 #include "host_grid.h"
 #include "device/kernel_cases.h"
 #include "device/kernel_item.h"

@@ -389,8 +389,8 @@ static void many_leaves(void **state)
     free(m.tensor.data);
 }
 
-/* Of a value of a gigabyte only its end is run: all units but the last one are said to have ended, with leaves and records
- * of any bits. */
+/* Of a value of a gigabyte only its end is run: all units but the last one are said to have ended, with leaves and
+ * records of any bits. */
 static void the_end_of_a_large_value(void **state)
 {
     (void)state;
