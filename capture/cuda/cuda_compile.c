@@ -1,6 +1,6 @@
 /* The kernels compiled by NVRTC at run time (see cuda_kernel.h): every build of PyTorch for CUDA brings that library.
  * Prototypes are those of the public nvrtc.h. */
-#define _GNU_SOURCE /* dl_iterate_phdr */
+#define _GNU_SOURCE /* dl_iterate_phdr, dlinfo */
 #include "cuda/cuda_kernel.h"
 
 #include <dlfcn.h>
@@ -82,6 +82,15 @@ static void *open_library(void)
     if (!library) library = open_beside_others();
     for (size_t i = 0; i < N_NAMES && !library; i++) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     return library;
+}
+
+bool lb_cuda_compiler(char *path, size_t size)
+{
+    struct link_map *map = NULL;
+    void *library = open_library();
+    if (!library || dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return false;
+    snprintf(path, size, "%s", map->l_name);
+    return true;
 }
 
 static lb_status find(nvrtc *to, lb_err *err)

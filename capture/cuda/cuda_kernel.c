@@ -2,6 +2,8 @@
 #include "cuda/cuda_kernel.h"
 #include "device/digest_kernel.h"
 
+#include <lastbit/capture.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static lb_status find_functions(lb_cuda_kernels *to, const lb_cuda_driver *cuda, lb_err *err)
@@ -51,4 +53,18 @@ lb_status lb_cuda_kernels_load(lb_cuda_kernels *kernels, const lb_cuda_driver *c
             return lb_fail(err, status, "%.150s%s%.300s", refused.message, result ? "; and " : "", why.message);
     }
     return find_functions(kernels, cuda, err);
+}
+
+bool lb_measuring_kernels(char *words, size_t size)
+{
+    const lb_kernel_image code = lb_kernel_image_get();
+    const lb_cuda_driver *cuda = lb_cuda_driver_get(NULL);
+    char compiler[1024], driver[40] = "";
+    const bool compiles = lb_cuda_compiler(compiler, sizeof compiler);
+    if (cuda)
+        snprintf(driver, sizeof driver, "; driver of CUDA %d.%d", cuda->version / 1000, cuda->version % 1000 / 10);
+    snprintf(words, size, "%s%s; %s%s%s", code.image ? "compiled for " : "not compiled",
+             code.image ? code.compiled : "", compiles ? "NVRTC " : "no NVRTC is found", compiles ? compiler : "",
+             driver);
+    return code.image || compiles;
 }

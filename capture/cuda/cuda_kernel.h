@@ -19,5 +19,7 @@ lb_status lb_cuda_kernels_load(lb_cuda_kernels *kernels, const lb_cuda_driver *c
 
 /* Machine code for compute capability `architecture` (90: sm_90) from the source; malloc'ed. */
 lb_status lb_cuda_compile(const lb_kernel_image *code, int architecture, void **machine_code, lb_err *err);
+/* The path of the NVRTC that would do it. */
+bool lb_cuda_compiler(char *path, size_t size);
 
 #endif

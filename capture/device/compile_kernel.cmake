@@ -7,6 +7,7 @@ execute_process(COMMAND ${NVCC} --list-gpu-code OUTPUT_VARIABLE known COMMAND_ER
 set(codes)
 foreach(number ${architectures})
   if(known MATCHES "sm_${number}\n")
+    list(APPEND compiled ${number})
     list(APPEND codes -gencode arch=compute_${number},code=sm_${number})
     set(newest ${number})
   endif()
@@ -19,6 +20,12 @@ execute_process(
           -gencode arch=compute_${newest},code=compute_${newest} -o ${OUT} ${SOURCE}
   RESULT_VARIABLE failed OUTPUT_VARIABLE said ERROR_VARIABLE said)
 file(WRITE ${OUT}.txt "${said}")
+execute_process(COMMAND ${NVCC} --version OUTPUT_VARIABLE version)
+string(REGEX MATCH "release [0-9.]+" release "${version}")
+string(REPLACE "release" "nvcc" release "${release}")
+list(TRANSFORM compiled PREPEND "sm_")
+list(JOIN compiled ", " compiled)
+file(WRITE ${OUT}.of "${compiled} by ${release}") # what doctor says
 if(failed)
   message(FATAL_ERROR "${said}")
 endif()

@@ -24,6 +24,7 @@ EMBED_FILE(source, "digest_kernel.cu")
 LB_KERNEL_FILES(EMBED_FILE)
 #ifdef LB_KERNEL_BINARY
 EMBED(binary, LB_KERNEL_BINARY)
+EMBED(compiled, LB_KERNEL_BINARY ".of")
 #endif
 
 lb_kernel_image lb_kernel_image_get(void)
@@ -36,6 +37,7 @@ lb_kernel_image lb_kernel_image_get(void)
 #ifdef LB_KERNEL_BINARY
     image.image = lb_kernel_bytes_binary;
     image.image_bytes = (size_t)(lb_kernel_end_binary - lb_kernel_bytes_binary);
+    image.compiled = lb_kernel_bytes_compiled;
 #endif
     return image;
 }

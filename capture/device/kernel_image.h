@@ -12,6 +12,7 @@
 typedef struct lb_kernel_image {
     const void *image;
     size_t image_bytes;
+    const char *compiled; /* of the image: "sm_80, sm_90 by nvcc 13.0" */
     const char *source;
     const char *header_names[LB_KERNEL_HEADERS], *headers[LB_KERNEL_HEADERS];
 } lb_kernel_image;

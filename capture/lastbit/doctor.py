@@ -154,6 +154,12 @@ def check_devices(report, torch):
     built = torch.version.cuda or torch.version.hip
     idle = ", torch is built for %s but no GPU is usable" % built if built and len(found) == 1 else ""
     report.add(OK, "devices", "CPU: digests, statistics and bytes; read at %.1f GB/s" % (devices.rate_of(found[0]) / 1e9) + idle)
+    there, kernels = devices.kernels_where_they_lie()
+    if there or len(found) == 1:
+        report.add(OK, "cuda kernels", kernels)
+    else:
+        advice = "values of CUDA's devices are copied: add the folder of libnvrtc.so to LD_LIBRARY_PATH, or build lastbit where nvcc is"
+        report.add(DEGRADED, "cuda kernels", kernels, advice)
     for device in found[1:]:
         report.guarded("device %s" % device, check_device, device)
 

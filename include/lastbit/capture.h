@@ -168,6 +168,9 @@ LB_API lb_status lb_recorder_cuda(lb_recorder *recorder, uint64_t device_bytes, 
 /* Bytes a second that are measured so, of a large value on the device of the context that is current in this thread,
  * where the kernels were checked first. LB_ERR_STATE: this thread has no context. The host waits. */
 LB_API lb_status lb_measuring_rate(double *rate, lb_err *err);
+/* With what that is done, in words of at most `size` bytes: for which devices the kernels are compiled in this library,
+ * the NVRTC that would compile them for others, and the driver. False: there is neither. */
+LB_API bool lb_measuring_kernels(char *words, size_t size);
 /* The allocation is gone; its key may come again. */
 LB_API void lb_recorder_forget(lb_recorder *recorder, int64_t storage);
 /* The allocation was resized in place, with these bytes now. Of one that was empty nothing has been written yet. */

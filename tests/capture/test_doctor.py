@@ -48,6 +48,26 @@ def test_this_python_records():
     assert found["python"]["detail"].endswith(sys.executable)
 
 
+def test_kernels_are_named(tmp_path):
+    """What the library was built with; an NVRTC that is there is found, by its path."""
+    build = pathlib.Path(LASTBIT).parent
+    _, found = checks("--python", sys.executable)
+    said = found["cuda kernels"]
+    compiled = build / "digest_kernel.fatbin.of"
+    assert said["state"] == "ok"
+    if compiled.exists():
+        assert said["detail"].startswith("compiled for sm_80, sm_90") and compiled.read_text() in said["detail"]
+    else:
+        assert said["detail"].startswith("not compiled; ")
+    if "no NVRTC is found" not in said["detail"]:
+        return
+    nvrtc = tmp_path / "lib" / "libnvrtc.so.13"
+    nvrtc.parent.mkdir()
+    subprocess.run(["cc", "-shared", "-o", nvrtc, "-x", "c", "/dev/null"], check=True)
+    _, found = checks("--python", sys.executable, LD_LIBRARY_PATH=str(nvrtc.parent))
+    assert "; NVRTC %s" % nvrtc in found["cuda kernels"]["detail"]
+
+
 def test_text_ends_with_the_next_command():
     done = doctor("--python", sys.executable)
     assert done.returncode == 0, done.stdout

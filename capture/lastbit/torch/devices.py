@@ -187,6 +187,14 @@ def rate_where_they_lie(device):
     return rate.value
 
 
+def kernels_where_they_lie():
+    """(whether there are kernels that measure on CUDA's devices, in words which, and what would compile others)."""
+    say = library.load().lb_measuring_kernels
+    say.argtypes, say.restype = (ctypes.c_char_p, ctypes.c_size_t), ctypes.c_bool
+    words = ctypes.create_string_buffer(2048)
+    return say(words, len(words)), words.value.decode("utf-8", "replace")
+
+
 class _Error(ctypes.Structure):
     _fields_ = [("status", ctypes.c_int), ("message", ctypes.c_char * 480)]
 
