@@ -4,8 +4,9 @@
  * one line on stderr says what was recorded and what to type next, or why nothing was.
  */
 #define _GNU_SOURCE /* open_memstream */
-#include <lastbit/text.h>
 #include <lastbit/archive.h>
+#include <lastbit/input.h>
+#include <lastbit/text.h>
 #include <lastbit/maintenance.h>
 #include "command/command_line.h"
 #include "launch/launch.h"
@@ -14,7 +15,6 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -183,15 +183,17 @@ typedef struct lb_recorded {
 
 static void weigh(const char *folder, lb_recorded *recorded)
 {
-    DIR *dir = opendir(folder);
-    struct dirent *entry;
+    lb_input_names names;
     struct stat info;
-    while (dir && (entry = readdir(dir)))
-        if (lb_launch_is_archive(entry->d_name) && fstatat(dirfd(dir), entry->d_name, &info, 0) == 0) {
-            recorded->archives++;
-            recorded->bytes += (uint64_t)info.st_size;
-        }
-    if (dir) closedir(dir);
+    char path[PATH_MAX];
+    lb_input_list(folder, &names, recorded->err.status == LB_OK ? &recorded->err : NULL);
+    for (uint32_t i = 0; i < names.n; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names.rows[i]);
+        if (!lb_launch_is_archive(names.rows[i]) || stat(path, &info) != 0) continue;
+        recorded->archives++;
+        recorded->bytes += (uint64_t)info.st_size;
+    }
+    lb_input_names_release(&names);
 }
 
 /* A disk that is full says so in the words of the system; people are told in theirs. */

@@ -3,8 +3,9 @@
 #include "launch/launch_folder.h"
 #include "launch/launch.h"
 
-#include <lastbit/output.h>
+#include <lastbit/input.h>
 #include <lastbit/maintenance.h>
+#include <lastbit/output.h>
 
 #include <dirent.h>
 #include <errno.h>
@@ -103,27 +104,34 @@ static int compare_name(int dir, const char *job)
 
 /* ---- the folder -------------------------------------------------------------------------------------------------- */
 
-/* Removes the archives of an earlier run, so that no rank of it is taken for one of the new run; nothing else. */
+static lb_status remove_all(const char *folder, const lb_input_names *names, lb_err *err)
+{
+    const int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0) return lb_fail(err, LB_ERR_IO, "%s: %s", folder, strerror(errno));
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < names->n && status == LB_OK; i++)
+        if (unlinkat(dir, names->rows[i], 0) != 0 && errno != ENOENT)
+            status = lb_fail(err, LB_ERR_IO, "%s/%s: %s", folder, names->rows[i], strerror(errno));
+    close(dir);
+    return status;
+}
+
+/* Removes the archives of an earlier run, so that no rank of it is taken for one of the new run; nothing else, and
+ * nothing before all names are known. */
 static lb_status clear(const char *folder, lb_err *err)
 {
-    DIR *dir = opendir(folder);
-    if (!dir) return lb_fail(err, LB_ERR_EXISTS, "%s: %s; choose another name with -o", folder, strerror(errno));
+    lb_input_names names;
+    lb_err why = LB_ERR_INIT;
     lb_status status = LB_OK;
-    for (int pass = 0; pass < 2 && status == LB_OK; pass++) {
-        struct dirent *entry;
-        rewinddir(dir);
-        while (status == LB_OK && (entry = readdir(dir))) {
-            if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-            if (!is_ours(entry->d_name))
-                status = lb_fail(err, LB_ERR_EXISTS,
-                                 "%s is no capture: it holds %s; nothing was removed, choose another "
-                                 "name with -o",
-                                 folder, entry->d_name);
-            else if (pass == 1 && unlinkat(dirfd(dir), entry->d_name, 0) != 0 && errno != ENOENT)
-                status = lb_fail(err, LB_ERR_IO, "%s/%s: %s", folder, entry->d_name, strerror(errno));
-        }
-    }
-    closedir(dir);
+    if (lb_input_list(folder, &names, &why) != LB_OK)
+        status = lb_fail(err, LB_ERR_EXISTS, "%s; nothing was removed, choose another name with -o", why.message);
+    for (uint32_t i = 0; i < names.n && status == LB_OK; i++)
+        if (!is_ours(names.rows[i]))
+            status = lb_fail(err, LB_ERR_EXISTS,
+                             "%s is no capture: it holds %s; nothing was removed, choose another name with -o", folder,
+                             names.rows[i]);
+    if (status == LB_OK) status = remove_all(folder, &names, err);
+    lb_input_names_release(&names);
     return status;
 }
 
@@ -181,14 +189,14 @@ void lb_launch_folder_tidy(const char *folder)
     DIR *dir = opendir(folder);
     if (!dir) return;
     bool holds = false;
-    for (struct dirent *entry; (entry = readdir(dir));) {
+    for (struct dirent *entry; errno = 0, (entry = readdir(dir));) {
         holds = holds || lb_launch_is_archive(entry->d_name);
         /* A draft is that of a process which was killed; where others may still be writing it is unknown whose it
          * is. */
         const bool dead = lb_output_is_draft(entry->d_name) && !lb_launch_is_shared();
         if (lb_launch_is_note(entry->d_name) || dead) unlinkat(dirfd(dir), entry->d_name, 0);
     }
-    if (!holds) unlinkat(dirfd(dir), LB_LAUNCH_JOB, 0);
+    if (!holds && errno == 0) unlinkat(dirfd(dir), LB_LAUNCH_JOB, 0); /* else not all that it holds is known */
     closedir(dir);
     rmdir(folder);
 }
