@@ -169,6 +169,7 @@ static void add(join *j)
     lb_nccl_comm handle = __atomic_load_n(j->joining.made, __ATOMIC_ACQUIRE); /* a thread of NCCL may put it there */
     if (handle) {
         lb_graph_prepare(); /* NCCL has just made the device's context current, and waited for it */
+        lb_stream_copies_prepare();
         ask(&j->joining, handle);
     }
     lb_communicator_registry_lock();

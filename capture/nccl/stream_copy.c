@@ -1,9 +1,9 @@
 /* Copies ordered on streams: see stream_copy.h. */
 #include "stream_copy.h"
 
+#include "pinned_memory.h"
 #include "stream_driver.h"
 
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,39 +14,6 @@ struct lb_stream_copy {
     size_t bytes;
     void *data;
 };
-
-/* Pinned memory is dear to get and cheap to keep: a few blocks of each power of two wait for the next copy, 256 MB in
- * all. */
-enum { LEAST_SHIFT = 12, SHIFTS = 26, KEPT = 4 };
-static _Atomic(void *) spare[SHIFTS][KEPT];
-
-/* SHIFTS: it is too large to be kept. */
-static int shift_of(size_t bytes)
-{
-    int shift = LEAST_SHIFT;
-    while (shift < SHIFTS && ((size_t)1 << shift) < bytes) shift++;
-    return shift;
-}
-
-static void *take_pinned(const lb_stream_driver *cuda, size_t bytes)
-{
-    const int shift = shift_of(bytes);
-    void *data = NULL;
-    for (int i = 0; shift < SHIFTS && i < KEPT; i++)
-        if ((data = atomic_exchange(&spare[shift][i], NULL))) return data;
-    const size_t room = shift < SHIFTS ? (size_t)1 << shift : bytes;
-    return cuda->cuMemHostAlloc(&data, room, 0) == LB_CUDA_SUCCESS ? data : NULL;
-}
-
-static void give_pinned(const lb_stream_driver *cuda, void *data, size_t bytes)
-{
-    const int shift = shift_of(bytes);
-    for (int i = 0; shift < SHIFTS && i < KEPT; i++) {
-        void *none = NULL;
-        if (atomic_compare_exchange_strong(&spare[shift][i], &none, data)) return;
-    }
-    cuda->cuMemFreeHost(data);
-}
 
 static void *context_of(const lb_stream_driver *cuda, void *stream)
 {
@@ -60,7 +27,7 @@ static bool enqueue(const lb_stream_driver *cuda, lb_stream_copy *copy, const vo
 {
     if (!(copy->context = context_of(cuda, stream))) return false;
     const lb_stream_visit visit = lb_stream_driver_enter(cuda, copy->context);
-    bool done = visit.entered && (copy->data = take_pinned(cuda, copy->bytes));
+    bool done = visit.entered && (copy->data = lb_pinned_memory_take(cuda, copy->bytes));
     done = done && cuda->cuEventCreate(&copy->event, LB_CUDA_EVENT_WITHOUT_TIMING) == LB_CUDA_SUCCESS;
     done = done && cuda->cuMemcpyDtoHAsync_v2(copy->data, (uintptr_t)from, copy->bytes, stream) == LB_CUDA_SUCCESS;
     done = done && cuda->cuEventRecord(copy->event, stream) == LB_CUDA_SUCCESS;
@@ -119,7 +86,8 @@ bool lb_stream_copy_ready(lb_stream_copy *copy)
 
 const void *lb_stream_copy_bytes(const lb_stream_copy *copy)
 {
-    return copy->failed ? NULL : copy->data ? copy->data : "";
+    if (copy->failed || (copy->event && !copy->ready)) return NULL;
+    return copy->data ? copy->data : "";
 }
 
 void lb_stream_copy_free(lb_stream_copy *copy)
@@ -129,10 +97,12 @@ void lb_stream_copy_free(lb_stream_copy *copy)
     if (cuda && copy->context) {
         const lb_stream_visit visit = lb_stream_driver_enter(cuda, copy->context);
         if (copy->event) cuda->cuEventDestroy_v2(copy->event);
-        if (copy->data) give_pinned(cuda, copy->data, copy->bytes);
         lb_stream_driver_leave(cuda, visit);
     }
-    if (!copy->pinned) free(copy->data);
+    if (!copy->pinned)
+        free(copy->data);
+    else if (copy->data)
+        lb_pinned_memory_give(copy->data);
     free(copy);
 }
 
@@ -151,4 +121,10 @@ int lb_stream_device(void)
     const lb_stream_driver *cuda = lb_stream_driver_now();
     int device = -1;
     return cuda && cuda->whole && cuda->cuCtxGetDevice(&device) == LB_CUDA_SUCCESS ? device : -1;
+}
+
+void lb_stream_copies_prepare(void)
+{
+    const lb_stream_driver *cuda = lb_stream_driver_now();
+    if (cuda && cuda->whole) lb_pinned_memory_prepare(cuda);
 }

@@ -12,14 +12,17 @@
 
 typedef struct lb_stream_copy lb_stream_copy;
 
+/* Takes what copies need, where a communicator was made: with the device's context current, and nothing that spins. */
+void lb_stream_copies_prepare(void);
+
 /* NULL when these bytes cannot be had: a stream that is being captured into a graph, memory that CUDA does not know, no
- * memory. */
+ * room in pinned_memory.h, no memory. */
 lb_stream_copy *lb_stream_copy_new(const void *from, size_t bytes, void *stream);
 /* Of bytes that the host has; it takes `data` of malloc. NULL: nothing was taken. */
 lb_stream_copy *lb_stream_copy_of(void *data, size_t bytes);
 /* True when the stream has passed it, or never will. Any thread. */
 bool lb_stream_copy_ready(lb_stream_copy *copy);
-/* Of one that is ready; NULL when the device failed. */
+/* NULL where they have not arrived, when the device failed or a kernel on its stream never ends. */
 const void *lb_stream_copy_bytes(const lb_stream_copy *copy);
 void lb_stream_copy_free(lb_stream_copy *copy);
 

@@ -28,7 +28,6 @@ enum {
     X(cuPointerGetAttribute, (void *value, int attribute, uint64_t pointer))                                           \
     X(cuMemcpyDtoHAsync_v2, (void *to, uint64_t from, size_t bytes, void *stream))                                     \
     X(cuMemHostAlloc, (void **pointer, size_t bytes, unsigned flags))                                                  \
-    X(cuMemFreeHost, (void *pointer))                                                                                  \
     X(cuEventCreate, (void **event, unsigned flags))                                                                   \
     X(cuEventRecord, (void *event, void *stream))                                                                      \
     X(cuEventQuery, (void *event))                                                                                     \

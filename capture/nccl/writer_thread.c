@@ -6,6 +6,7 @@
 #include "call_queue.h"
 #include "call_writer.h"
 #include "graph_runs.h"
+#include "pinned_memory.h"
 #include "recorder_door.h"
 #include "shim_settings.h"
 
@@ -214,6 +215,7 @@ static void after_fork_in_child(void)
     lb_call_carried_drop();
     lb_door_after_fork(true);
     lb_graph_runs_drop();
+    lb_pinned_memory_drop();
     lb_communicators_drop(); /* what the parent recorded goes on in the parent */
 }
 

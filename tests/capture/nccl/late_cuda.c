@@ -1,6 +1,7 @@
 /* As much of libcuda.so.1 as the shim's copies need: streams that run late, events, graphs that are captured and
  * launched, a capture that forbids what CUDA forbids. Device memory is the host's. Each stream is a queue with a
- * thread, which rests before every operation. The default stream, by each of its names, is a thread's own, as if each
+ * thread, which rests before every operation. Pinned memory is made and given back only when all streams have done what
+ * they had then, as CUDA does it. The default stream, by each of its names, is a thread's own, as if each
  * had a device.
  *
  *     LATE_CUDA_LOADS_NOTHING=1      no modules
@@ -55,7 +56,10 @@ typedef struct stream {
     operation *first, **end;
     bool busy, destroyed;
     graph *capture;
+    struct stream *older; /* of all that were made */
+    _Atomic uint64_t queued, ran;
 } stream;
+static _Atomic(stream *) youngest;
 
 typedef struct event {
     _Atomic bool done;
@@ -92,9 +96,9 @@ static void *work(void *of)
         next->run(next->of);
         if (!next->kept) free(next->of);
         free(next);
+        atomic_fetch_add(&s->ran, 1);
     }
-    free(s);
-    return NULL;
+    return NULL; /* it stays in the list of all */
 }
 
 static void append(operation ***end, void (*run)(void *), void *of, bool kept)
@@ -117,9 +121,17 @@ static int enqueue(void *on, void (*run)(void *), void *of)
     }
     pthread_mutex_lock(&s->lock);
     append(&s->end, run, of, false);
+    atomic_fetch_add(&s->queued, 1);
     pthread_cond_signal(&s->more);
     pthread_mutex_unlock(&s->lock);
     return SUCCESS;
+}
+
+static void wait_for_all(void)
+{
+    for (stream *s = atomic_load(&youngest); s; s = s->older)
+        for (const uint64_t until = atomic_load(&s->queued); atomic_load(&s->ran) < until;)
+            nanosleep(&(struct timespec){0, REST_NS}, NULL);
 }
 
 API int cuStreamCreate(void **made, unsigned flags)
@@ -132,6 +144,9 @@ API int cuStreamCreate(void **made, unsigned flags)
     pthread_cond_init(&s->more, NULL);
     pthread_cond_init(&s->less, NULL);
     *made = s;
+    s->older = atomic_load(&youngest);
+    while (!atomic_compare_exchange_weak(&youngest, &s->older, s)) {
+    }
     return pthread_create(&thread, NULL, work, s) || pthread_detach(thread) ? INVALID_VALUE : SUCCESS;
 }
 
@@ -271,8 +286,12 @@ API int cuGraphLaunch(void *of, void *on)
     stream *s = on;
     g->references++;
     pthread_mutex_lock(&s->lock);
-    for (const operation *o = g->first; o; o = o->next) append(&s->end, o->run, o->of, true);
+    for (const operation *o = g->first; o; o = o->next) {
+        append(&s->end, o->run, o->of, true);
+        atomic_fetch_add(&s->queued, 1);
+    }
     append(&s->end, release_graph, g, true);
+    atomic_fetch_add(&s->queued, 1);
     pthread_cond_signal(&s->more);
     pthread_mutex_unlock(&s->lock);
     return SUCCESS;
@@ -404,12 +423,14 @@ API int cuMemHostAlloc(void **made, size_t bytes, unsigned flags)
 {
     (void)flags;
     be_careful();
+    wait_for_all();
     return (*made = malloc(bytes)) ? SUCCESS : INVALID_VALUE;
 }
 
 API int cuMemFreeHost(void *data)
 {
     be_careful();
+    wait_for_all();
     free(data);
     return SUCCESS;
 }

@@ -220,9 +220,30 @@ static void one_that_is_not_captured_has_no_nodes(void **state)
     assert_null(lb_graph_copy_begin(NULL, 0, 0, stream));
 }
 
+/* At the end of a program whose kernel never ends, what was to come behind it is no value. */
+static void bytes_that_have_not_arrived_are_none(void **state)
+{
+    (void)state;
+    enum { BYTES = 1 << 20 };
+    char *expected = malloc(BYTES);
+    uint64_t memory;
+    RUN(cuMemAlloc_v2(&memory, BYTES));
+    memset(expected, 7, BYTES);
+    for (int i = 0; i < 20; i++) RUN(cuMemcpyHtoDAsync_v2(memory, expected, BYTES, stream));
+    lb_stream_copy *copy = lb_stream_copy_new((const void *)(uintptr_t)memory, BYTES, stream);
+    assert_non_null(copy);
+    assert_null(lb_stream_copy_bytes(copy));
+    while (!lb_stream_copy_ready(copy)) nanosleep(&(struct timespec){0, 100000}, NULL);
+    assert_memory_equal(lb_stream_copy_bytes(copy), expected, BYTES);
+    lb_stream_copy_free(copy);
+    RUN(cuMemFree_v2(memory));
+    free(expected);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_that_have_not_arrived_are_none),
         cmocka_unit_test(one_that_is_not_captured_has_no_nodes),
         cmocka_unit_test(each_run_leaves_its_bytes),
         cmocka_unit_test(runs_that_were_overwritten_are_counted_and_known_to_be_lost),
