@@ -161,6 +161,7 @@ def _plan(function, name, flags, of_argument):
         "names": ("graph",),
         "defaults": (None,),
         "chance": -1,
+        "non_blocking": -1,
         "writing_switch": -1,
     }
 

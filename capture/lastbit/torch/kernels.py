@@ -192,6 +192,7 @@ def _plan(kernel, function, names):
         "names": names,
         "defaults": (None,) * len(names),
         "chance": -1,
+        "non_blocking": -1,
         "writing_switch": -1,
     }
 
