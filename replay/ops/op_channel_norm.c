@@ -222,6 +222,15 @@ static void *per_channel(lb_channel_batch *b, uint32_t r)
     return there ? lb_frame_output(&b->frame, r, b->channels) : NULL;
 }
 
+/* Arg `i`, which has a number for every channel; NULL: it is absent, or empty, as what evaluation saves is. */
+static const void *channel_input(lb_channel_batch *b, uint32_t i)
+{
+    const lb_tensor *t = lb_frame_arg_tensor(b->frame.call, i);
+    const int64_t n = t ? lb_tensor_numel(t) : 0;
+    if (n && n != b->channels) lb_frame_fail(&b->frame, LB_ERR_INVALID, "no number for every channel");
+    return n == b->channels ? lb_frame_input(&b->frame, i) : NULL;
+}
+
 /* How the running statistics go on. `coarse`: of the twin, whose terms torch rounds to the dtype of the statistics; 0:
  * no twin. */
 typedef struct running {
@@ -250,14 +259,16 @@ static void blend_running(const lb_frame *f, running how, void *out, const void 
     lb_frame_set(f, out, c, !how.training ? before : how.coarse > 0 ? blended * how.coarse : blended);
 }
 
-/* Results: y, saved mean, saved 1/std, and for ops that write them the running mean and variance. */
+/* Results: y, saved mean, saved 1/std, and for ops that write them the running mean and variance. What is saved is what
+ * x was normalised with: in evaluation torch saves nothing, but where a call of training is computed as one of
+ * evaluation its backward reads it. */
 static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
 {
     lb_channel_batch b;
     if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, 0))) return lb_frame_end(&b.frame);
     lb_frame *f = &b.frame;
-    const void *gamma = lb_frame_input(f, 1), *beta = lb_frame_input(f, 2), *mean = NULL, *var = NULL;
-    if (at.running != NONE) mean = lb_frame_input(f, at.running), var = lb_frame_input(f, at.running + 1);
+    const void *gamma = channel_input(&b, 1), *beta = channel_input(&b, 2), *mean = NULL, *var = NULL;
+    if (at.running != NONE) mean = channel_input(&b, at.running), var = channel_input(&b, at.running + 1);
     bool training = trains(call, at.training);
     const lb_tensor *stats = at.running != NONE ? lb_frame_arg_tensor(call, at.running) : NULL;
     const running how = {training, stats && stats->dtype != LB_F64, lb_frame_arg_float(call, at.momentum, 0.1),
@@ -272,9 +283,8 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
         double invstd = 1 / sqrt(m.var + eps), w = gamma ? lb_frame_get(f, gamma, c) : 1,
                shift = beta ? lb_frame_get(f, beta, c) : 0;
         double unbiased = m.var * (double)b.n / (double)(b.n > 1 ? b.n - 1 : 1);
-        if (saved && training) lb_frame_set(f, saved, c, twin ? m.e : m.mean);
-        if (inverse && training)
-            lb_frame_set(f, inverse, c, twin ? invstd * (1 + m.kappa) * lb_frame_twin_scale(call, 0) : invstd);
+        if (saved) lb_frame_set(f, saved, c, twin ? m.e : m.mean);
+        if (inverse) lb_frame_set(f, inverse, c, twin ? invstd * (1 + m.kappa) * lb_frame_twin_scale(call, 0) : invstd);
         blend_running(f, how, new_mean, mean, c, twin ? m.e : m.mean);
         blend_running(f, how, new_var, var, c, unbiased);
         double a = invstd * w, b_shift = shift - m.mean * a;
@@ -299,6 +309,23 @@ typedef struct batch_backward_args {
     uint32_t grad, input, weight, running, saved, train, eps, mask;
 } batch_backward_args;
 
+/* What a channel was normalised with: the numbers that training saved (mean, invstd) or evaluation ran with (mean,
+ * var). Where a call of evaluation is computed as one of training, its forward saved none: they are the moments of
+ * x. */
+typedef struct normalised {
+    double mean, invstd;
+} normalised;
+
+static normalised normalised_with(const lb_channel_batch *b, const void *mean, const void *spread, bool training,
+                                  int64_t c, double eps)
+{
+    const bool known = mean && spread;
+    const lb_channel_moments of_x = known ? (lb_channel_moments){0} : lb_channel_moments_of(b, c, eps);
+    const double m = known ? lb_frame_get(&b->frame, mean, c) : of_x.mean,
+                 s = known ? lb_frame_get(&b->frame, spread, c) : of_x.var;
+    return (normalised){m, known && training ? s : 1 / sqrt(s + eps)};
+}
+
 /* Training: dx = (dy - sum dy / n - (x - mean) invstd^2 sum dy (x - mean) / n) invstd gamma. */
 static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, bool twin)
 {
@@ -306,18 +333,18 @@ static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, 
     if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, at.input))) return lb_frame_end(&b.frame);
     lb_frame *f = &b.frame;
     bool training = trains(call, at.train);
-    const void *dy = lb_frame_input(f, at.grad), *gamma = lb_frame_input(f, at.weight);
-    const void *mean = lb_frame_input(f, training ? at.saved : at.running);
-    const void *spread = lb_frame_input(f, (training ? at.saved : at.running) + 1);
-    if (!mean || !spread) lb_frame_fail(f, LB_ERR_INVALID, "no saved statistics");
+    const uint32_t from = training ? at.saved : at.running;
+    const void *dy = lb_frame_input(f, at.grad), *gamma = channel_input(&b, at.weight);
+    const void *mean = channel_input(&b, from), *spread = channel_input(&b, from + 1);
+    if (!training && (!mean || !spread)) lb_frame_fail(f, LB_ERR_INVALID, "no running statistics");
     double eps = lb_frame_arg_float(call, at.eps, 1e-5), n = (double)b.n,
            coarse = twin ? lb_frame_twin_scale(call, at.input) : 1, grain = twin ? lb_twin_grain(call, at.input) : 0;
     void *dx = wanted(call, at.mask, 0) ? lb_frame_output(f, 0, b.n * b.channels) : NULL;
     void *dgamma = wanted(call, at.mask, 1) ? lb_frame_output(f, 1, b.channels) : NULL;
     void *dbeta = wanted(call, at.mask, 2) ? lb_frame_output(f, 2, b.channels) : NULL;
     for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
-        double m = lb_frame_get(f, mean, c),
-               invstd = training ? lb_frame_get(f, spread, c) : 1 / sqrt(lb_frame_get(f, spread, c) + eps);
+        const normalised with = normalised_with(&b, mean, spread, training, c, eps);
+        const double m = with.mean, invstd = with.invstd;
         double w = gamma ? lb_frame_get(f, gamma, c) : 1, sum = 0, dot = 0;
         for (int64_t i = 0; i < b.n; i++) {
             double d = lb_frame_get(f, dy, lb_channel_place(&b, c, i)),

@@ -40,11 +40,19 @@ static bool holds(const lb_implementations *x, const lb_tensor *mine, const lb_c
     return alike;
 }
 
+static bool is_run(const lb_content_run *a, const lb_content_run *b)
+{
+    return a->tensor == b->tensor && a->from == b->from && a->from_stride == b->from_stride && a->to == b->to &&
+           a->to_stride == b->to_stride && a->n == b->n;
+}
+
 /* Is it so already? */
 static bool stands_there(const lb_contents *contents, uint32_t row, const lb_content_run *runs, uint32_t n)
 {
     const lb_content *c = &contents->list[row];
-    return c->relation != LB_CONTENT_NONE && c->n == n && !memcmp(&contents->runs[c->first], runs, n * sizeof *runs);
+    bool same = c->relation != LB_CONTENT_NONE && c->n == n;
+    for (uint32_t i = 0; i < n && same; i++) same = is_run(&contents->runs[c->first + i], &runs[i]);
+    return same;
 }
 
 static lb_status settle(void *context, uint32_t row, const lb_content_run *runs, uint32_t n, lb_err *err)

@@ -198,10 +198,42 @@ static void chunks_wider_than_the_rows_are_refused(void **state)
     assert_int_equal(run("fsdp::chunk_cat", args, 3, &narrow), LB_ERR_UNSUPPORTED);
 }
 
+/* Two channels of -1 and 1: their moments are 0 and 1, exactly. */
+static lb_status run_norm_backward(lb_operand saved_mean, lb_operand saved_invstd, lb_operand weight, float dx[4])
+{
+    float x[] = {-1, 1, 1, -1}, dy[] = {1, 2, -3, 5};
+    lb_err err = LB_ERR_INIT;
+    lb_operand args[10] = {
+        of_shape(2, 2, 2, 0, 0), of_shape(2, 2, 2, 0, 0), weight, {0}, {0}, saved_mean, saved_invstd};
+    lb_tensor result = of_shape(2, 2, 2, 0, 0).tensor;
+    args[0].tensor.data = dy, args[1].tensor.data = x, result.data = dx;
+    args[7] = (lb_operand){.tag = LB_OPERAND_BOOL, .i = 1, .f = 1};
+    args[8] = (lb_operand){.tag = LB_OPERAND_FLOAT};
+    const lb_call call = {lb_op_find("aten::native_batch_norm_backward", NULL), args, 9, &result, 1, {0}, &err};
+    assert_non_null(call.row);
+    return lb_row_run(&call);
+}
+
+static void a_norm_whose_forward_saved_nothing_has_the_moments_of_its_input(void **state)
+{
+    (void)state;
+    float ones[] = {1, 1}, with[4], without[4];
+    lb_operand invstd = of_shape(1, 2, 0, 0, 0);
+    const lb_operand empty = of_shape(1, 0, 0, 0, 0), mean = invstd, none = {0};
+    invstd.tensor.data = ones;
+    assert_int_equal(run_norm_backward(mean, invstd, none, with), LB_OK);
+    assert_int_equal(run_norm_backward(empty, empty, none, without), LB_OK);
+    assert_memory_equal(with, without, sizeof with);
+    assert_int_equal(run_norm_backward(of_shape(1, 1, 0, 0, 0), invstd, none, with), LB_ERR_INVALID);
+    assert_int_equal(run_norm_backward(mean, invstd, of_shape(1, 1, 0, 0, 0), with), LB_ERR_INVALID);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(odd_calls_are_refused_or_computed),
-                                       cmocka_unit_test(a_bias_shorter_than_the_channels_is_refused),
-                                       cmocka_unit_test(chunks_wider_than_the_rows_are_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_norm_whose_forward_saved_nothing_has_the_moments_of_its_input),
+        cmocka_unit_test(odd_calls_are_refused_or_computed),
+        cmocka_unit_test(a_bias_shorter_than_the_channels_is_refused),
+        cmocka_unit_test(chunks_wider_than_the_rows_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
