@@ -11,7 +11,7 @@ static char *steps_text, *only_text, *budget_text;
 
 static const struct poptOption options[] = {
     {"steps", 0, POPT_ARG_STRING, &steps_text, 0, "these steps only", "A-B"},
-    {"only", 0, POPT_ARG_STRING, &only_text, 0, "these parts only: gradient, step", "LIST"},
+    {"only", 0, POPT_ARG_STRING, &only_text, 0, "these parts only: gradient, step, relations", "LIST"},
     {"budget", 0, POPT_ARG_STRING, &budget_text, 0, "replays of a step for proving (20); naming a place takes more",
      "N"},
     POPT_TABLEEND,
@@ -30,6 +30,10 @@ static const lb_command command = {
         "factor,\n"
         "no gradient where the loss depends on a parameter, a micro-batch that is missing, another draw in a "
         "recomputation.\n"
+        "Where a loss scores tokens of the input, the step runs with other tokens, too: no row may depend on a later\n"
+        "token, sequences and packed documents do not meet, padding changes nothing, and each row is scored against "
+        "the\n"
+        "next token.\n"
         "\n"
         "What could not be judged is said, and is no finding. Exit code 1 when something was found.",
     .example = "  lastbit record -o run.lb --steps 3 -- python train.py\n"
@@ -90,11 +94,11 @@ static int run(const lb_command_arguments *arguments, const lb_check_options *o)
 
 static bool parse_parts(const char *text, uint32_t *parts)
 {
-    static const char *const names[] = {"gradient", "step"};
+    static const char *const names[] = {"gradient", "step", "relations"};
     for (const char *at = text; *at;) {
         const size_t n = strcspn(at, ",");
         uint32_t part = 0;
-        for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t i = 0; i < sizeof names / sizeof *names; i++)
             if (strlen(names[i]) == n && strncmp(names[i], at, n) == 0) part = 1u << i;
         if (!part) return false;
         *parts |= part, at += n + (at[n] == ',');
@@ -113,7 +117,8 @@ int lb_cmd_check(int argc, const char **argv)
         rc = lb_command_misused("check", "--steps %s: expected a step, or the first and the last as in 100-102",
                                 steps_text);
     else if (only_text && !parse_parts(only_text, &o.parts))
-        rc = lb_command_misused("check", "--only %s: expected gradient, step, or both with a comma between", only_text);
+        rc = lb_command_misused(
+            "check", "--only %s: expected gradient, step, relations, or several with commas between", only_text);
     else if (budget_text && (!lb_command_parse_integer(budget_text, &budget) || budget < 7 || budget > 1000000))
         rc = lb_command_misused("check", "--budget %s: expected a number of replays from 7 on", budget_text);
     else {

@@ -15,6 +15,10 @@
  * disagreement states. Where gradient and derivative disagree, the same is asked of results of forward ops: all that
  * come late in the step at once, and fewer until the last one is found whose gradient is wrong.
  *
+ * A step whose loss scores tokens of its own input is run again with other tokens: no row of scores may depend on a
+ * later token, sequences of a batch and packed documents do not meet, and what an attention mask hides changes nothing.
+ * Decisions are computed anew, and random draws stay. Which row is scored against which token is read from the labels.
+ *
  * What autograd was told to leave out (detach, no_grad) is no part of the derivative: a gradient is right if it is the
  * derivative with such values held, or without. */
 #ifndef LASTBIT_CHECK_H
@@ -28,12 +32,18 @@ extern "C" {
 
 /* X(name, text) */
 #define LB_CHECK_KINDS(X)                                                                                              \
-    X(GRADIENT, "gradient") /* it is not the derivative of the loss */                                                 \
-    X(SCALE, "scale")       /* it is the derivative times a constant */                                                \
-    X(DETACHED, "detached") /* it is zero, or none, and the derivative is not */                                       \
-    X(REDRAWN, "redrawn")   /* a recomputation drew other numbers than the forward it repeats */                       \
-    X(LOST, "lost")         /* it lacks some of the micro-batches whose losses were differentiated */                  \
-    X(READ, "read")         /* the optimizer read something else than what backward gave */
+    X(GRADIENT, "gradient")   /* it is not the derivative of the loss */                                               \
+    X(SCALE, "scale")         /* it is the derivative times a constant */                                              \
+    X(DETACHED, "detached")   /* it is zero, or none, and the derivative is not */                                     \
+    X(REDRAWN, "redrawn")     /* a recomputation drew other numbers than the forward it repeats */                     \
+    X(LOST, "lost")           /* it lacks some of the micro-batches whose losses were differentiated */                \
+    X(READ, "read")           /* the optimizer read something else than what backward gave */                          \
+    X(FUTURE, "future")       /* a row of scores depends on tokens behind its own, one of which it is to predict */    \
+    X(TARGET, "target")       /* rows are scored against a token further away than the next */                         \
+    X(ROWS, "rows")           /* sequences of a batch meet */                                                          \
+    X(DOCUMENTS, "documents") /* documents that are packed into one sequence meet */                                   \
+    X(PADDING, "padding")     /* what the attention mask hides is seen */                                              \
+    X(MEANS, "means")         /* micro-batches were each divided by their own number of tokens */
 
 typedef enum lb_check_kind {
 #define LB_CHECK_KIND_ENUM(name, text) LB_CHECK_##name,
@@ -65,7 +75,12 @@ typedef struct lb_check_unjudged {
 } lb_check_unjudged;
 
 /* Sections that --only names. */
-enum lb_check_part { LB_CHECK_PART_GRADIENT = 1 << 0, LB_CHECK_PART_STEP = 1 << 1 };
+enum lb_check_part {
+    LB_CHECK_PART_GRADIENT = 1 << 0,
+    LB_CHECK_PART_STEP = 1 << 1,
+    LB_CHECK_PART_RELATIONS = 1 << 2,
+    LB_CHECK_PART_ALL = LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP | LB_CHECK_PART_RELATIONS
+};
 
 typedef struct lb_check_options {
     size_t size;    /* sizeof(lb_check_options) */

@@ -3,8 +3,15 @@
 
 #include <stdlib.h>
 
+/* Relations are tried in the first step that has a loss of tokens: `*tried`. */
+static lb_status check_parts(lb_check_step *step, uint32_t parts, bool *tried, lb_err *err)
+{
+    if (parts & LB_CHECK_PART_RELATIONS && !*tried) LB_TRY(lb_check_step_relations(step, tried, err));
+    return parts & ~(uint32_t)LB_CHECK_PART_RELATIONS ? lb_check_step_run(step, parts, err) : LB_OK;
+}
+
 static lb_status check_program(lb_capture *capture, const lb_program *program, const lb_check_options *o,
-                               lb_check_report *report, lb_err *err)
+                               lb_check_report *report, bool *tried, lb_err *err)
 {
     lb_program_view view;
     lb_check_step step = {.report = report, .path = lb_capture_path(capture), .limit = o->replays ? o->replays : 20};
@@ -12,8 +19,7 @@ static lb_status check_program(lb_capture *capture, const lb_program *program, c
     lb_status status = lb_moved_run_open(&view, &step.run, err);
     step.run.progress = o->progress;
     if (status == LB_OK) status = lb_trained_list(&step.run, &step.trained, err);
-    if (status == LB_OK)
-        status = lb_check_step_run(&step, o->parts ? o->parts : LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP, err);
+    if (status == LB_OK) status = check_parts(&step, o->parts ? o->parts : LB_CHECK_PART_ALL, tried, err);
     report->replays += step.run.runs;
     lb_trained_release(&step.trained);
     lb_moved_run_close(&step.run);
@@ -28,6 +34,7 @@ static lb_status check_all(lb_capture *capture, const lb_check_options *o, lb_ch
     const int32_t *ranks;
     const int64_t *steps;
     const uint32_t n_ranks = lb_capture_ranks(capture, &ranks), n_steps = lb_capture_steps(capture, &steps);
+    bool tried = false;
     for (uint32_t s = 0; s < n_steps; s++)
         for (uint32_t r = 0; r < n_ranks; r++) {
             const lb_program *program;
@@ -40,7 +47,7 @@ static lb_status check_all(lb_capture *capture, const lb_check_options *o, lb_ch
                 return LB_OK;
             }
             const uint32_t before = report->n_unjudged;
-            LB_TRY(check_program(capture, program, o, report, err));
+            LB_TRY(check_program(capture, program, o, report, &tried, err));
             report->left |= report->n_unjudged > before;
             if (report->n_findings) return LB_OK;
         }

@@ -24,7 +24,9 @@ lb_status lb_check_step_ask(lb_check_step *step, uint32_t seed, uint64_t roots, 
 lb_status lb_check_step_locate(lb_check_step *step, uint64_t roots, const lb_quotient *quotient, lb_err *err);
 /* What the optimizer read beside what backward gave. */
 bool lb_check_step_read(lb_check_step *step);
-/* Every part that was asked for. */
+/* Relations between its tokens; `*judged`: the step has a loss that scores tokens. */
+lb_status lb_check_step_relations(lb_check_step *step, bool *judged, lb_err *err);
+/* Every part that was asked for, relations left out. */
 lb_status lb_check_step_run(lb_check_step *step, uint32_t parts, lb_err *err);
 
 #endif

@@ -79,6 +79,16 @@ bool lb_proof_list_leave(lb_check_report *report, const char *what, const char *
     return true;
 }
 
+static void release(lb_check_finding *f)
+{
+    lb_code_line_release(&f->line), lb_code_line_release(&f->of_forward);
+}
+
+void lb_proof_list_cut(lb_check_report *report, uint32_t n)
+{
+    while (report->n_findings > n) release(&report->findings[--report->n_findings]);
+}
+
 static int by_effect(const void *a, const void *b)
 {
     const lb_check_finding *x = a, *y = b;
@@ -94,8 +104,7 @@ void lb_proof_list_sort(lb_check_report *report)
 void lb_check_report_free(lb_check_report *report)
 {
     if (!report) return;
-    for (uint32_t i = 0; i < report->n_findings; i++)
-        lb_code_line_release(&report->findings[i].line), lb_code_line_release(&report->findings[i].of_forward);
+    lb_proof_list_cut(report, 0);
     free(report->findings), free(report->proven), free(report->unjudged);
     free(report);
 }

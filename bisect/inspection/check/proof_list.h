@@ -11,6 +11,8 @@ void lb_proof_list_place(lb_check_finding *finding, const lb_program *program, u
                          const char *path);
 bool lb_proof_list_prove(lb_check_report *report, const char *format, ...) LB_PRINTF(2, 3);
 bool lb_proof_list_leave(lb_check_report *report, const char *what, const char *format, ...) LB_PRINTF(3, 4);
+/* Findings behind the first `n` are taken back. */
+void lb_proof_list_cut(lb_check_report *report, uint32_t n);
 void lb_proof_list_sort(lb_check_report *report);
 
 #endif

@@ -1,0 +1,154 @@
+/* Exact runs in which whole numbers are changed: see changed_run.h. */
+#include "check/changed_run.h"
+
+#include "ranks/rank_run.h"
+#include "shadow/shadow_numbers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct run {
+    lb_moved_run *moved;
+    const lb_changed_run *changed;
+    double *source; /* numbers of the source that was asked for last */
+    uint8_t *asked; /* per value: the exact run, which is the first to ask for a source, has it */
+    lb_status status;
+} run;
+
+/* Element `i` of a window, counted row by row: where it stands in its storage. */
+static int64_t place_of(const lb_layout *layout, int64_t i)
+{
+    int64_t at = layout->offset;
+    for (int d = layout->ndim - 1; d >= 0; d--) {
+        at += i % layout->shape[d] * layout->stride[d];
+        i /= layout->shape[d];
+    }
+    return at;
+}
+
+/* `numbers` are the elements of a source; those that `change` names become what it says. The window of the change may
+ * be a part of the source, or begin elsewhere; what they do not share is left alone. */
+static bool put_change(const lb_program *p, const lb_changed_value *change, uint32_t source, double *numbers)
+{
+    const lb_value *window = &p->values[change->value], *whole = &p->values[source];
+    const int64_t n = lb_layout_numel(&whole->layout), m = lb_layout_numel(&window->layout);
+    int64_t first, last;
+    if (lb_layout_dense_range(&whole->layout, &first, &last, NULL) != LB_OK || last - first > (int64_t)1 << 32)
+        return false;
+    int64_t *element = malloc((size_t)(last - first + 1) * sizeof *element);
+    if (!element) return false;
+    for (int64_t i = 0; i < last - first; i++) element[i] = -1;
+    for (int64_t i = 0; i < n; i++) element[place_of(&whole->layout, i) - first] = i;
+    for (int64_t i = 0; i < m; i++) {
+        const int64_t at = place_of(&window->layout, i) - first;
+        if (at >= 0 && at < last - first && element[at] >= 0) numbers[element[at]] = (double)change->numbers[i];
+    }
+    free(element);
+    return true;
+}
+
+static bool is_changed_by(const run *r, const lb_changed_value *change, uint32_t source)
+{
+    const lb_program *p = r->moved->program;
+    const uint32_t giver = r->moved->graph.giver[change->value];
+    return giver != LB_NONE && giver == r->moved->graph.giver[source] && lb_op_is_source(p, &p->ops[giver]) &&
+           p->values[source].storage == p->values[change->value].storage;
+}
+
+static bool take_source(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
+{
+    run *r = context;
+    lb_tensor recorded;
+    bool any = false;
+    (void)rank, (void)step;
+    if (value >= r->moved->program->n_values || r->asked[value]++) return false;
+    for (uint32_t i = 0; i < r->changed->n_changes; i++) any |= is_changed_by(r, &r->changed->changes[i], value);
+    if (!any || lb_program_view_value(r->moved->view, value, &recorded, NULL) != LB_OK) return false;
+    free(r->source);
+    r->source = lb_shadow_numbers_copy(&recorded);
+    bool done = r->source != NULL;
+    for (uint32_t i = 0; i < r->changed->n_changes && done; i++)
+        if (is_changed_by(r, &r->changed->changes[i], value))
+            done = put_change(r->moved->program, &r->changed->changes[i], value, r->source);
+    if (!done) {
+        r->status = LB_ERR_NOMEM;
+        return false;
+    }
+    /* f64 holds whole numbers up to 2^53, and is converted to what the source is held in. */
+    *tensor = (lb_tensor){r->source, LB_F64, lb_layout_contiguous(recorded.layout.ndim, recorded.layout.shape)};
+    return true;
+}
+
+/* A changed value that an op computed. */
+static void put_computed(const run *r, const lb_event *event)
+{
+    const lb_program *p = r->moved->program;
+    for (uint32_t i = 0; i < r->changed->n_changes; i++) {
+        const lb_changed_value *change = &r->changed->changes[i];
+        lb_tensor t;
+        if (r->moved->graph.giver[change->value] != event->op || lb_op_is_source(p, &p->ops[event->op])) continue;
+        if (!lb_event_exact(event, change->value, &t)) continue;
+        const int64_t n = lb_layout_numel(&t.layout);
+        double *numbers = malloc(((size_t)n + 1) * sizeof *numbers);
+        for (int64_t k = 0; numbers && k < n; k++) numbers[k] = (double)change->numbers[k];
+        if (numbers) lb_shadow_put(&t, numbers);
+        free(numbers);
+    }
+}
+
+static bool note_op(void *context, const lb_event *event)
+{
+    run *r = context;
+    if (r->status != LB_OK) return false;
+    put_computed(r, event);
+    if (r->changed->look && !r->changed->look(r->changed->context, event)) return false;
+    return event->op < r->changed->last;
+}
+
+typedef struct inputs {
+    const lb_program *program;
+    bool any_float;
+} inputs;
+
+static void note_input(void *context, uint32_t value)
+{
+    inputs *in = context;
+    in->any_float |= value != LB_NONE && lb_dtype_is_float(in->program->values[value].dtype);
+}
+
+static bool computes(void *context, int32_t rank, int64_t step, uint32_t op)
+{
+    const run *r = context;
+    inputs in = {r->moved->program, false};
+    (void)rank, (void)step;
+    if (!r->changed->holds && r->changed->holds_whole)
+        lb_op_each_input(in.program, &in.program->ops[op], note_input, &in);
+    return !r->changed->holds && (!r->changed->holds_whole || in.any_float);
+}
+
+static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
+{
+    const run *r = context;
+    (void)program;
+    return lb_program_view_value(r->moved->view, value, tensor, err);
+}
+
+lb_status lb_changed_run_run(lb_moved_run *moved, const lb_changed_run *changed, lb_err *err)
+{
+    run r = {.moved = moved, .changed = changed, .asked = calloc((size_t)moved->program->n_values + 1, 1)};
+    lb_plan plan = LB_PLAN_INIT;
+    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
+    const lb_observer observer = {.context = &r, .op = note_op, .source = take_source, .computes = computes};
+    lb_rank_run ranks = {.programs = (const lb_prepared *const *)&moved->prepared,
+                         .n_programs = 1,
+                         .plan = &plan,
+                         .observer = &observer,
+                         .context = &r,
+                         .value = value_of};
+    moved->runs++;
+    if (moved->progress) moved->progress("replays", moved->runs, 0);
+    lb_status status = r.asked ? lb_rank_run_all(&ranks, err) : LB_ERR_NOMEM;
+    if (status == LB_OK) status = r.status;
+    free(r.source), free(r.asked);
+    return status == LB_ERR_NOMEM ? lb_fail(err, status, "out of memory for a run with other tokens") : status;
+}

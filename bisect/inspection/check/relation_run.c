@@ -1,0 +1,253 @@
+/* Relations tried: see relation_run.h. */
+#include "check/relation_run.h"
+
+#include "shadow/shadow_numbers.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct trial {
+    lb_relation_run *relation;
+    const lb_relation_tokens *tokens; /* NULL: the step as it is */
+    lb_relation_answer *answer;
+    uint8_t *kept; /* per value: its tokens that had to stay did (1), or did not (2); 0: its shape does not tell */
+    bool failed;
+} trial;
+
+static int64_t rows_of(const lb_relation_run *r, uint32_t loss)
+{
+    return lb_layout_numel(&r->run->program->values[r->scored->losses[loss].labels].layout);
+}
+
+/* ---- scores ---- */
+
+static lb_token_sum *sum_scores(const lb_relation_run *r, uint32_t number, const lb_event *event)
+{
+    const lb_scored_rows *loss = &r->scored->losses[number];
+    lb_tensor t;
+    double *x = lb_event_exact(event, loss->scores, &t) ? lb_shadow_numbers_copy(&t) : NULL;
+    const int64_t n = rows_of(r, number);
+    lb_token_sum *sums = x ? malloc(((size_t)n + 1) * sizeof *sums) : NULL;
+    for (int64_t i = 0; sums && i < n; i++) {
+        int64_t stride;
+        const int64_t at = lb_scored_rows_begin(loss, i, &stride);
+        sums[i] = lb_token_rows_sum(x + at, loss->classes, stride);
+    }
+    free(x);
+    return sums;
+}
+
+static void compare_scores(trial *t, uint32_t number, const lb_token_sum *now)
+{
+    const lb_relation_run *r = t->relation;
+    const lb_scored_rows *loss = &r->scored->losses[number];
+    const int64_t n = rows_of(r, number), columns = r->scored->ids[loss->ids].columns;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t sequence, column;
+        lb_scored_rows_token(loss, i, &sequence, &column);
+        const double gap = lb_token_rows_gap(&r->scores[number][i], &now[i]);
+        const bool moves = !(gap <= LB_TOKEN_ROWS_ROUNDING);
+        t->answer->moved += moves;
+        if (loss->targets[i] < 0 || loss->targets[i] >= loss->classes) continue;
+        if (!t->tokens->stays[loss->ids][sequence * columns + column]) continue;
+        t->answer->compared++, t->answer->broken += moves;
+        if (moves && !(gap <= t->answer->largest))
+            t->answer->largest = gap, t->answer->loss = number, t->answer->row = i;
+    }
+}
+
+static void look_at_loss(trial *t, uint32_t number, const lb_event *event)
+{
+    lb_relation_run *r = t->relation;
+    lb_token_sum *sums = sum_scores(r, number, event);
+    if (!t->tokens) {
+        r->scores[number] = sums;
+        return;
+    }
+    if (sums && r->scores[number])
+        compare_scores(t, number, sums);
+    else
+        t->answer->unseen = true;
+    free(sums);
+}
+
+/* ---- what lies before them ---- */
+
+static bool is_softmax(const lb_program *p, uint32_t op)
+{
+    return strstr(lb_op_name(p, &p->ops[op]), "softmax") != NULL;
+}
+
+static void compare_value(trial *t, uint32_t v, const lb_token_sum *now, int64_t n)
+{
+    const lb_relation_run *r = t->relation;
+    const uint8_t *stays = t->tokens->stays[r->scored->losses[r->loss_of[v]].ids];
+    t->kept[v] = 1;
+    for (int64_t i = 0; i < n && t->kept[v] == 1; i++)
+        if (stays[i] && !(lb_token_rows_gap(&r->values[v][i], &now[i]) <= LB_TOKEN_ROWS_ROUNDING)) t->kept[v] = 2;
+}
+
+static void look_at_value(trial *t, uint32_t op, uint32_t v, const lb_tensor *tensor)
+{
+    lb_relation_run *r = t->relation;
+    if (r->loss_of[v] == LB_NONE || (t->tokens && !r->values[v])) return;
+    const lb_token_ids *ids = &r->scored->ids[r->scored->losses[r->loss_of[v]].ids];
+    lb_token_rows shape;
+    if (!lb_token_rows_of(&tensor->layout, ids->rows, ids->columns, is_softmax(r->run->program, op), &shape)) return;
+    double *x = lb_shadow_numbers_copy(tensor);
+    const int64_t n = ids->rows * ids->columns;
+    lb_token_sum *sums = x ? malloc(((size_t)n + 1) * sizeof *sums) : NULL;
+    if (sums) lb_token_rows_add_up(&shape, x, sums);
+    t->failed |= !sums;
+    if (!t->tokens)
+        free(r->values[v]), r->values[v] = sums;
+    else if (sums)
+        compare_value(t, v, sums, n), free(sums);
+    free(x);
+}
+
+static bool look(void *context, const lb_event *event)
+{
+    trial *t = context;
+    const lb_program *p = t->relation->run->program;
+    if (p->ops[event->op].phase == LB_PHASE_FORWARD && event->shadow)
+        for (uint32_t i = 0; i < event->n_results; i++) {
+            const uint32_t v = event->values[i];
+            if (v != LB_NONE && event->shadow[i].data && lb_dtype_is_float(event->shadow[i].dtype) &&
+                !lb_dtype_is_complex(event->shadow[i].dtype))
+                look_at_value(t, event->op, v, &event->shadow[i]);
+        }
+    for (uint32_t i = 0; i < t->relation->scored->n_losses; i++)
+        if (t->relation->scored->losses[i].op == event->op) look_at_loss(t, i, event);
+    return !t->failed;
+}
+
+/* ---- runs ---- */
+
+static bool list_ancestors(lb_relation_run *r)
+{
+    const size_t n = (size_t)r->run->program->n_values + 1;
+    uint8_t *ancestors = malloc(n);
+    bool done = ancestors != NULL;
+    for (uint32_t i = 0; i < r->scored->n_losses && done; i++) {
+        memset(ancestors, 0, n);
+        done = lb_scored_rows_ancestors(r->run, r->scored->losses[i].scores, ancestors);
+        for (uint32_t v = 0; v + 1 < n; v++)
+            if (ancestors[v] && r->loss_of[v] == LB_NONE) r->loss_of[v] = i;
+    }
+    free(ancestors);
+    return done;
+}
+
+static uint32_t last_loss(const lb_scored_step *scored)
+{
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < scored->n_losses; i++) last = scored->losses[i].op > last ? scored->losses[i].op : last;
+    return last;
+}
+
+lb_status lb_relation_run_open(lb_moved_run *run, const lb_scored_step *scored, bool holds, lb_relation_run *r,
+                               lb_err *err)
+{
+    const size_t n = (size_t)run->program->n_values + 1;
+    *r = (lb_relation_run){.run = run, .scored = scored, .holds = holds};
+    r->loss_of = malloc(n * sizeof *r->loss_of);
+    r->values = calloc(n, sizeof *r->values);
+    r->scores = calloc((size_t)scored->n_losses + 1, sizeof *r->scores);
+    if (!r->loss_of || !r->values || !r->scores) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
+    memset(r->loss_of, 0xFF, n * sizeof *r->loss_of);
+    if (!list_ancestors(r)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
+    trial t = {.relation = r};
+    const lb_changed_run plain = {.holds = holds, .last = last_loss(scored), .look = look, .context = &t};
+    LB_TRY(lb_changed_run_run(run, &plain, err));
+    return t.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for sums of tokens") : LB_OK;
+}
+
+void lb_relation_run_close(lb_relation_run *r)
+{
+    for (uint32_t v = 0; r->values && v < r->run->program->n_values; v++) free(r->values[v]);
+    for (uint32_t i = 0; r->scores && i < r->scored->n_losses; i++) free(r->scores[i]);
+    free(r->loss_of), free(r->values), free(r->scores);
+    *r = (lb_relation_run){0};
+}
+
+/* A shape may tell the wrong dimension (as many channels as tokens), and scores of tokens by tokens are hidden later: a
+ * value from which one follows that stayed as it had to has not broken the relation. */
+static bool name_op(trial *t)
+{
+    const lb_moved_run *run = t->relation->run;
+    uint8_t *innocent = calloc((size_t)run->program->n_values + 1, 1);
+    bool done = innocent != NULL;
+    for (uint32_t v = 0; v < run->program->n_values && done; v++)
+        if (t->kept[v] == 1) done = lb_scored_rows_ancestors(run, v, innocent);
+    for (uint32_t v = 0; v < run->program->n_values && done; v++)
+        if (t->kept[v] == 2 && !innocent[v] && run->graph.giver[v] < t->answer->op) t->answer->op = run->graph.giver[v];
+    free(innocent);
+    return done;
+}
+
+static int64_t *changed_numbers(const lb_token_ids *ids, const uint8_t *changed)
+{
+    const int64_t n = ids->rows * ids->columns;
+    int64_t *numbers = malloc(((size_t)n + 1) * sizeof *numbers);
+    for (int64_t i = 0; numbers && i < n; i++) numbers[i] = changed[i] ? ids->spare[i] : ids->tokens[i];
+    return numbers;
+}
+
+lb_status lb_relation_run_try(lb_relation_run *r, const lb_relation_tokens *tokens, lb_relation_answer *answer,
+                              lb_err *err)
+{
+    const uint32_t n = r->scored->n_ids;
+    lb_changed_value *changes = calloc((size_t)n + 1, sizeof *changes);
+    int64_t **numbers = calloc((size_t)n + 1, sizeof *numbers);
+    uint32_t made = 0;
+    bool done = changes && numbers;
+    *answer = (lb_relation_answer){.op = LB_NONE};
+    for (uint32_t i = 0; i < n && done; i++) {
+        const lb_token_ids *ids = &r->scored->ids[i];
+        if (!ids->spare || !memchr(tokens->changed[i], 1, (size_t)(ids->rows * ids->columns))) continue;
+        numbers[made] = changed_numbers(ids, tokens->changed[i]);
+        done = numbers[made] != NULL;
+        changes[made] = (lb_changed_value){ids->value, numbers[made]}, made++;
+    }
+    trial t = {.relation = r, .tokens = tokens, .answer = answer};
+    t.kept = calloc((size_t)r->run->program->n_values + 1, 1);
+    done &= t.kept != NULL;
+    const lb_changed_run changed = {.changes = changes,
+                                    .n_changes = made,
+                                    .holds = r->holds,
+                                    .holds_whole = r->holds_whole,
+                                    .last = last_loss(r->scored),
+                                    .look = look,
+                                    .context = &t};
+    lb_status status = done ? lb_changed_run_run(r->run, &changed, err) : LB_ERR_NOMEM;
+    if (status == LB_OK && answer->broken && !name_op(&t)) status = LB_ERR_NOMEM;
+    for (uint32_t i = 0; i < made; i++) free(numbers[i]);
+    free(numbers), free(changes), free(t.kept);
+    if (status == LB_ERR_NOMEM || t.failed) return lb_fail(err, LB_ERR_NOMEM, "out of memory for other tokens");
+    return status;
+}
+
+bool lb_relation_run_tokens(const lb_scored_step *scored, lb_relation_tokens *tokens)
+{
+    const size_t n = (size_t)scored->n_ids + 1;
+    bool done = (tokens->changed = calloc(n, sizeof *tokens->changed)) != NULL;
+    done &= (tokens->stays = calloc(n, sizeof *tokens->stays)) != NULL;
+    for (uint32_t i = 0; i < scored->n_ids && done; i++) {
+        const size_t size = (size_t)(scored->ids[i].rows * scored->ids[i].columns) + 1;
+        tokens->changed[i] = calloc(size, 1), tokens->stays[i] = calloc(size, 1);
+        done = tokens->changed[i] && tokens->stays[i];
+    }
+    return done;
+}
+
+void lb_relation_run_release_tokens(const lb_scored_step *scored, lb_relation_tokens *tokens)
+{
+    for (uint32_t i = 0; i < scored->n_ids; i++) {
+        if (tokens->changed) free(tokens->changed[i]);
+        if (tokens->stays) free(tokens->stays[i]);
+    }
+    free(tokens->changed), free(tokens->stays);
+    *tokens = (lb_relation_tokens){0};
+}

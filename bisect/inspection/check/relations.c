@@ -1,0 +1,410 @@
+/* Relations that a language model must keep, whatever its weights: see relation_run.h. */
+#include "check/check_step.h"
+#include "check/relation_run.h"
+#include "check/token_marks.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum relation { FUTURE, FUTURE_LATE, ROWS, DOCUMENTS, PADDING, N_RELATIONS } relation;
+
+typedef struct judge {
+    lb_check_step *check;
+    lb_scored_step scored;
+    lb_token_marks *marks; /* per loss */
+    bool holds;            /* decisions are those that were recorded */
+    bool unseen;           /* scores had no exact numbers under other tokens */
+} judge;
+
+/* ---- which tokens are changed, and which must stay ---- */
+
+/* An odd place near the middle, and the last: attention in blocks of a power of two is met within a block. */
+static int64_t first_changed(relation kind, int64_t columns)
+{
+    return kind == FUTURE_LATE ? columns - 1 : columns / 2 | 1;
+}
+
+static void mark_token(relation kind, const lb_scored_rows *loss, const lb_token_marks *marks, int64_t i,
+                       int64_t columns, uint8_t *changed, uint8_t *stays)
+{
+    const int64_t row = i / columns, column = i % columns;
+    const bool hidden = marks->hidden && marks->hidden[i];
+    switch (kind) {
+    case FUTURE:
+    case FUTURE_LATE:
+        if (loss->shift < 1) return;
+        *changed = column >= first_changed(kind, columns), *stays = !*changed && !hidden;
+        return;
+    case ROWS: *changed = row == 0, *stays = row > 0 && !hidden; return;
+    case DOCUMENTS:
+        if (!marks->document) return;
+        *changed = marks->document[i] == 0, *stays = marks->document[i] > 0;
+        return;
+    case PADDING:
+    case N_RELATIONS: return;
+    }
+}
+
+/* False: the relation says nothing about this step. */
+static bool mark_tokens(const judge *j, relation kind, const lb_relation_tokens *tokens)
+{
+    bool changes = false, stays = false;
+    for (uint32_t k = 0; k < j->scored.n_losses; k++) {
+        const lb_scored_rows *loss = &j->scored.losses[k];
+        const lb_token_ids *ids = &j->scored.ids[loss->ids];
+        if (kind == ROWS && ids->rows < 2) continue;
+        for (int64_t i = 0; i < ids->rows * ids->columns; i++) {
+            uint8_t *changed = &tokens->changed[loss->ids][i], *stay = &tokens->stays[loss->ids][i];
+            mark_token(kind, loss, &j->marks[k], i, ids->columns, changed, stay);
+            *changed &= ids->ordinary[i], *stay &= ids->ordinary[i];
+            changes |= *changed && ids->spare[i] != ids->tokens[i], stays |= *stay;
+        }
+    }
+    return changes && stays;
+}
+
+/* Numbers that count up are positions. */
+static bool is_counting(const lb_token_ids *ids)
+{
+    int64_t steps = 0;
+    for (int64_t i = 1; i < ids->rows * ids->columns; i++) steps += ids->tokens[i] == ids->tokens[i - 1] + 1;
+    return 2 * steps > ids->rows * ids->columns;
+}
+
+/* What a mask hides of one of the step's ids: an encoder's tokens, or those that are scored. */
+static bool mark_hidden(const judge *j, uint32_t number, const lb_relation_tokens *tokens)
+{
+    const lb_token_ids *ids = &j->scored.ids[number];
+    bool changes = false, stays = false;
+    if (!ids->spare || is_counting(ids)) return false;
+    for (uint32_t k = 0; k < j->scored.n_losses; k++) {
+        const lb_scored_rows *loss = &j->scored.losses[k];
+        const uint8_t *hidden = j->marks[k].hidden;
+        const lb_token_ids *own = &j->scored.ids[loss->ids];
+        if (!hidden || own->rows != ids->rows || own->columns != ids->columns) continue;
+        for (int64_t i = 0; i < ids->rows * ids->columns; i++) {
+            tokens->changed[number][i] = hidden[i];
+            tokens->stays[loss->ids][i] = loss->ids != number || !hidden[i];
+            changes |= hidden[i] && ids->spare[i] != ids->tokens[i], stays |= tokens->stays[loss->ids][i];
+        }
+    }
+    return changes && stays;
+}
+
+/* ---- what is said ---- */
+
+static const char *op_name(const judge *j, uint32_t op)
+{
+    const lb_program *p = j->check->run.program;
+    return op == LB_NONE ? "" : lb_op_name(p, &p->ops[op]);
+}
+
+/* The statistics of a batch are of all its sequences, which the layer's name says. */
+static bool is_meant(const judge *j, relation kind, uint32_t op)
+{
+    return kind == ROWS && strstr(op_name(j, op), "batch_norm") != NULL;
+}
+
+static void say(const judge *j, relation kind, const lb_relation_answer *a, char *text, size_t size)
+{
+    const lb_scored_rows *loss = &j->scored.losses[a->loss];
+    const lb_token_ids *ids = &j->scored.ids[loss->ids];
+    int64_t sequence, column;
+    lb_scored_rows_token(loss, a->row, &sequence, &column);
+    char what[160];
+    if (kind == FUTURE || kind == FUTURE_LATE)
+        snprintf(what, sizeof what, "tokens %lld to %lld were replaced, and it is scored against token %lld",
+                 (long long)first_changed(kind, ids->columns), (long long)ids->columns - 1,
+                 (long long)(column + loss->shift));
+    else
+        snprintf(what, sizeof what, "%s",
+                 kind == ROWS        ? "the tokens of sequence 0 were replaced"
+                 : kind == DOCUMENTS ? "the tokens of the first document were replaced"
+                                     : "tokens that the mask hides were replaced");
+    snprintf(text, size,
+             "the scores of token %lld in sequence %lld change by %.2g of their size when %s; so do %u of %u rows",
+             (long long)column, (long long)sequence, a->largest, what, a->broken, a->compared);
+}
+
+static lb_check_finding *found_at(const lb_check_report *report, uint32_t op)
+{
+    for (uint32_t i = 0; i < report->n_findings; i++)
+        if (report->findings[i].index == op) return &report->findings[i];
+    return NULL;
+}
+
+static bool find(const judge *j, relation kind, const lb_relation_answer *a)
+{
+    static const lb_check_kind kinds[] = {LB_CHECK_FUTURE, LB_CHECK_FUTURE, LB_CHECK_ROWS, LB_CHECK_DOCUMENTS,
+                                          LB_CHECK_PADDING};
+    lb_check_step *c = j->check;
+    const lb_program *p = c->run.program;
+    char text[400];
+    say(j, kind, a, text, sizeof text);
+    const uint32_t op = a->op == LB_NONE ? j->scored.losses[a->loss].op : a->op;
+    if (is_meant(j, kind, op))
+        return lb_proof_list_prove(c->report, "step %lld: sequences of the batch meet in %s (%s), as it is meant to",
+                                   (long long)p->step, op_name(j, op), lb_op_layer(p, &p->ops[op]));
+    lb_check_finding *f = found_at(c->report, op);
+    if (f) { /* one cause */
+        const size_t used = strlen(f->message);
+        snprintf(f->message + used, sizeof f->message - used, "; %s: %s", lb_check_kind_name(kinds[kind]), text);
+        return true;
+    }
+    f = lb_proof_list_add(c->report, kinds[kind], p);
+    if (!f) return false;
+    lb_proof_list_place(f, p, op, LB_NONE, c->path);
+    f->effect = a->largest;
+    snprintf(f->message, sizeof f->message, "%s", text);
+    return true;
+}
+
+static bool prove(const judge *j, relation kind, const lb_relation_answer *a)
+{
+    static const char *const texts[] = {"no row of scores depends on a later token", NULL,
+                                        "sequences of the batch do not meet", "packed documents do not meet",
+                                        "what the attention mask hides changes nothing"};
+    if (!texts[kind]) return true;
+    return lb_proof_list_prove(j->check->report, "step %lld: %s (%u rows compared%s)",
+                               (long long)j->check->run.program->step, texts[kind], a->compared,
+                               j->holds ? ", decisions as recorded" : "");
+}
+
+static bool leave(const judge *j, const char *what, const char *why)
+{
+    return lb_proof_list_leave(j->check->report, what, "%s", why);
+}
+
+/* ---- one relation ---- */
+
+static lb_status say_answer(judge *j, relation kind, const lb_relation_answer *a, bool *broken, lb_err *err)
+{
+    static const char *const names[] = {"whether later tokens are seen", "whether later tokens are seen",
+                                        "whether sequences meet", "whether documents meet", "whether padding is seen"};
+    bool said = true;
+    if (a->unseen)
+        j->unseen = true;
+    else if (a->broken)
+        *broken = true, said = find(j, kind, a);
+    else if (a->compared && (a->moved || kind == PADDING))
+        said = prove(j, kind, a);
+    else if (kind != FUTURE_LATE)
+        said = leave(j, names[kind], "other tokens changed no scores at all");
+    return said ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+}
+
+/* Of several ids of one shape (an encoder's and a decoder's) a mask hides one: that whose hidden tokens change
+ * nothing. */
+static lb_status try_padding(judge *j, lb_relation_run *run, lb_relation_answer *answer, bool *tried, lb_err *err)
+{
+    lb_status status = LB_OK;
+    run->holds_whole = true;
+    for (uint32_t i = 0; i < j->scored.n_ids && status == LB_OK; i++) {
+        lb_relation_tokens tokens = {0};
+        lb_relation_answer a = {0};
+        if (!lb_relation_run_tokens(&j->scored, &tokens))
+            status = lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
+        const bool says = status == LB_OK && mark_hidden(j, i, &tokens);
+        if (says) status = lb_relation_run_try(run, &tokens, &a, err);
+        if (says && (!*tried || !a.broken)) *answer = a, *tried = true;
+        lb_relation_run_release_tokens(&j->scored, &tokens);
+        if (says && !a.broken) break;
+    }
+    run->holds_whole = false;
+    return status;
+}
+
+static lb_status try_relation(judge *j, lb_relation_run *run, relation kind, bool *broken, lb_err *err)
+{
+    lb_relation_tokens tokens = {0};
+    lb_relation_answer a = {0};
+    bool tried = false;
+    lb_status status = LB_OK;
+    *broken = false;
+    if (!lb_relation_run_tokens(&j->scored, &tokens)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
+    if (status == LB_OK && kind == PADDING)
+        status = try_padding(j, run, &a, &tried, err);
+    else if (status == LB_OK && (tried = mark_tokens(j, kind, &tokens)))
+        status = lb_relation_run_try(run, &tokens, &a, err);
+    lb_relation_run_release_tokens(&j->scored, &tokens);
+    return status == LB_OK && tried ? say_answer(j, kind, &a, broken, err) : status;
+}
+
+/* ---- what the labels say ---- */
+
+/* A head that predicts several tokens ahead stands beside one that predicts the next. */
+static bool predicts_next(const judge *j, uint32_t ids)
+{
+    for (uint32_t i = 0; i < j->scored.n_losses; i++)
+        if (j->scored.losses[i].ids == ids && j->scored.losses[i].shift == 1) return true;
+    return false;
+}
+
+static bool judge_target(const judge *j, uint32_t number)
+{
+    const lb_scored_rows *loss = &j->scored.losses[number];
+    lb_check_step *c = j->check;
+    if (!loss->certain || loss->shift < 2 || predicts_next(j, loss->ids)) return true;
+    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_TARGET, c->run.program);
+    if (!f) return false;
+    lb_proof_list_place(f, c->run.program, loss->op, LB_NONE, c->path);
+    f->effect = (double)(loss->shift - 1);
+    snprintf(f->message, sizeof f->message,
+             "each row is scored against the token %lld places on, and none against the next: labels that were shifted "
+             "are shifted again",
+             (long long)loss->shift);
+    return true;
+}
+
+/* Tokens that weigh something in the loss, as ranges: "3-7, 9". */
+static void list_scored(const lb_scored_rows *loss, int64_t sequence, char *text, size_t size)
+{
+    size_t used = 0;
+    int64_t from = -1;
+    *text = 0;
+    for (int64_t i = 0; i <= loss->per_row && used + 24 < size; i++) {
+        const int64_t row = sequence * loss->per_row + i, target = i + loss->first + loss->shift;
+        bool counts = i < loss->per_row && loss->targets[row] >= 0 && loss->targets[row] < loss->classes;
+        if (counts && loss->weights) counts = loss->weights[row] != 0;
+        if (counts && from < 0) from = target;
+        if (counts || from < 0) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s%lld", used ? ", " : "", (long long)from);
+        if (target - 1 > from) used += (size_t)snprintf(text + used, size - used, "-%lld", (long long)target - 1);
+        from = -1;
+    }
+}
+
+static bool say_scored(const judge *j)
+{
+    const lb_scored_rows *loss = &j->scored.losses[0];
+    char text[120], whom[48] = "its own token";
+    for (uint32_t i = 0; i < j->scored.n_losses && loss->shift != 1; i++)
+        if (j->scored.losses[i].shift == 1) loss = &j->scored.losses[i];
+    list_scored(loss, 0, text, sizeof text);
+    if (loss->shift == 1) snprintf(whom, sizeof whom, "the next token");
+    if (loss->shift > 1) snprintf(whom, sizeof whom, "the token %lld places on", (long long)loss->shift);
+    return lb_proof_list_prove(j->check->report,
+                               "step %lld: each row is scored against %s; of sequence 0 tokens %s count",
+                               (long long)j->check->run.program->step, whom, *text ? text : "(none)");
+}
+
+/* ---- means of means ---- */
+
+/* The one weight that all scored tokens of a loss have; NaN: they differ, or are not known. */
+static double even_weight(const judge *j, uint32_t number, int64_t *count)
+{
+    const lb_scored_rows *loss = &j->scored.losses[number];
+    const int64_t n = lb_layout_numel(&j->check->run.program->values[loss->labels].layout);
+    double weight = NAN;
+    *count = 0;
+    for (int64_t i = 0; loss->weights && i < n; i++) {
+        if (loss->weights[i] == 0) continue;
+        if (*count && fabs(loss->weights[i] - weight) > 1e-9 * fabs(weight)) return NAN;
+        weight = loss->weights[i], ++*count;
+    }
+    return weight;
+}
+
+/* Micro-batches that were each divided by their own number of tokens. */
+static bool judge_means(const judge *j)
+{
+    lb_check_step *c = j->check;
+    const lb_program *p = c->run.program;
+    int64_t first = 0, least = INT64_MAX, most = 0;
+    double total = NAN;
+    for (uint32_t i = 0; i < j->scored.n_losses; i++) {
+        int64_t count;
+        const double weight = even_weight(j, i, &count);
+        if (isnan(weight) || p->ops[j->scored.losses[i].op].line != p->ops[j->scored.losses[0].op].line) return true;
+        if (!i) first = count, total = weight * (double)count;
+        if (fabs(weight * (double)count - total) > 1e-6 * fabs(total)) return true;
+        least = count < least ? count : least, most = count > most ? count : most;
+    }
+    if (least == most || !first) return true;
+    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_MEANS, p);
+    if (!f) return false;
+    lb_proof_list_place(f, p, j->scored.losses[0].op, LB_NONE, c->path);
+    f->factor = (double)most / (double)least, f->effect = f->factor - 1;
+    snprintf(f->message, sizeof f->message,
+             "%u micro-batches of %lld to %lld scored tokens were each divided by their own number: a token of the "
+             "shortest weighs %.3g times one of the longest",
+             j->scored.n_losses, (long long)least, (long long)most, f->factor);
+    return true;
+}
+
+/* ---- all of it ---- */
+
+/* Ranks that hand each other what follows from tokens: the others' part would stay as it was recorded. */
+static bool meets_other_ranks(const judge *j, bool *meets)
+{
+    const lb_program *p = j->check->run.program;
+    uint8_t *marked = calloc((size_t)p->n_values + 1, 1);
+    *meets = false;
+    if (!marked) return false;
+    for (uint32_t i = 0; i < j->scored.n_ids; i++) marked[j->scored.ids[i].value] = 1;
+    lb_scored_rows_descend(&j->check->run, marked);
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        for (uint32_t k = 0; p->ops[i].flags & LB_OP_COLLECTIVE && k < lb_op_outcomes(&p->ops[i]); k++) {
+            const uint32_t v = lb_op_outcome(p, &p->ops[i], k);
+            *meets |= p->ops[i].phase == LB_PHASE_FORWARD && v != LB_NONE && marked[v];
+        }
+    free(marked);
+    return true;
+}
+
+static lb_status try_all(judge *j, lb_err *err)
+{
+    lb_relation_run run;
+    bool broken = false;
+    j->unseen = false;
+    lb_status status = lb_relation_run_open(&j->check->run, &j->scored, j->holds, &run, err);
+    for (uint32_t i = 0; i < j->scored.n_losses && status == LB_OK; i++) j->unseen |= !run.scores[i];
+    for (int kind = 0; kind < N_RELATIONS && status == LB_OK && !j->unseen; kind++) {
+        if (kind == FUTURE_LATE && broken) continue; /* it was said */
+        status = try_relation(j, &run, (relation)kind, &broken, err);
+    }
+    lb_relation_run_close(&run);
+    return status;
+}
+
+static lb_status judge_step(judge *j, lb_err *err)
+{
+    lb_check_step *c = j->check;
+    bool meets, said = true;
+    if (!meets_other_ranks(j, &meets)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for ranks");
+    for (uint32_t i = 0; i < j->scored.n_losses; i++) {
+        LB_TRY(lb_token_marks_find(&c->run, &j->scored, i, &j->marks[i], err));
+        said &= judge_target(j, i);
+    }
+    said &= judge_means(j) && say_scored(j);
+    if (meets) said &= leave(j, "relations between tokens", "what follows from tokens goes through other ranks");
+    const uint32_t proven = c->report->n_proven, found = c->report->n_findings;
+    for (int holds = 0; holds < 2 && !meets && said; holds++) {
+        j->holds = holds != 0;
+        LB_TRY(try_all(j, err));
+        if (!j->unseen) break;
+        if (!holds) c->report->n_proven = proven, lb_proof_list_cut(c->report, found);
+    }
+    if (j->unseen)
+        said &= leave(j, "relations between tokens",
+                      "the scores have no exact numbers when tokens change: an op before them is not known to replay, "
+                      "or the program would have gone another way");
+    return said ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+}
+
+lb_status lb_check_step_relations(lb_check_step *c, bool *judged, lb_err *err)
+{
+    judge j = {.check = c};
+    lb_status status = lb_scored_rows_find(&c->run, &j.scored, err);
+    *judged = status == LB_OK && j.scored.n_losses;
+    if (*judged) {
+        j.marks = calloc(j.scored.n_losses, sizeof *j.marks);
+        status = j.marks ? judge_step(&j, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for marks");
+    }
+    for (uint32_t i = 0; j.marks && i < j.scored.n_losses; i++) lb_token_marks_release(&j.marks[i]);
+    free(j.marks);
+    lb_scored_rows_release(&j.scored);
+    return status;
+}

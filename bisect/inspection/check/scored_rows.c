@@ -1,0 +1,386 @@
+/* Losses that score tokens: see scored_rows.h. */
+#include "check/scored_rows.h"
+
+#include "check/changed_run.h"
+#include "shadow/shadow_numbers.h"
+
+#include "base/array.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_SHIFT = 6, LEAST_MATCHES = 3, MOST_LISTED = 64 };
+
+/* ---- what follows from what ---- */
+
+bool lb_scored_rows_ancestors(const lb_moved_run *run, uint32_t value, uint8_t *ancestors)
+{
+    const lb_value_graph *g = &run->graph;
+    uint32_t *stack = malloc(((size_t)run->program->n_values + 1) * sizeof *stack), n = 0;
+    if (!stack) return false;
+    if (!ancestors[value]) ancestors[value] = 1, stack[n++] = value;
+    while (n) {
+        const uint32_t v = stack[--n];
+        for (uint32_t e = g->first_pred[v]; e < g->first_pred[v + 1]; e++) {
+            const uint32_t w = g->preds[e];
+            if (!ancestors[w]) ancestors[w] = 1, stack[n++] = w;
+        }
+    }
+    free(stack);
+    return true;
+}
+
+bool lb_scored_rows_follows(const lb_moved_run *run, const uint8_t *marked, uint32_t v)
+{
+    const lb_value_graph *g = &run->graph;
+    bool any = marked[v];
+    for (uint32_t e = g->first_pred[v]; !g->given[v] && e < g->first_pred[v + 1]; e++) any |= marked[g->preds[e]];
+    return any;
+}
+
+void lb_scored_rows_descend(const lb_moved_run *run, uint8_t *marked)
+{
+    const lb_program *p = run->program;
+    const lb_value_graph *g = &run->graph;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[i]); k++) {
+            const uint32_t v = lb_op_outcome(p, &p->ops[i], k);
+            if (v == LB_NONE || !g->given[v] || g->giver[v] != i) continue;
+            for (uint32_t e = g->first_pred[v]; e < g->first_pred[v + 1]; e++)
+                marked[v] |= lb_scored_rows_follows(run, marked, g->preds[e]);
+        }
+}
+
+/* Whole numbers that no float number had a part in: what a program was given, and no choice that it made. */
+static bool is_given_integer(const lb_moved_run *run, uint32_t value, uint8_t *seen)
+{
+    const lb_program *p = run->program;
+    memset(seen, 0, (size_t)p->n_values + 1);
+    if (!lb_scored_rows_ancestors(run, value, seen)) return false;
+    for (uint32_t v = 0; v < p->n_values; v++)
+        if (seen[v] && lb_dtype_is_float(p->values[v].dtype)) return false;
+    return true;
+}
+
+/* ---- candidates ---- */
+
+/* The indices of a look-up in a parameter; LB_NONE. */
+static uint32_t looked_up(const lb_moved_run *run, const lb_op *op)
+{
+    const lb_program *p = run->program;
+    const lb_arg *args = lb_op_args(p, op);
+    uint32_t indices = LB_NONE;
+    if (op->phase != LB_PHASE_FORWARD || op->args < 2 || args[0].tag != LB_ARG_VALUE) return LB_NONE;
+    if (lb_program_name_extends(lb_op_name(p, op), "aten::embedding") && args[1].tag == LB_ARG_VALUE)
+        indices = args[1].u.value;
+    else if (lb_program_name_extends(lb_op_name(p, op), "aten::index") && args[1].tag == LB_ARG_LIST &&
+             args[1].count == 1 && p->args[args[1].u.first].tag == LB_ARG_VALUE)
+        indices = p->args[args[1].u.first].u.value;
+    const uint32_t table = lb_value_graph_source(&run->graph, args[0].u.value);
+    if (indices == LB_NONE || table == LB_NONE || !(p->values[table].flags & LB_VALUE_PARAMETER)) return LB_NONE;
+    const lb_value *v = &p->values[indices];
+    const bool whole = lb_dtype_is_integer(v->dtype) && v->dtype != LB_BOOL;
+    return whole && v->layout.ndim >= 1 && v->layout.ndim <= 2 ? indices : LB_NONE;
+}
+
+/* A loss that takes one of each row's numbers by a given whole number. */
+static bool is_loss(const lb_moved_run *run, uint32_t i, lb_scored_rows *loss, uint8_t *seen)
+{
+    const lb_program *p = run->program;
+    const lb_op *op = &p->ops[i];
+    const lb_arg *args = lb_op_args(p, op);
+    const char *name = lb_op_name(p, op);
+    const bool gathers = lb_program_name_extends(name, "aten::gather");
+    const bool picks = gathers || lb_program_name_extends(name, "aten::nll_loss_forward") ||
+                       lb_program_name_extends(name, "aten::nll_loss2d_forward");
+    if (!picks || op->phase != LB_PHASE_FORWARD || op->args < 2 || args[0].tag != LB_ARG_VALUE) return false;
+    const lb_arg *label = &args[gathers && op->args > 2 ? 2 : 1];
+    if (label->tag != LB_ARG_VALUE) return false;
+    const lb_layout *scores = &p->values[args[0].u.value].layout, *labels = &p->values[label->u.value].layout;
+    const int at = gathers ? scores->ndim - 1 : 1;
+    if (scores->ndim < 2 || scores->shape[at] < 2) return false;
+    *loss =
+        (lb_scored_rows){.op = i, .scores = args[0].u.value, .labels = label->u.value, .classes = scores->shape[at]};
+    loss->inner = 1, loss->gradient = LB_NONE;
+    for (int d = at + 1; d < scores->ndim; d++) loss->inner *= scores->shape[d];
+    return lb_layout_numel(labels) == lb_layout_numel(scores) / loss->classes &&
+           is_given_integer(run, loss->labels, seen);
+}
+
+/* What backward gave for the scores: of the first op there that reads the labels and gives as many numbers. */
+static uint32_t find_gradient(const lb_moved_run *run, const lb_scored_rows *loss)
+{
+    const lb_program *p = run->program;
+    const int64_t n = lb_layout_numel(&p->values[loss->scores].layout);
+    for (uint32_t i = loss->op + 1; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        if (op->phase != LB_PHASE_BACKWARD || lb_op_reads(p, op, p->values[loss->labels].storage) == LB_NONE) continue;
+        for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
+            const uint32_t v = lb_op_outcome(p, op, k);
+            if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) continue;
+            if (lb_layout_same_shape(&p->values[v].layout, &p->values[loss->scores].layout) && n > 0) return v;
+        }
+    }
+    return LB_NONE;
+}
+
+static bool add_ids(const lb_moved_run *run, lb_scored_step *s, uint32_t value)
+{
+    const lb_layout *l = &run->program->values[value].layout;
+    for (uint32_t i = 0; i < s->n_ids; i++)
+        if (s->ids[i].value == value) return true;
+    if (s->n_ids == MOST_LISTED) return true;
+    lb_token_ids *ids = lb_array_grow(s->ids, s->n_ids, sizeof *ids);
+    if (!ids) return false;
+    s->ids = ids;
+    s->ids[s->n_ids++] =
+        (lb_token_ids){.value = value, .rows = l->ndim == 2 ? l->shape[0] : 1, .columns = l->shape[l->ndim - 1]};
+    return true;
+}
+
+static bool list_candidates(const lb_moved_run *run, lb_scored_step *s)
+{
+    uint8_t *seen = malloc((size_t)run->program->n_values + 1);
+    bool done = seen != NULL;
+    for (uint32_t i = 0; i < run->program->n_ops && done; i++) {
+        lb_scored_rows loss;
+        const uint32_t ids = looked_up(run, &run->program->ops[i]);
+        if (ids != LB_NONE) done = add_ids(run, s, ids);
+        if (!is_loss(run, i, &loss, seen) || s->n_losses == MOST_LISTED) continue;
+        lb_scored_rows *losses = lb_array_grow(s->losses, s->n_losses, sizeof *losses);
+        done &= losses != NULL;
+        loss.gradient = find_gradient(run, &loss);
+        if (losses) s->losses = losses, s->losses[s->n_losses++] = loss;
+    }
+    free(seen);
+    return done;
+}
+
+/* ---- their numbers ---- */
+
+typedef struct reading {
+    lb_moved_run *run;
+    lb_scored_step *scored;
+} reading;
+
+static int64_t *whole_numbers(const lb_event *event, uint32_t value)
+{
+    lb_tensor t;
+    if (!lb_event_exact(event, value, &t)) return NULL;
+    const int64_t n = lb_layout_numel(&t.layout);
+    double *x = lb_shadow_numbers_copy(&t);
+    int64_t *whole = x ? malloc(((size_t)n + 1) * sizeof *whole) : NULL;
+    for (int64_t i = 0; whole && i < n; i++) whole[i] = (int64_t)x[i];
+    free(x);
+    return whole;
+}
+
+static bool reads(const lb_moved_run *run, uint32_t op, uint32_t ids)
+{
+    return looked_up(run, &run->program->ops[op]) == ids;
+}
+
+/* What each row weighs in the loss that backward began from: the loss has - the score at the label in it. */
+static void read_weights(lb_scored_rows *loss, const lb_event *event, int64_t n)
+{
+    lb_tensor t;
+    double *x = loss->targets && lb_event_exact(event, loss->gradient, &t) ? lb_shadow_numbers_copy(&t) : NULL;
+    loss->weights = x ? malloc(((size_t)n + 1) * sizeof *loss->weights) : NULL;
+    for (int64_t i = 0; loss->weights && i < n; i++) {
+        int64_t stride;
+        const int64_t at = lb_scored_rows_begin(loss, i, &stride), label = loss->targets[i];
+        loss->weights[i] = label >= 0 && label < loss->classes ? 0 - x[at + label * stride] : 0;
+    }
+    free(x);
+}
+
+static bool read_numbers(void *context, const lb_event *event)
+{
+    reading *r = context;
+    for (uint32_t i = 0; i < r->scored->n_ids; i++) {
+        lb_token_ids *ids = &r->scored->ids[i];
+        if (!ids->tokens && reads(r->run, event->op, ids->value)) ids->tokens = whole_numbers(event, ids->value);
+    }
+    for (uint32_t i = 0; i < r->scored->n_losses; i++) {
+        lb_scored_rows *loss = &r->scored->losses[i];
+        if (loss->op == event->op) loss->targets = whole_numbers(event, loss->labels);
+        if (loss->gradient != LB_NONE && r->run->graph.giver[loss->gradient] == event->op && !loss->weights)
+            read_weights(loss, event, lb_layout_numel(&r->run->program->values[loss->labels].layout));
+    }
+    return true;
+}
+
+/* ---- which token a row is scored against ---- */
+
+/* Do the labels stand so many places behind the tokens? Returns how many were compared; 0: not all fit. */
+static int64_t count_fits(const lb_scored_rows *loss, const lb_token_ids *ids, int64_t rows, int64_t per_row,
+                          int64_t by)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t column = i % per_row + by, label = loss->targets[i];
+        if (label < 0 || label >= loss->classes || column >= ids->columns) continue;
+        if (label != ids->tokens[i / per_row * ids->columns + column]) return 0;
+        n++;
+    }
+    return n;
+}
+
+/* Elements between the rows of a value that has so many for each sequence; 0: it is no such value. */
+static int64_t row_stride(const lb_layout *l, int64_t sequences, int64_t per_row)
+{
+    if (l->ndim == 3 && l->shape[0] == sequences && l->shape[1] == per_row) return l->stride[1];
+    return l->ndim == 2 && sequences == 1 && l->shape[0] == per_row ? l->stride[0] : 0;
+}
+
+/* Where the rows of the scores begin: the first of a window on scores of every token. -1: not known. */
+static int64_t first_token(const lb_moved_run *run, const lb_scored_rows *loss, const lb_token_ids *ids,
+                           const uint8_t *ancestors)
+{
+    const lb_program *p = run->program;
+    if (loss->per_row == ids->columns) return 0;
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        const int64_t stride = row_stride(&p->values[v].layout, ids->rows, loss->per_row);
+        if (!ancestors[v] || stride <= 0) continue;
+        for (uint32_t w = 0; w < p->n_values; w++)
+            if (p->values[w].storage == p->values[v].storage &&
+                row_stride(&p->values[w].layout, ids->rows, ids->columns) == stride)
+                return (p->values[v].layout.offset - p->values[w].layout.offset) / stride;
+    }
+    return -1;
+}
+
+static bool align(const lb_moved_run *run, lb_scored_rows *loss, const lb_token_ids *ids, uint32_t number,
+                  const uint8_t *ancestors)
+{
+    const int64_t rows = lb_layout_numel(&run->program->values[loss->labels].layout);
+    int64_t labelled = 0, found = -1, fits = 0;
+    if (!ids->tokens || !loss->targets || !ancestors[ids->value] || ids->columns < 2 || rows % ids->rows) return false;
+    for (int64_t i = 0; i < rows; i++) labelled += loss->targets[i] >= 0 && loss->targets[i] < loss->classes;
+    const int64_t per_row = rows / ids->rows;
+    for (int64_t by = 0; by <= MOST_SHIFT; by++) {
+        const int64_t n = count_fits(loss, ids, rows, per_row, by);
+        if (n < LEAST_MATCHES || 2 * n < labelled) continue;
+        fits++;
+        if (found < 0 || by == 1) found = by;
+    }
+    if (found < 0 || per_row > ids->columns) return false;
+    loss->per_row = per_row, loss->ids = number;
+    loss->first = first_token(run, loss, ids, ancestors);
+    loss->shift = found - loss->first, loss->certain = fits == 1;
+    return loss->first >= 0;
+}
+
+static bool align_all(const lb_moved_run *run, lb_scored_step *s)
+{
+    const size_t n = (size_t)run->program->n_values + 1;
+    uint8_t *ancestors = malloc(n);
+    uint32_t kept = 0;
+    bool done = ancestors != NULL;
+    for (uint32_t i = 0; i < s->n_losses && done; i++) {
+        lb_scored_rows loss = s->losses[i];
+        bool found = false;
+        memset(ancestors, 0, n);
+        done = lb_scored_rows_ancestors(run, loss.scores, ancestors);
+        for (uint32_t k = s->n_ids; k-- > 0 && done && !found;) found = align(run, &loss, &s->ids[k], k, ancestors);
+        if (found)
+            s->losses[kept++] = loss;
+        else
+            free(loss.targets), free(loss.weights);
+    }
+    if (done) s->n_losses = kept;
+    free(ancestors);
+    return done;
+}
+
+/* ---- other tokens ---- */
+
+static int by_number(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* One of three alike beside each other is padding, or stands in the place of an image: what such tokens do is not what
+ * a word does. */
+static bool is_ordinary(const lb_token_ids *ids, int64_t i)
+{
+    const int64_t row = i / ids->columns * ids->columns, t = ids->tokens[i];
+    for (int64_t from = i - 2; from <= i; from++) {
+        if (from < row || from + 3 > row + ids->columns) continue;
+        if (ids->tokens[from] == t && ids->tokens[from + 1] == t && ids->tokens[from + 2] == t) return false;
+    }
+    return true;
+}
+
+/* The next larger ordinary token of the batch, or its smallest. */
+static int64_t next_token(const int64_t *sorted, int64_t n, int64_t token)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (sorted[i] > token) return sorted[i];
+    return n ? sorted[0] : token;
+}
+
+static bool list_spares(lb_token_ids *ids)
+{
+    const int64_t n = ids->rows * ids->columns;
+    int64_t *sorted = malloc(((size_t)n + 1) * sizeof *sorted), kept = 0;
+    bool done = (ids->spare = malloc(((size_t)n + 1) * sizeof *ids->spare)) != NULL;
+    done &= (ids->ordinary = calloc((size_t)n + 1, 1)) != NULL && sorted;
+    for (int64_t i = 0; done && i < n; i++) {
+        ids->ordinary[i] = is_ordinary(ids, i);
+        if (ids->ordinary[i]) sorted[kept++] = ids->tokens[i];
+    }
+    if (done && kept) qsort(sorted, (size_t)kept, sizeof *sorted, by_number);
+    for (int64_t i = 0; done && i < n; i++) ids->spare[i] = next_token(sorted, kept, ids->tokens[i]);
+    free(sorted);
+    return done;
+}
+
+/* ---- all of it ---- */
+
+int64_t lb_scored_rows_begin(const lb_scored_rows *loss, int64_t row, int64_t *stride)
+{
+    *stride = loss->inner;
+    return row / loss->inner * loss->inner * loss->classes + row % loss->inner;
+}
+
+void lb_scored_rows_token(const lb_scored_rows *loss, int64_t row, int64_t *sequence, int64_t *column)
+{
+    *sequence = row / loss->per_row, *column = row % loss->per_row + loss->first;
+}
+
+static uint32_t last_read(const lb_moved_run *run, const lb_scored_step *s)
+{
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < s->n_losses; i++) {
+        const uint32_t v = s->losses[i].gradient, op = v == LB_NONE ? s->losses[i].op : run->graph.giver[v];
+        if (op != LB_NONE && op > last) last = op;
+    }
+    return last;
+}
+
+lb_status lb_scored_rows_find(lb_moved_run *run, lb_scored_step *s, lb_err *err)
+{
+    *s = (lb_scored_step){0};
+    if (!list_candidates(run, s)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for losses");
+    if (!s->n_ids || !s->n_losses) {
+        s->n_losses = 0;
+        return LB_OK;
+    }
+    reading r = {.run = run, .scored = s};
+    const lb_changed_run plain = {.holds = true, .last = last_read(run, s), .look = read_numbers, .context = &r};
+    LB_TRY(lb_changed_run_run(run, &plain, err));
+    bool done = align_all(run, s);
+    for (uint32_t i = 0; i < s->n_ids && done; i++)
+        if (s->ids[i].tokens) done = list_spares(&s->ids[i]);
+    return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
+}
+
+void lb_scored_rows_release(lb_scored_step *s)
+{
+    for (uint32_t i = 0; i < s->n_ids; i++) free(s->ids[i].tokens), free(s->ids[i].spare), free(s->ids[i].ordinary);
+    for (uint32_t i = 0; i < s->n_losses; i++) free(s->losses[i].targets), free(s->losses[i].weights);
+    free(s->ids), free(s->losses);
+    *s = (lb_scored_step){0};
+}

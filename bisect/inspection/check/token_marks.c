@@ -1,0 +1,194 @@
+/* Masks and documents: see token_marks.h. */
+#include "check/token_marks.h"
+
+#include "shadow/shadow_numbers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- use ---- */
+
+typedef struct marking {
+    const lb_moved_run *run;
+    uint8_t *weights, *mask; /* per value: it follows from a parameter, from the mask */
+    bool found;
+} marking;
+
+static bool is_mask_alone(const marking *m, uint32_t v)
+{
+    return lb_scored_rows_follows(m->run, m->mask, v) && !lb_scored_rows_follows(m->run, m->weights, v);
+}
+
+static bool is_among(const char *name, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (lb_program_name_extends(name, names[i])) return true;
+    return false;
+}
+
+static void look_back(marking *m, uint32_t v, int depth);
+
+typedef struct step_back {
+    marking *marking;
+    int depth;
+} step_back;
+
+static void look_at_input(void *context, uint32_t v)
+{
+    step_back *s = context;
+    if (v == LB_NONE || s->marking->found) return;
+    s->marking->found |= is_mask_alone(s->marking, v);
+    if (lb_scored_rows_follows(s->marking->run, s->marking->weights, v)) look_back(s->marking, v, s->depth + 1);
+}
+
+/* Back from what a softmax reads, by the ops that put a mask there. */
+static void look_back(marking *m, uint32_t v, int depth)
+{
+    static const char *const puts[] = {"aten::add",   "aten::add_",  "aten::masked_fill", "aten::masked_fill_",
+                                       "aten::where", "aten::mul",   "aten::div",         "aten::_to_copy",
+                                       "aten::sub",   "aten::clone", "aten::maximum",     "aten::max",
+                                       "aten::cat",   "aten::clamp", "aten::clamp_min"};
+    const lb_program *p = m->run->program;
+    const uint32_t giver = m->run->graph.giver[v];
+    if (depth > 6 || m->found || giver == LB_NONE) return;
+    step_back s = {m, depth};
+    if (is_among(lb_op_name(p, &p->ops[giver]), puts, sizeof puts / sizeof *puts))
+        lb_op_each_input(p, &p->ops[giver], look_at_input, &s);
+}
+
+/* Does attention read it: under a softmax, or as the mask of a kernel for attention? */
+static bool hides_from_attention(marking *m)
+{
+    const lb_program *p = m->run->program;
+    for (uint32_t i = 0; i < p->n_ops && !m->found; i++) {
+        const lb_op *op = &p->ops[i];
+        const char *name = lb_op_name(p, op);
+        const bool kernel = strstr(name, "scaled_dot_product") != NULL;
+        const bool softmax = strstr(name, "softmax") != NULL;
+        if (op->phase != LB_PHASE_FORWARD || !(kernel || softmax) || !op->args) continue;
+        if (softmax && lb_op_args(p, op)[0].tag == LB_ARG_VALUE) look_back(m, lb_op_args(p, op)[0].u.value, 0);
+        for (uint32_t k = 3; kernel && k < op->args; k++)
+            if (lb_op_args(p, op)[k].tag == LB_ARG_VALUE) m->found |= is_mask_alone(m, lb_op_args(p, op)[k].u.value);
+    }
+    return m->found;
+}
+
+/* ---- sources by their numbers ---- */
+
+static double *numbers_of(const lb_moved_run *run, uint32_t value)
+{
+    lb_tensor t;
+    if (lb_program_view_value(run->view, value, &t, NULL) != LB_OK || !t.data) return NULL;
+    return lb_shadow_numbers_copy(&t);
+}
+
+/* Two numbers: 0 where it hides and 1, or 0 and what a softmax makes nothing of. `*hides`: the one that hides. */
+static bool is_mask(const double *x, int64_t n, double *hides)
+{
+    int64_t zeros = 0, others = 0;
+    double other = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (x[i] == 0) zeros++;
+        if (x[i] != 0 && !others++) other = x[i];
+        if (x[i] != 0 && x[i] != other) return false;
+    }
+    *hides = other == 1 ? 0 : other;
+    return zeros && others && (other == 1 || other <= -1e3);
+}
+
+/* Is it of one number for each token, whatever dimensions of one it has? */
+static bool is_by_token(const lb_layout *l, const lb_token_ids *ids)
+{
+    int64_t shape[2] = {1, 1};
+    int n = 0;
+    for (int d = 0; d < l->ndim; d++) {
+        if (l->shape[d] == 1) continue;
+        if (n == 2) return false;
+        shape[n++] = l->shape[d];
+    }
+    return n == 2 ? shape[0] == ids->rows && shape[1] == ids->columns : n == 1 && shape[0] == ids->columns;
+}
+
+/* Sequences that count up by one, and begin again where a document does. Returns how many documents there are; 0: they
+ * are no positions. What repeats a position is padding, whose document is that before it. */
+static int64_t count_documents(const double *x, int64_t rows, int64_t columns, int32_t *document)
+{
+    int64_t documents = 0, counted = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        int32_t now = 0;
+        for (int64_t i = 0; i < columns; i++) {
+            const double *at = x + row * columns + i, step = i ? at[0] - at[-1] : 1;
+            if (i && step != 1 && step != 0 && at[0] != 0) return 0;
+            const bool begins = i && at[0] == 0 && step != 0 && i + 1 < columns && at[1] == 1;
+            counted += step == 1, now += begins, documents += begins;
+            document[row * columns + i] = now;
+        }
+    }
+    return 2 * counted > rows * columns ? documents + 1 : 0;
+}
+
+static bool try_mask(lb_moved_run *run, uint32_t value, const double *x, int64_t n, double hides, lb_token_marks *marks)
+{
+    const size_t size = (size_t)run->program->n_values + 1;
+    marking m = {run, calloc(size, 1), calloc(size, 1), false};
+    bool done = m.weights && m.mask;
+    for (uint32_t v = 0; done && v < run->program->n_values; v++)
+        m.weights[v] = (run->program->values[v].flags & LB_VALUE_PARAMETER) != 0;
+    if (done) m.mask[value] = 1, lb_scored_rows_descend(run, m.weights), lb_scored_rows_descend(run, m.mask);
+    if (done && hides_from_attention(&m)) {
+        marks->hidden = malloc((size_t)n + 1), marks->mask = value;
+        done = marks->hidden != NULL;
+        for (int64_t i = 0; done && i < n; i++) marks->hidden[i] = x[i] == hides;
+    }
+    free(m.weights), free(m.mask);
+    return done;
+}
+
+static bool try_positions(uint32_t value, const double *x, int64_t given, const lb_token_ids *ids,
+                          lb_token_marks *marks)
+{
+    const int64_t n = ids->rows * ids->columns;
+    int32_t *document = calloc((size_t)n + 1, sizeof *document);
+    if (!document) return false;
+    if (count_documents(x, given / ids->columns, ids->columns, document) > 1) {
+        for (int64_t i = given; i < n; i++) document[i] = document[i - given]; /* one row of positions for all */
+        marks->document = document, marks->positions = value;
+        return true;
+    }
+    free(document);
+    return true;
+}
+
+lb_status lb_token_marks_find(lb_moved_run *run, const lb_scored_step *scored, uint32_t loss, lb_token_marks *marks,
+                              lb_err *err)
+{
+    const lb_program *p = run->program;
+    const lb_token_ids *ids = &scored->ids[scored->losses[loss].ids];
+    const int64_t n = ids->rows * ids->columns;
+    uint8_t *ancestors = calloc((size_t)p->n_values + 1, 1);
+    bool done = ancestors && lb_scored_rows_ancestors(run, scored->losses[loss].scores, ancestors);
+    *marks = (lb_token_marks){.mask = LB_NONE, .positions = LB_NONE};
+    for (uint32_t i = 0; i < p->n_ops && done; i++) {
+        if (!lb_op_is_source(p, &p->ops[i])) continue;
+        const uint32_t v = lb_op_results(p, &p->ops[i])[0];
+        const lb_layout *l = &p->values[v].layout;
+        const int64_t given = lb_layout_numel(l);
+        if (!ancestors[v] || !is_by_token(l, ids)) continue;
+        if (run->graph.giver[ids->value] == i || p->values[v].flags & LB_VALUE_PARAMETER) continue;
+        double *x = numbers_of(run, v);
+        double hides;
+        if (x && !marks->hidden && given == n && is_mask(x, n, &hides))
+            done = try_mask(run, v, x, n, hides, marks);
+        else if (x && !marks->document && lb_dtype_is_integer(p->values[v].dtype) && !(n % given))
+            done = try_positions(v, x, given, ids, marks);
+        free(x);
+    }
+    free(ancestors);
+    return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for the masks of tokens");
+}
+
+void lb_token_marks_release(lb_token_marks *marks)
+{
+    free(marks->hidden), free(marks->document);
+    *marks = (lb_token_marks){.mask = LB_NONE, .positions = LB_NONE};
+}

@@ -1,0 +1,74 @@
+/* Elements by token: see token_rows.h. */
+#include "check/token_rows.h"
+
+#include <math.h>
+
+static int64_t product(const lb_layout *l, int from)
+{
+    int64_t n = 1;
+    for (int d = from; d < l->ndim; d++) n *= l->shape[d];
+    return n;
+}
+
+bool lb_token_rows_of(const lb_layout *l, int64_t rows, int64_t columns, bool weighed, lb_token_rows *shape)
+{
+    const int64_t *s = l->shape;
+    const int n = l->ndim;
+    bool square = false;
+    if (n < 2) return false;
+    if (s[0] == rows && s[1] == columns)
+        *shape = (lb_token_rows){rows, 1, columns, product(l, 2)};
+    else if (n == 4 && s[0] == rows && s[2] == columns)
+        *shape = (lb_token_rows){rows, s[1], columns, s[3]}, square = s[3] == columns;
+    else if (n == 3 && s[1] == columns && s[0] % rows == 0)
+        *shape = (lb_token_rows){rows, s[0] / rows, columns, s[2]}, square = s[2] == columns;
+    else if (n == 3 && s[0] == rows && s[2] == columns)
+        *shape = (lb_token_rows){rows, s[1], columns, 1};
+    else if (s[0] == rows * columns)
+        *shape = (lb_token_rows){rows, 1, columns, product(l, 1)};
+    else
+        return false;
+    square |= shape->heads == 1 && shape->inner == columns && n > 2;
+    return (!square || weighed) && lb_layout_numel(l) > 0;
+}
+
+/* Of (-1, 1), a function of the position alone. */
+static double sign_of(int64_t i)
+{
+    uint64_t x = (uint64_t)i * UINT64_C(0x9E3779B97F4A7C15) + UINT64_C(0xD1B54A32D192ED03); /* splitmix64 */
+    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return ((double)((x ^ (x >> 31)) >> 11) + 0.5) * 0x1p-52 - 1;
+}
+
+static void add(lb_token_sum *s, double x, int64_t i)
+{
+    if (!(fabs(x) < 1e30)) return;
+    s->sum += x * sign_of(i), s->norm += x * x;
+}
+
+lb_token_sum lb_token_rows_sum(const double *numbers, int64_t n, int64_t stride)
+{
+    lb_token_sum s = {0, 0};
+    for (int64_t i = 0; i < n; i++) add(&s, numbers[i * stride], i);
+    s.norm = sqrt(s.norm);
+    return s;
+}
+
+void lb_token_rows_add_up(const lb_token_rows *t, const double *numbers, lb_token_sum *sums)
+{
+    for (int64_t i = 0; i < t->rows * t->columns; i++) sums[i] = (lb_token_sum){0, 0};
+    for (int64_t row = 0; row < t->rows; row++)
+        for (int64_t head = 0; head < t->heads; head++)
+            for (int64_t column = 0; column < t->columns; column++) {
+                const double *x = numbers + ((row * t->heads + head) * t->columns + column) * t->inner;
+                for (int64_t i = 0; i < t->inner; i++) add(&sums[row * t->columns + column], x[i], head * t->inner + i);
+            }
+    for (int64_t i = 0; i < t->rows * t->columns; i++) sums[i].norm = sqrt(sums[i].norm);
+}
+
+double lb_token_rows_gap(const lb_token_sum *a, const lb_token_sum *b)
+{
+    const double size = fmax(a->norm, b->norm);
+    return size > 0 ? fabs(a->sum - b->sum) / size : 0;
+}

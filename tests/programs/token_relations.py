@@ -1,0 +1,184 @@
+"""Steps of tiny language models that keep, or break, a relation between tokens: token_relations.py FOLDER NAME… writes FOLDER/NAME.lb.
+NAME@ROWS,COLUMNS,WIDTH,HEADS is of another shape."""
+
+import pathlib
+import sys
+
+import lastbit.torch
+import torch
+import torch.nn.functional as F
+import transformers as hf
+
+VOCABULARY, PAD = 48, 0
+
+
+class Attention(torch.nn.Module):
+    def __init__(self, d, heads, name):
+        super().__init__()
+        self.qkv, self.out, self.heads, self.name = torch.nn.Linear(d, 3 * d), torch.nn.Linear(d, d), heads, name
+
+    def weights(self, scores, allowed):
+        t = scores.shape[-1]
+        diagonal = 2 if self.name == "future_mask_by_one" else 1
+        scores = scores.masked_fill(torch.ones(t, t, dtype=torch.bool).triu(diagonal), float("-inf"))
+        if self.name == "future_softmax_of_queries":
+            return scores.softmax(-2).nan_to_num()
+        return (scores if allowed is None else scores + allowed).softmax(-1)
+
+    def forward(self, x, allowed):
+        b, t, d = x.shape
+        heads = (b, t, self.heads, d // self.heads)
+        if self.name == "rows_heads_viewed":
+            q, k, v = (y.reshape(self.heads, b, t, -1).transpose(0, 1) for y in self.qkv(x).transpose(0, 1).chunk(3, -1))
+        else:
+            q, k, v = (y.view(heads).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        if self.name.startswith("sdpa"):
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=self.name != "sdpa_not_causal")
+        else:
+            y = self.weights(q @ k.transpose(-1, -2) / (d // self.heads) ** 0.5, allowed) @ v
+        return self.out(y.transpose(1, 2).reshape(b, t, d))
+
+
+class Block(torch.nn.Module):
+    def __init__(self, d, heads, name, index):
+        super().__init__()
+        self.name, self.index = name, index
+        faulty = name in ("future_mask_by_one", "future_softmax_of_queries", "sdpa_not_causal", "rows_heads_viewed") and index == 0
+        self.attention = Attention(d, heads, "sdpa" if name == "sdpa_not_causal" and not faulty else name if faulty or name == "sdpa" else "")
+        self.n1, self.n2 = torch.nn.LayerNorm(d), torch.nn.LayerNorm(d)
+        self.up, self.down = torch.nn.Linear(d, 2 * d), torch.nn.Linear(2 * d, d)
+        self.conv = torch.nn.Conv1d(d, d, 3, groups=d) if name.startswith(("conv", "future_conv")) else None
+        self.batch = torch.nn.BatchNorm1d(d) if name == "batch_norm" else None
+
+    def forward(self, x, allowed):
+        if self.conv is not None:
+            pad = (1, 1) if self.name == "future_conv" and self.index == 1 else (2, 0)
+            x = x + self.conv(F.pad(x.transpose(1, 2), pad)).transpose(1, 2)
+        if self.batch is not None:
+            x = self.batch(x.transpose(1, 2)).transpose(1, 2)
+        x = x + self.attention(self.n1(x), allowed)
+        h = self.n2(x)
+        if self.name == "future_norm_of_sequence" and self.index == 1:
+            h = h / h.std((1, 2), keepdim=True)
+        if self.name == "rows_scale_of_batch" and self.index == 1:
+            h = h / h.abs().amax()
+        h = self.up(h)
+        if self.name == "future_mean" and self.index == 0:
+            h = h + h.mean(1, keepdim=True)
+        if self.name == "prefix_mean":
+            h = h + h.cumsum(1) / torch.arange(1, h.shape[1] + 1)[:, None]
+        if self.name == "chunk_leak" and self.index == 1:
+            b, t, d = h.shape
+            h = h + h.view(b, t // 4, 4, d).mean(2, keepdim=True).expand(b, t // 4, 4, d).reshape(b, t, d)
+        return x + self.down(F.gelu(h))
+
+
+class Model(torch.nn.Module):
+    def __init__(self, name, d, heads):
+        super().__init__()
+        self.name = name
+        self.wte, self.wpe = torch.nn.Embedding(VOCABULARY, d), torch.nn.Embedding(64, d)
+        self.blocks = torch.nn.ModuleList(Block(d, heads, name, i) for i in range(2))
+        self.head = torch.nn.Linear(d, VOCABULARY)
+        self.ahead = torch.nn.Linear(d, VOCABULARY) if name == "two_heads" else None
+
+    def forward(self, ids, positions=None, allowed=None):
+        positions = torch.arange(ids.shape[1]) if positions is None else positions
+        x = self.wte(ids) + self.wpe(positions)
+        for i, block in enumerate(self.blocks):
+            x = block(x, None if self.name == "padding_once" and i == 1 else allowed)
+        return (self.head(x), self.ahead(x)) if self.ahead else self.head(x)
+
+
+def documents(name, ids):
+    """Documents of 7 and 13 tokens; attention is told of them unless that is the fault."""
+    lengths = (7, ids.shape[1] - 7)
+    positions = torch.cat([torch.arange(n) for n in lengths]).expand(ids.shape[0], -1).contiguous()
+    number = torch.cat([torch.full((n,), float(i)) for i, n in enumerate(lengths)])
+    allowed = torch.where(number[:, None] == number, 0.0, float("-inf"))
+    return positions, None if name == "documents_meet" else allowed
+
+
+def padded(name, ids, left):
+    """Sequences of other lengths: ids, labels, the mask over keys."""
+    mask = torch.ones_like(ids)
+    for row, n in enumerate((5, 0, 9, 3)[: len(ids)]):
+        place = slice(0, n) if left else slice(ids.shape[1] - n, None)
+        mask[row, place] = 0
+    ids = torch.where(mask == 1, ids, PAD)
+    return ids, torch.where(mask == 1, ids, -100), mask
+
+
+def own_model_loss(name, ids, d, heads):
+    model = Model(name, d, heads)
+    labels, positions, allowed = ids, None, None
+    if name == "next_tokens":  # a batch of inputs and one of targets, cut out of one stream of tokens
+        stream = torch.randint(1, VOCABULARY, (ids.numel() + 1,))
+        ids, labels = stream[:-1].view(ids.shape).clone(), stream[1:].view(ids.shape).clone()
+    if "documents" in name:
+        positions, allowed = documents(name, ids)
+    if name.startswith("padding"):
+        ids, labels, mask = padded(name, ids, left=True)
+        allowed = (1 - mask[:, None, None].float()) * torch.finfo(torch.float32).min
+    yield model
+    if name == "padding_weakly":
+        allowed = (1 - mask[:, None, None].float()) * -2.0
+    logits = model(ids, positions, allowed)
+    loss = 0
+    if name == "two_heads":
+        logits, ahead = logits
+        loss = F.cross_entropy(ahead[:, :-2].reshape(-1, VOCABULARY), labels[:, 2:].reshape(-1))
+    if name == "target_twice":
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    if name == "chosen":
+        yield -logits[:, :-1].log_softmax(-1).gather(-1, labels[:, 1:, None]).mean()
+    if name == "next_tokens":
+        yield F.cross_entropy(logits.view(-1, VOCABULARY), labels.view(-1))
+    yield loss + F.cross_entropy(logits[:, :-1].reshape(-1, VOCABULARY), labels[:, 1:].reshape(-1))
+
+
+def llama_loss(name, ids, d, heads):
+    config = hf.LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=d, intermediate_size=32, num_hidden_layers=2, num_attention_heads=heads, max_position_embeddings=64
+    )
+    config._attn_implementation = "eager" if "eager" in name else "sdpa"
+    model = hf.LlamaForCausalLM(config)
+    left = "left" in name
+    ids, labels, mask = padded(name, ids, left)
+    if left:
+        mask[1, :2] = 0
+    yield model
+    if name == "llama_target_twice":
+        logits = model(input_ids=ids, attention_mask=mask).logits
+        yield model.loss_function(logits=logits[:, :-1].contiguous(), labels=labels[:, 1:].contiguous(), vocab_size=VOCABULARY)
+    yield model(input_ids=ids, attention_mask=mask, labels=labels).loss
+
+
+def train(name, out):
+    name, _, shape = name.partition("@")
+    rows, columns, d, heads = map(int, shape.split(",")) if shape else (4, 20, 16, 2)
+    torch.manual_seed(0)
+    ids = torch.randint(1, VOCABULARY, (rows, columns))
+    parts = [ids]
+    if name.startswith("means"):
+        parts = [ids[:1], ids[1:2, :12], ids[2:3, :7], ids[3:, :16]]
+    if name == "micro_batches":
+        parts = list(ids.split(1))
+    losses = (llama_loss if name.startswith("llama") else own_model_loss)(name, parts[0], d, heads)
+    model = next(losses)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with lastbit.torch.capture(out, level="ops") as capture, capture.step(0):
+        if len(parts) > 1:
+            tokens = sum(part.shape[1] - 1 for part in parts)
+            for part in parts:
+                logits = model(part)[:, :-1].reshape(-1, VOCABULARY)
+                total = F.cross_entropy(logits, part[:, 1:].reshape(-1), reduction="sum" if name == "means_of_all" else "mean")
+                (total / (tokens if name == "means_of_all" else len(parts))).backward()
+        else:
+            next(losses).backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:]:
+        train(name, pathlib.Path(sys.argv[1]) / f"{name}.lb")
