@@ -43,6 +43,7 @@ extern "C" {
     X(ROWS, "rows")           /* sequences of a batch meet */                                                          \
     X(DOCUMENTS, "documents") /* documents that are packed into one sequence meet */                                   \
     X(PADDING, "padding")     /* what the attention mask hides is seen */                                              \
+    X(WEIGHTS, "weights")     /* the micro-batches were divided by their number once too often */                      \
     X(MEANS, "means")         /* micro-batches were each divided by their own number of tokens */
 
 typedef enum lb_check_kind {

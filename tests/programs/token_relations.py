@@ -162,7 +162,7 @@ def train(name, out):
     parts = [ids]
     if name.startswith("means"):
         parts = [ids[:1], ids[1:2, :12], ids[2:3, :7], ids[3:, :16]]
-    if name == "micro_batches":
+    if name in ("micro_batches", "divided_twice", "summed"):
         parts = list(ids.split(1))
     losses = (llama_loss if name.startswith("llama") else own_model_loss)(name, parts[0], d, heads)
     model = next(losses)
@@ -173,7 +173,8 @@ def train(name, out):
             for part in parts:
                 logits = model(part)[:, :-1].reshape(-1, VOCABULARY)
                 total = F.cross_entropy(logits, part[:, 1:].reshape(-1), reduction="sum" if name == "means_of_all" else "mean")
-                (total / (tokens if name == "means_of_all" else len(parts))).backward()
+                divisor = {"means_of_all": tokens, "divided_twice": len(parts) ** 2, "summed": 1}.get(name, len(parts))
+                (total / divisor).backward()
         else:
             next(losses).backward()
         optimizer.step()

@@ -1,6 +1,7 @@
 /* Relations that a language model must keep, whatever its weights: see relation_run.h. */
 #include "check/check_step.h"
 #include "check/relation_run.h"
+#include "check/scored_labels.h"
 #include "check/token_marks.h"
 
 #include <math.h>
@@ -232,108 +233,6 @@ static lb_status try_relation(judge *j, lb_relation_run *run, relation kind, boo
     return status == LB_OK && tried ? say_answer(j, kind, &a, broken, err) : status;
 }
 
-/* ---- what the labels say ---- */
-
-/* A head that predicts several tokens ahead stands beside one that predicts the next. */
-static bool predicts_next(const judge *j, uint32_t ids)
-{
-    for (uint32_t i = 0; i < j->scored.n_losses; i++)
-        if (j->scored.losses[i].ids == ids && j->scored.losses[i].shift == 1) return true;
-    return false;
-}
-
-static bool judge_target(const judge *j, uint32_t number)
-{
-    const lb_scored_rows *loss = &j->scored.losses[number];
-    lb_check_step *c = j->check;
-    if (!loss->certain || loss->shift < 2 || predicts_next(j, loss->ids)) return true;
-    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_TARGET, c->run.program);
-    if (!f) return false;
-    lb_proof_list_place(f, c->run.program, loss->op, LB_NONE, c->path);
-    f->effect = (double)(loss->shift - 1);
-    snprintf(f->message, sizeof f->message,
-             "each row is scored against the token %lld places on, and none against the next: labels that were shifted "
-             "are shifted again",
-             (long long)loss->shift);
-    return true;
-}
-
-/* Tokens that weigh something in the loss, as ranges: "3-7, 9". */
-static void list_scored(const lb_scored_rows *loss, int64_t sequence, char *text, size_t size)
-{
-    size_t used = 0;
-    int64_t from = -1;
-    *text = 0;
-    for (int64_t i = 0; i <= loss->per_row && used + 24 < size; i++) {
-        const int64_t row = sequence * loss->per_row + i, target = i + loss->first + loss->shift;
-        bool counts = i < loss->per_row && loss->targets[row] >= 0 && loss->targets[row] < loss->classes;
-        if (counts && loss->weights) counts = loss->weights[row] != 0;
-        if (counts && from < 0) from = target;
-        if (counts || from < 0) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%lld", used ? ", " : "", (long long)from);
-        if (target - 1 > from) used += (size_t)snprintf(text + used, size - used, "-%lld", (long long)target - 1);
-        from = -1;
-    }
-}
-
-static bool say_scored(const judge *j)
-{
-    const lb_scored_rows *loss = &j->scored.losses[0];
-    char text[120], whom[48] = "its own token";
-    for (uint32_t i = 0; i < j->scored.n_losses && loss->shift != 1; i++)
-        if (j->scored.losses[i].shift == 1) loss = &j->scored.losses[i];
-    list_scored(loss, 0, text, sizeof text);
-    if (loss->shift == 1) snprintf(whom, sizeof whom, "the next token");
-    if (loss->shift > 1) snprintf(whom, sizeof whom, "the token %lld places on", (long long)loss->shift);
-    return lb_proof_list_prove(j->check->report,
-                               "step %lld: each row is scored against %s; of sequence 0 tokens %s count",
-                               (long long)j->check->run.program->step, whom, *text ? text : "(none)");
-}
-
-/* ---- means of means ---- */
-
-/* The one weight that all scored tokens of a loss have; NaN: they differ, or are not known. */
-static double even_weight(const judge *j, uint32_t number, int64_t *count)
-{
-    const lb_scored_rows *loss = &j->scored.losses[number];
-    const int64_t n = lb_layout_numel(&j->check->run.program->values[loss->labels].layout);
-    double weight = NAN;
-    *count = 0;
-    for (int64_t i = 0; loss->weights && i < n; i++) {
-        if (loss->weights[i] == 0) continue;
-        if (*count && fabs(loss->weights[i] - weight) > 1e-9 * fabs(weight)) return NAN;
-        weight = loss->weights[i], ++*count;
-    }
-    return weight;
-}
-
-/* Micro-batches that were each divided by their own number of tokens. */
-static bool judge_means(const judge *j)
-{
-    lb_check_step *c = j->check;
-    const lb_program *p = c->run.program;
-    int64_t first = 0, least = INT64_MAX, most = 0;
-    double total = NAN;
-    for (uint32_t i = 0; i < j->scored.n_losses; i++) {
-        int64_t count;
-        const double weight = even_weight(j, i, &count);
-        if (isnan(weight) || p->ops[j->scored.losses[i].op].line != p->ops[j->scored.losses[0].op].line) return true;
-        if (!i) first = count, total = weight * (double)count;
-        if (fabs(weight * (double)count - total) > 1e-6 * fabs(total)) return true;
-        least = count < least ? count : least, most = count > most ? count : most;
-    }
-    if (least == most || !first) return true;
-    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_MEANS, p);
-    if (!f) return false;
-    lb_proof_list_place(f, p, j->scored.losses[0].op, LB_NONE, c->path);
-    f->factor = (double)most / (double)least, f->effect = f->factor - 1;
-    snprintf(f->message, sizeof f->message,
-             "%u micro-batches of %lld to %lld scored tokens were each divided by their own number: a token of the "
-             "shortest weighs %.3g times one of the longest",
-             j->scored.n_losses, (long long)least, (long long)most, f->factor);
-    return true;
-}
-
 /* ---- all of it ---- */
 
 /* Ranks that hand each other what follows from tokens: the others' part would stay as it was recorded. */
@@ -376,9 +275,8 @@ static lb_status judge_step(judge *j, lb_err *err)
     if (!meets_other_ranks(j, &meets)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for ranks");
     for (uint32_t i = 0; i < j->scored.n_losses; i++) {
         LB_TRY(lb_token_marks_find(&c->run, &j->scored, i, &j->marks[i], err));
-        said &= judge_target(j, i);
     }
-    said &= judge_means(j) && say_scored(j);
+    said &= lb_scored_labels_judge(c, &j->scored);
     if (meets) said &= leave(j, "relations between tokens", "what follows from tokens goes through other ranks");
     const uint32_t proven = c->report->n_proven, found = c->report->n_findings;
     for (int holds = 0; holds < 2 && !meets && said; holds++) {

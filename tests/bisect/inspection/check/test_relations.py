@@ -27,9 +27,10 @@ FAULTS = {
     "target_twice": ("target", "", "F.cross_entropy(logits"),
     "llama_target_twice": ("target", "", "cross_entropy"),
     "means": ("means", "", "F.cross_entropy(logits"),
+    "divided_twice": ("weights", "", "F.cross_entropy(logits"),
 }
 HEALTHY = """plain sdpa conv prefix_mean two_heads chosen next_tokens documents padding llama llama_eager llama_left means_of_all
-micro_batches""".split()
+micro_batches summed""".split()
 # What a shape may hide: as many channels, heads, or sequences as tokens, or one sequence alone.
 SHAPES = ["1,16,16,2", "16,16,16,4", "2,16,32,16", "3,7,8,2", "2,24,24,4"]
 DRAWN = random.Random(7)
@@ -88,6 +89,7 @@ def test_what_was_compared_is_said(lastbit, steps):
     assert "of sequence 0 tokens 5-19 count" in proven("llama_left")
     assert "of sequence 0 tokens 1-14 count" in proven("llama")
     assert "sequences of the batch do not meet" in proven("plain")
+    assert "the sum, and not the mean, of 4 micro-batches" in proven("summed")
 
 
 def test_batch_norm_is_said_to_be_what_it_is(lastbit, steps):
