@@ -118,7 +118,7 @@ def test_pack_in_the_place_of_another_leaves_one_of_the_two(recorded):
 
 
 def test_repair_takes_nothing_from_what_it_repairs(disk):
-    disk.run(*make_steps("close=0"), code=-9)
+    disk.run(*make_steps("close=0", "flush=1"), code=-9)
     disk.settle()
     disk.run(BUILD / "lastbit", "recover", "run.lb", "-o", "whole.lb")
     tried = disk.cut("capture=run.lb", "capture=whole.lb")
