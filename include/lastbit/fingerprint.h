@@ -3,10 +3,10 @@
  * Simplest use:
  *
  *     lb_fingerprint whole = LB_FINGERPRINT_INIT;
- *     for (int rank = 0; rank < 4; rank++)  // rows 8 * rank … of a [32, 16] tensor
- *         LB_TRY(lb_fingerprint_block(LB_FINGERPRINT_RAW, &shards[rank], (int64_t[]){32, 16},
- *                                     (int64_t[]){8 * rank, 0}, &whole, err));
+ *     const int64_t shape[] = {32, 16}, upper[] = {0, 0}, lower[] = {16, 0};  // x: rows 0 to 15 of it, y: 16 to 31
  *     char text[33];
+ *     LB_TRY(lb_fingerprint_block(LB_FINGERPRINT_RAW, x, shape, upper, &whole, err));
+ *     LB_TRY(lb_fingerprint_block(LB_FINGERPRINT_RAW, y, shape, lower, &whole, err));
  *     lb_fingerprint_format(whole, text);
  *
  * A digest (digest.h) says whether two buffers hold the same bytes. A fingerprint is a sum over elements, so that the
