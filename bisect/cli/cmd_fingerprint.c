@@ -95,10 +95,10 @@ static json_t *row_json(const lb_fingerprint_row *row)
         if (row->has_rounded[k])
             json_array_append_new(narrow, json_pack("{s:s,s:o}", "dtype", lb_dtype_name(lb_fingerprint_table_narrow(k)),
                                                     "numbers", fingerprint_json(row, row->rounded[k])));
-    return json_pack("{s:s,s:s,s:o,s:o,s:o,s:o,s:b,s:s?}", "name", row->name, "dtype", lb_dtype_name(row->dtype),
+    return json_pack("{s:s,s:s,s:o,s:o,s:o,s:o,s:b,s:s?,s:n}", "name", row->name, "dtype", lb_dtype_name(row->dtype),
                      "shape", shape, "fingerprint", fingerprint_json(row, row->raw), "numbers",
                      fingerprint_json(row, row->numbers), "rounded", narrow, "constant", row->constant, "lacks",
-                     row->lacks);
+                     row->lacks, "part");
 }
 
 static json_t *tables_json(const tables *t, bool rows)
@@ -123,10 +123,10 @@ static json_t *number_or_null(uint32_t n)
 
 static json_t *counts_json(const lb_fingerprint_comparison *c)
 {
-    json_t *counts = json_object();
-    for (int kind = 0; kind < LB_FINGERPRINT_KIND_COUNT; kind++) {
+    json_t *counts = c ? json_object() : json_null();
+    for (int kind = 0; c && kind < LB_FINGERPRINT_KIND_COUNT; kind++) {
         int n = 0;
-        for (uint32_t i = 0; c && i < c->n; i++) n += c->matches[i].kind == (lb_fingerprint_kind)kind;
+        for (uint32_t i = 0; i < c->n; i++) n += c->matches[i].kind == (lb_fingerprint_kind)kind;
         json_object_set_new(counts, lb_fingerprint_kind_name((lb_fingerprint_kind)kind), json_integer(n));
     }
     return counts;

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
 from safetensors.torch import save_file
 
 NAMES = [f"model.layers.{i}.{name}.weight" for i in range(4) for name in ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj")]
@@ -70,7 +69,7 @@ DISTRIBUTED = """
 import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-rank, world, path, how, weights = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5]
+rank, world, path, how, weights = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:6]
 dist.init_process_group("gloo", init_method="file://" + path + ".door", rank=rank, world_size=world)
 state = torch.load(weights)
 if how == "grid":
@@ -80,23 +79,16 @@ elif how == "rows":
 else:
     mesh, places = init_device_mesh("cpu", (world,)), lambda name, value: [Shard(value.ndim - 1) if "proj" in name else Replicate()]
 state = {name: distribute_tensor(value, mesh, places(name, value)) for name, value in state.items()}
-if how == "fingerprint-rows" or len(sys.argv) > 6:
-    import lastbit.torch
-    own = lastbit.torch.fingerprint(state, rounded=True)
-    own.save("%s.rank-%d.json" % (path, rank))
-    every = own.all_reduce()
-    if rank == 0:
-        every.save(path + ".json")
 dcp.save(state, checkpoint_id=path)
 dist.destroy_process_group()
 """
 
 
-def distributed(path, ranks, how, source, *more):
+def distributed(path, ranks, how, source):
     """`source` saved by torch.distributed.checkpoint from so many ranks."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "capture"), "GLOO_SOCKET_IFNAME": "lo"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     processes = [
-        subprocess.Popen([sys.executable, "-c", DISTRIBUTED, str(rank), str(ranks), str(path), how, str(source), *more], env=environment)
+        subprocess.Popen([sys.executable, "-c", DISTRIBUTED, str(rank), str(ranks), str(path), how, str(source)], env=environment)
         for rank in range(ranks)
     ]
     assert [process.wait(timeout=120) for process in processes] == [0] * ranks
