@@ -191,7 +191,7 @@ static void print_kind(const lb_fingerprint_comparison *c, lb_fingerprint_kind k
     printf("  ");
     for (const char *at = lb_fingerprint_kind_name(kind); *at; at++) putchar(*at == '_' ? ' ' : *at);
     printf(": %" PRIu32 " tensor%s; %s\n", n, n == 1 ? "" : "s", lb_fingerprint_kind_text(kind));
-    if (kind == LB_FINGERPRINT_IS_SAME) return;
+    if (kind == LB_FINGERPRINT_IS_SAME || (kind == LB_FINGERPRINT_IS_CAST && !all)) return;
     uint32_t shown = 0;
     for (uint32_t i = 0; i < c->n; i++) {
         if (c->matches[i].kind != kind || c->matches[i].against != against) continue;

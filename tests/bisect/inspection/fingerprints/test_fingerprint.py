@@ -183,6 +183,10 @@ def test_a_tensor_that_was_lost(lastbit, folder, tmp_path):
 
 def test_half_a_shard_of_zeros(lastbit, folder, tmp_path):
     path = faulty(tmp_path, lambda state: state[NAMES[2]][:24].zero_())
+    result, page = tmp_path / "result.json", tmp_path / "page.html"
+    result.write_text(lastbit.run("fingerprint", "--json", folder / "one.pt", "--against", path, expect=1).stdout)
+    lastbit.run("report", result, "-o", page)
+    assert f"1 tensor is not as sent; the first is {NAMES[2]} (other_numbers)" in page.read_text()
     answer = lastbit.json("fingerprint", folder / "tp-2", "--against", path, expect=1)
     (match,) = answer["matches"]
     assert (match["kind"], match["tensor"]) == ("other_numbers", NAMES[2]) and "384 of 768 elements" in match["how"]
