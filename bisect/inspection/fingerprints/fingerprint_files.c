@@ -230,7 +230,9 @@ static lb_status read_row(const lb_fingerprint_table *t, const json_t *from, lb_
                *lacks = json_string_value(json_object_get(from, "lacks"));
     const json_t *rounded = json_object_get(from, "rounded");
     if (!name || !dtype || !lb_dtype_valid(lb_dtype_parse(dtype))) return no_table(t, "a tensor's name or dtype", err);
-    *row = (lb_fingerprint_row){.name = strdup(name), .dtype = lb_dtype_parse(dtype)};
+    const size_t n = strlen(name);
+    *row = (lb_fingerprint_row){.name = lb_text_is_name(name, n) ? strdup(name) : lb_text_name(name, n),
+                                .dtype = lb_dtype_parse(dtype)};
     if (!row->name) return out_of_memory(t, err);
     LB_TRY(read_shape(t, json_object_get(from, "shape"), &row->shape, err));
     row->constant = json_is_true(json_object_get(from, "constant"));
