@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from conftest import ROOT, warm_python
 from safetensors.torch import save_file
 
 NAMES = [f"model.layers.{i}.{name}.weight" for i in range(4) for name in ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj")]
@@ -266,3 +267,27 @@ def test_parameters_with_which_a_step_begins(lastbit, recordings):
     assert set(later) == set(rows) and any(later[name]["fingerprint"] != rows[name]["fingerprint"] for name in rows)
     assert lastbit.run("fingerprint", run, "--step", 999).returncode in (125, 128)
     assert compared(lastbit, run, "--against", run, expect=0) == set()
+
+
+@pytest.fixture(scope="module")
+def twins(lastbit, tmp_path_factory):
+    """A recorded step of one program on so many ranks, which share its parameters out as `how` says."""
+    folder, made = tmp_path_factory.mktemp("twins"), {}
+
+    def record(how, ranks):
+        if (how, ranks) not in made:
+            made[how, ranks] = folder / f"{how}-{ranks}.lb"
+            torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+            command = (*warm_python(), *torchrun, ROOT / "tests/programs/ranks/parallel_twins.py", "--how", how)
+            lastbit.run("record", "-o", made[how, ranks], "--level", "sources", "--steps", "0-0", "--", *command, expect=0)
+        return made[how, ranks]
+
+    return record
+
+
+@pytest.mark.parametrize(("how", "ranks"), [("tp", 2), ("fsdp1", 2), ("fsdp2", 2), ("grid", 4)])
+def test_recorded_ranks_begin_with_the_parameters_of_one(lastbit, twins, how, ranks):
+    """Columns and rows, flat parameters, DTensors of FSDP2, and both at once: one table."""
+    one, many = table(lastbit, twins("tp", 1)), table(lastbit, twins(how, ranks))
+    assert {name: row["fingerprint"] for name, row in many.items()} == {name: row["fingerprint"] for name, row in one.items()}
+    assert None not in {row["fingerprint"] for row in one.values()} and len(one) == 28
