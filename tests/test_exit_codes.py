@@ -80,6 +80,9 @@ READS = {
     "audit --base": "audit --adapter ADAPTER --base X",
     "audit --merged": "audit --adapter ADAPTER --base BASE --merged X",
     "audit --inputs": "audit --adapter ADAPTER --base BASE --inputs X",
+    "fingerprint": "fingerprint X",
+    "fingerprint, second": "fingerprint ARRAY X",
+    "fingerprint --against": "fingerprint ARRAY --against X",
     "replay --order": "replay CLEAN --order .*=tree:X",
     "report": "report -o OUT X",
     "report, second": "report -o OUT CLEAN X",
@@ -116,9 +119,7 @@ def test_what_cannot_be_read_failed_in_every_command(lastbit, files, tmp_path, w
         assert not (tmp_path / "out.lbz").exists(), bad
 
 
-JUDGED = (
-    "replay; diff, first; diff, second; explain; explain, second; bisect; bisect --check; bisect --against; ranks; parity, first; watch; show; pack"
-)
+JUDGED = "replay; diff, first; diff, second; explain; explain, second; bisect; bisect --check; bisect --against; ranks; parity, first; watch; show; pack; fingerprint; fingerprint --against"
 
 
 @pytest.mark.parametrize("what", JUDGED.split("; "))

@@ -338,6 +338,7 @@ EXCEPTIONS = {
     "capture/nccl/communicator.c": "a library beneath NCCL that uses no room: appends one line in one write, which is checked, to a file of the job",
     "capture/cli/cmd_doctor.c": "a scratch folder of its own, removed at the end",
     "capture/lastbit/doctor.py": "answers into the scratch folder of the command that started it",
+    "capture/lastbit/torch/fingerprints.py": "a scratch folder of tables, written by lastbit/output.h, for the command that compares them; removed at the end",
     "capture/lastbit/launch/sitecustomize.py": "notes for the launcher in its private folder, before anything of ours is loaded: lines, each in one write",
 }
 OPENS = {

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 FOLDER = ROOT / "include" / "lastbit" / "schema"
 SAMPLES = ROOT / "samples"
-COMMANDS = "record doctor ls show verify recover pack replay diff explain order bisect parity watch audit report ranks check".split()
+COMMANDS = "record doctor ls show verify recover pack replay diff explain order bisect parity watch audit fingerprint report ranks check".split()
 
 
 def schema(name):
@@ -119,6 +119,9 @@ LINES = [
     ("ranks S/poisoned-rank.lbz S/poisoned-rank.lbz", (0, 1, 125)),
     ("audit I/whole.safetensors --restart", 1),
     ("audit --adapter I/adapter --base I/whole.safetensors", (0, 1)),
+    ("fingerprint I/whole.safetensors --rounded", 0),
+    ("fingerprint I/whole.safetensors I/nan.safetensors --against I/nan.safetensors --all", 0),
+    ("fingerprint I/whole.safetensors --against I/nan.safetensors", 1),
     ("check S/clean.lbz", (0, 1, 125)),
     ("check S/dropped-term.lbz", (0, 1, 125)),
     ("report I/result.json -o O.html", 0),

@@ -45,7 +45,7 @@ static void print_usage(FILE *out)
     fprintf(out, "usage: lastbit COMMAND [OPTIONS] ARGS\n\n"
                  "Capture a training or serving step, replay it under other kernels, precisions and rank orders,\n"
                  "and find the first layer, rank and op where the numbers part company.\n\nCommands:\n");
-    for (size_t i = 0; i < ENTRIES; i++) fprintf(out, "  %-8s  %s\n", entries[i].name, entries[i].text);
+    for (size_t i = 0; i < ENTRIES; i++) fprintf(out, "  %-11s  %s\n", entries[i].name, entries[i].text);
     fprintf(out, "\n`lastbit help COMMAND` explains each with an example; `lastbit help` lists topics, too.\n");
 }
 
@@ -155,7 +155,8 @@ static void keep_freed_memory(void)
  * programs that it starts are not to have it from us. */
 static void let_waiting_threads_sleep(const char *command, const char **argv)
 {
-    static const char *const computing[] = {"replay", "diff", "explain", "bisect", "parity", "audit", "ranks", "check"};
+    static const char *const computing[] = {"replay", "diff",  "explain", "bisect",     "parity",
+                                            "audit",  "ranks", "check",   "fingerprint"};
     static const char mark[] = "LASTBIT_WAITING";
     bool computes = false;
     if (getenv(mark)) {

@@ -39,6 +39,7 @@ enum lb_exit {
     X(parity, "compare the log-probabilities that two runs gave the same tokens")                                      \
     X(watch, "read the log of a run, finished or growing, for what goes wrong in it")                                  \
     X(audit, "say whether a checkpoint or an adapter holds what was trained")                                          \
+    X(fingerprint, "say of each tensor 128 bits that survive sharding, and which tensors did not arrive")              \
     X(report, "one HTML page of what other commands found")                                                            \
     X(ranks, "say whether data-parallel workers drift apart, and why")                                                 \
     X(check, "say what a recording proves by itself: is the gradient the derivative of the loss?")

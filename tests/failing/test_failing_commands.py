@@ -72,6 +72,7 @@ def inputs(tmp_path_factory):
 COMMANDS = """
 ls RUN | ls --json RUN | ls --tables RUN | ls PACK | ls NPZ | ls SHARDED | show RUN first.weight | show PT | verify RUN | verify PACK
 watch LOG | watch --json RUN | parity FIRST SECOND | audit BAD | audit GOOD --against BAD | audit SHARDED
+fingerprint GOOD --against BAD | fingerprint PT | fingerprint --json SHARDED | fingerprint PASSES --against GOOD
 diff GOOD BAD | diff RUN PACK | diff PACK SHARDED | diff RUN PACK --html OUT | replay RUN | replay --json PACK | replay RUN --write OUT
 bisect -q RUN | explain RUN PACK | ranks RUN | recover RUN -o OUT | pack RUN -o OUT | report AUDIT -o OUT | help diff
 bisect -q FAILS -o OUT | bisect -q FAILS --against PASSES | bisect -q --json FAILS --journal OUT | explain PASSES FAILS

@@ -46,6 +46,14 @@ TEXTS = {
         "ranks": '{"schema": "lastbit.ranks/1", "steps": [{"step": 0, "loss_mean": 1.0, "loss_range": null}], "findings": [{"rank": 1, "message": "x"}]}',
         "none": '{"verdict": "identical"}',
     },
+    "fingerprints": {
+        "table": '{"schema": "lastbit.fingerprint/1", "tables": [{"path": "x", "step": 3, "sum": "%s", "tensors": [{"name": "model.layers.0.a.weight", '
+        '"dtype": "f32", "shape": [2, 3], "fingerprint": "%s", "numbers": "%s", "rounded": [{"dtype": "bf16", "numbers": "%s"}], "constant": true, '
+        '"lacks": null}, {"name": "module.b", "dtype": "bf16", "shape": [], "fingerprint": null, "numbers": null, "lacks": "not kept"}, {"name": '
+        '"b", "dtype": "i64", "shape": [0], "fingerprint": "%s", "numbers": "%s", "rounded": []}]}]}' % (("0123456789abcdef" * 2,) * 6),
+        "none": '{"schema": "lastbit.fingerprint/1", "tables": [{"tensors": []}]}',
+        "other": '{"schema": "lastbit.audit/1"}',
+    },
     "journal": {
         "head": '{"schema":"lastbit.journal/1","bisect":"run.lb, steps 0-2"}\n{"change":"skip=a","outcome":"cured","what":"x"}\n{"change":"skip=b","outc',
         "other": '{"schema":"lastbit.journal/1","bisect":"other.lb"}\n',

@@ -14,6 +14,7 @@
 
 #include <lastbit/audit.h>
 #include <lastbit/decode_limit.h>
+#include <lastbit/fingerprint_table.h>
 #include <lastbit/order.h>
 #include <lastbit/parity.h>
 #include <lastbit/report.h>
@@ -30,6 +31,7 @@
     X(pattern, NULL, "a line with a pattern, then lines of a log")                                                     \
     X(tokens, NULL, "JSON or lines of JSON with tokens")                                                               \
     X(result, NULL, "what a command printed with --json")                                                              \
+    X(fingerprints, NULL, "a table of fingerprints in JSON")                                                           \
     X(adapter, NULL, "a safetensors file of LoRA, a NUL, its adapter_config.json")                                     \
     X(journal, NULL, "the journal of a bisection")                                                                     \
     X(swap, NULL, "a byte that chooses the kind, then SELECTOR=ARGUMENT")                                              \
@@ -184,6 +186,22 @@ static void target_result(const uint8_t *bytes, size_t size)
     FILE *to = fopen("/dev/null", "w");
     run_accepted(lb_report_write(to, &part, 1, &err), &err);
     fclose(to);
+}
+
+/* A table is the same as itself. */
+static void target_fingerprints(const uint8_t *bytes, size_t size)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_fingerprint_table_options options = LB_FINGERPRINT_TABLE_OPTIONS_INIT;
+    lb_fingerprint_table *table;
+    lb_fingerprint_comparison *comparison;
+    const char *path = memory_file("t.json", bytes, size);
+    if (!run_accepted(lb_fingerprint_table_open(path, &options, &table, &err), &err)) return;
+    if (run_accepted(lb_fingerprint_table_compare(&table, 1, &table, 1, &options, &comparison, &err), &err)) {
+        if (comparison->n_findings || comparison->n < table->n) abort();
+        lb_fingerprint_comparison_free(comparison);
+    }
+    lb_fingerprint_table_close(table);
 }
 
 /* ---- adapters ---------------------------------------------------------------------------------------------------- */

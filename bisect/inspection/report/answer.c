@@ -30,10 +30,16 @@ static void tell_other(json_t *answer, const json_t *result)
 static const struct {
     const char *command;
     void (*tell)(json_t *answer, const json_t *result);
-} ANSWERS[] = {
-    {"diff", lb_answer_parts_diff},     {"bisect", lb_answer_parts_bisect}, {"explain", lb_answer_parts_explain},
-    {"parity", lb_answer_parts_parity}, {"watch", lb_answer_parts_watch},   {"ranks", lb_answer_parts_ranks_result},
-    {"audit", lb_answer_parts_audit},   {"replay", lb_answer_parts_replay}, {"ls", tell_receipt}};
+} ANSWERS[] = {{"diff", lb_answer_parts_diff},
+               {"bisect", lb_answer_parts_bisect},
+               {"explain", lb_answer_parts_explain},
+               {"parity", lb_answer_parts_parity},
+               {"watch", lb_answer_parts_watch},
+               {"ranks", lb_answer_parts_ranks_result},
+               {"audit", lb_answer_parts_audit},
+               {"replay", lb_answer_parts_replay},
+               {"ls", tell_receipt},
+               {"fingerprint", lb_answer_parts_fingerprint}};
 
 json_t *lb_answer_of(const char *command, const json_t *result)
 {

@@ -383,6 +383,33 @@ void lb_answer_parts_audit(json_t *answer, const json_t *result)
     json_decref(texts);
 }
 
+/* ---- fingerprint ---- */
+
+void lb_answer_parts_fingerprint(json_t *answer, const json_t *result)
+{
+    const json_t *matches = json_object_get(result, "matches"), *match, *first = NULL;
+    const bool compared = json_is_object(json_object_get(result, "counts"));
+    size_t i, findings = 0;
+    json_array_foreach(matches, i, match)
+    {
+        if (!json_is_true(json_object_get(match, "finding"))) continue;
+        if (!findings++) first = match;
+    }
+    if (findings)
+        lb_answer_parts_tell(answer, "bad", "%zu tensor%s not as sent; the first is %s (%s)", findings,
+                             findings == 1 ? " is" : "s are", lb_answer_parts_text(first, "tensor"),
+                             lb_answer_parts_text(first, "kind"));
+    else if (is(lb_answer_parts_text(result, "verdict"), "undecided"))
+        lb_answer_parts_tell(answer, "unknown", "a side has no fingerprint of some tensors");
+    else
+        lb_answer_parts_tell(answer, "good",
+                             compared ? "every tensor is there as it was sent" : "fingerprints were made");
+    match = json_array_get(json_object_get(result, "tables"), 0);
+    lb_answer_parts_fact_text(answer, "file", json_object_get(match, "path"));
+    lb_answer_parts_fact(answer, "tensors", "%lld", integer(match, "count"));
+    if (compared) lb_answer_parts_fact(answer, "exit code", findings ? "1: different or found" : "0: same or clean");
+}
+
 /* ---- replay ---- */
 
 void lb_answer_parts_replay(json_t *answer, const json_t *result)

@@ -1,4 +1,4 @@
-"""The structs of lastbit/{error,tensor,digest,statistics,program}.h as ctypes sees them, and the library that fills them.
+"""The structs of lastbit/{error,output,tensor,digest,fingerprint,statistics,program}.h as ctypes sees them, and the library that fills them.
 
 Fields stand in the order of the headers; tests/capture/test_reader.py asks a C compiler whether sizes and offsets are the
 same. `load` asks the library itself, which writes a row of each kind that is then read here: a library of another
@@ -47,6 +47,21 @@ class Tensor(ctypes.Structure):
 
 class Digest(ctypes.Structure):
     _fields_: ClassVar[Fields] = [("hi", c_uint64), ("lo", c_uint64)]
+
+
+class Fingerprint(ctypes.Structure):
+    _fields_: ClassVar[Fields] = [("a", c_uint64), ("b", c_uint64)]
+
+
+class OutputOptions(ctypes.Structure):  # lb_output_options
+    _fields_: ClassVar[Fields] = [
+        ("size", c_size_t),
+        ("way", ctypes.c_int),
+        ("sync", ctypes.c_int),
+        ("replace", c_bool),
+        ("shared", c_bool),
+        ("inputs", c_void_p),
+    ]
 
 
 class StatisticsRow(ctypes.Structure):
@@ -132,6 +147,8 @@ STRUCTS = {
     "lb_layout": Layout,
     "lb_tensor": Tensor,
     "lb_digest": Digest,
+    "lb_fingerprint": Fingerprint,
+    "lb_output_options": OutputOptions,
     "lb_statistics": StatisticsRow,
     "lb_arg": ArgRow,
     "lb_op": OpRow,
@@ -152,6 +169,10 @@ _FUNCTIONS = {
     "lb_dtype_torch": (c_char_p, [c_uint8]),
     "lb_dtype_numpy": (c_char_p, [c_uint8]),
     "lb_dtype_bits": (c_size_t, [c_uint8]),
+    "lb_dtype_parse": (c_uint8, [c_char_p]),
+    "lb_fingerprint_block": (ctypes.c_int, [ctypes.c_int, POINTER(Tensor), POINTER(c_int64), POINTER(c_int64), POINTER(Fingerprint), _REPORT]),
+    "lb_fingerprint_named": (Fingerprint, [Fingerprint, c_char_p]),
+    "lb_output_save": (ctypes.c_int, [c_char_p, POINTER(OutputOptions), c_char_p, c_size_t, _REPORT]),
     "lb_capture_open": (ctypes.c_int, [c_char_p, POINTER(c_void_p), _REPORT]),
     "lb_capture_close": (None, [c_void_p]),
     "lb_capture_ranks": (c_uint32, [c_void_p, POINTER(POINTER(c_int32))]),

@@ -18,7 +18,7 @@ import sys
 from .shards import shard
 from .taps import tap
 
-__all__ = ["autostart", "capture", "shard", "tap", "trigger"]
+__all__ = ["autostart", "capture", "fingerprint", "load_fingerprint", "merge_fingerprints", "shard", "tap", "trigger"]
 
 
 def autostart(note=None):
@@ -157,6 +157,36 @@ def trigger(why="call"):
 
     if sessions.current is not None:
         sessions.current.trigger(why)
+
+
+def fingerprint(model, rounded=False, threads=None):
+    """128 bits of each tensor of a model (parameters and persistent buffers) or a state dict, as `lastbit fingerprint` prints them of files.
+
+        sent = lastbit.torch.fingerprint(model)         # FSDP2: this rank's parts, by their places
+        sent = sent.all_reduce()                        # of all ranks; where there are no ranks, not needed
+        answer = sent.compare(lastbit.torch.load_fingerprint("server.json"))
+        print(answer.verdict, [m.tensor for m in answer.matches if m.finding])
+
+    `rounded`: of f32 and f64 tensors also of their numbers as bf16 and f16, so that a server that rounds is known from the tables alone.
+    `threads`: how many hash, as many as torch uses and 8 at most if none is given. Gives a table (torch/fingerprints.py): rows by name,
+    `compare`, `save`, `all_reduce`. Raises lastbit.Error where the library is missing."""
+    from . import fingerprints
+
+    return fingerprints.fingerprint(model, rounded, threads)
+
+
+def load_fingerprint(path):
+    """A table that `save` or `lastbit fingerprint --json FILE` wrote."""
+    from . import fingerprints
+
+    return fingerprints.load(path)
+
+
+def merge_fingerprints(tables):
+    """One table of those of all ranks (tables or paths), without a process group: parts add up, and names of one rank alone are kept."""
+    from . import fingerprints
+
+    return fingerprints.merge(tables)
 
 
 # Where the program imports this before torch, the launcher hears of torch while this is half done, and waits.

@@ -74,7 +74,11 @@ def test_structs_are_those_of_the_headers(tmp_path):
         for field, *_ in struct._fields_:
             lines.append(f'printf("{name}.{field} %zu %zu\\n", offsetof({name}, {field}), sizeof((({name} *)0)->{field}));')
             mine.append(f"{name}.{field} {getattr(struct, field).offset} {getattr(struct, field).size}")
-    (tmp_path / "layout.c").write_text("#include <lastbit/archive.h>\n#include <stdio.h>\nint main(void) {\n" + "\n".join(lines) + "\nreturn 0; }\n")
+    (tmp_path / "layout.c").write_text(
+        "#include <lastbit/archive.h>\n#include <lastbit/fingerprint.h>\n#include <stdio.h>\nint main(void) {\n"
+        + "\n".join(lines)
+        + "\nreturn 0; }\n"
+    )
     subprocess.run(["cc", "-std=c11", f"-I{ROOT}/include", tmp_path / "layout.c", "-o", tmp_path / "layout"], check=True)
     theirs = subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True).stdout.splitlines()
     assert theirs == mine and len(mine) > 120

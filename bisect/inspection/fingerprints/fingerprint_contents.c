@@ -1,0 +1,120 @@
+/* See fingerprint_contents.h. The tables' files are handed to audit's comparison as they are, siblings included, since
+ * it learns from them how one side is laid out; its pairs and findings are then read by the names in them. */
+#include "fingerprints/fingerprint_contents.h"
+
+#include "audit/comparison.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool lb_fingerprint_contents_are_there(const lb_fingerprint_table *a, const lb_fingerprint_table *b)
+{
+    return a->bytes && b->bytes && !a->bytes->flat && !b->bytes->flat && a->bytes->checkpoint->n_pieces &&
+           b->bytes->checkpoint->n_pieces;
+}
+
+/* ---- what the audit says of a name ------------------------------------------------------------------------------- */
+
+static const lb_audit_pair *pair_of(const lb_audit_report *r, const char *name, const char *partner)
+{
+    const lb_audit_pair *found = NULL;
+    for (uint32_t i = 0; i < r->n_pairs; i++) {
+        const bool named = name && !strcmp(r->pairs[i].name, name),
+                   other = partner && !strcmp(r->pairs[i].other, partner);
+        if (named && (other || !found)) found = &r->pairs[i];
+        if (other && !found) found = &r->pairs[i];
+    }
+    return found;
+}
+
+static const lb_audit_finding *finding_of(const lb_audit_report *r, const char *name, lb_audit_kind kind)
+{
+    for (uint32_t i = 0; i < r->n_findings && name; i++)
+        if (r->findings[i].tensor && r->findings[i].kind == kind && !r->findings[i].note &&
+            !strcmp(r->findings[i].tensor, name))
+            return &r->findings[i];
+    return NULL;
+}
+
+static bool say(lb_fingerprint_match *m, lb_fingerprint_kind kind, const char *how)
+{
+    char *copy = strdup(how);
+    if (!copy) return false;
+    free(m->how);
+    m->kind = kind, m->how = copy;
+    return true;
+}
+
+/* Audit spells a whole side by its own names: a tensor that is part of a fused one is found where no finding says that
+ * its numbers are nowhere. */
+static bool correct_missing(const lb_audit_report *r, lb_fingerprint_match *m)
+{
+    if (finding_of(r, m->name, LB_AUDIT_UNEXPECTED) || finding_of(r, m->name, LB_AUDIT_DIFFERS)) return true;
+    const lb_audit_pair *p = pair_of(r, m->name, NULL);
+    char how[400];
+    if (p && p->match == LB_AUDIT_IS_DIFFERENT) return true;
+    snprintf(how, sizeof how, "%s%s%s%s", p ? "in " : "in a fused tensor", p ? p->other : "", p && *p->how ? ": " : "",
+             p ? p->how : "");
+    return say(m, LB_FINGERPRINT_IS_LAYOUT, how);
+}
+
+static bool correct_numbers(const lb_audit_report *r, lb_fingerprint_match *m)
+{
+    const lb_audit_finding *odd = finding_of(r, m->name, LB_AUDIT_ARRANGED),
+                           *differs = finding_of(r, m->name, LB_AUDIT_DIFFERS),
+                           *shape = finding_of(r, m->name, LB_AUDIT_SHAPE);
+    const lb_audit_pair *p = pair_of(r, m->name, m->partner);
+    if (odd) return say(m, LB_FINGERPRINT_IS_ODD, odd->message);
+    if (differs) return say(m, LB_FINGERPRINT_IS_NUMBERS, differs->message);
+    if (shape) return say(m, LB_FINGERPRINT_IS_NUMBERS, shape->message);
+    if (!p || p->match == LB_AUDIT_IS_DIFFERENT) return true;
+    if (*p->how) return say(m, LB_FINGERPRINT_IS_LAYOUT, p->how);
+    return say(m, LB_FINGERPRINT_IS_CAST, p->match == LB_AUDIT_IS_ROUNDING ? "rounded, or one ulp apart" : "");
+}
+
+/* What the other side alone has by its name, and what made it. */
+static bool correct_added(const lb_audit_report *r, lb_fingerprint_match *m)
+{
+    const lb_audit_pair *p = pair_of(r, NULL, m->partner);
+    char how[400];
+    if (!p || p->match == LB_AUDIT_IS_DIFFERENT || finding_of(r, m->partner, LB_AUDIT_MISSING)) return true;
+    snprintf(how, sizeof how, "made of %s%s%s", p->name, *p->how ? ": " : "", p->how);
+    return say(m, LB_FINGERPRINT_IS_LAYOUT, how);
+}
+
+static bool correct(const lb_audit_report *r, lb_fingerprint_match *m)
+{
+    switch (m->kind) {
+    case LB_FINGERPRINT_IS_MISSING: return correct_missing(r, m);
+    case LB_FINGERPRINT_IS_NUMBERS: return correct_numbers(r, m);
+    case LB_FINGERPRINT_IS_ADDED: return correct_added(r, m);
+    default: return true;
+    }
+}
+
+/* ---- all --------------------------------------------------------------------------------------------------------- */
+
+lb_status lb_fingerprint_contents_compare(const lb_fingerprint_table *a, const lb_fingerprint_table *b,
+                                          lb_fingerprint_match *matches, uint32_t n,
+                                          const lb_fingerprint_table_options *options, lb_err *err)
+{
+    lb_audit_options chosen = LB_AUDIT_OPTIONS_INIT;
+    lb_inventory *x = NULL, *y = NULL;
+    lb_err why = LB_ERR_INIT;
+    chosen.progress = options->progress;
+    lb_audit_gathering g = {calloc(1, sizeof(lb_audit_report)), &chosen, false, NULL};
+    lb_status status = g.report ? LB_OK : lb_fail(&why, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) status = lb_inventory_new(a->bytes->checkpoint, true, &g, &x, &why);
+    if (status == LB_OK) status = lb_inventory_new(b->bytes->checkpoint, true, &g, &y, &why);
+    if (status == LB_OK) status = lb_comparison_audit(&g, x, y, &why);
+    if (status == LB_OK && g.failed) status = lb_fail(&why, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < n && status == LB_OK; i++)
+        if (!correct(g.report, &matches[i])) status = lb_fail(&why, LB_ERR_NOMEM, "out of memory");
+    free(g.causes);
+    lb_inventory_free(x), lb_inventory_free(y);
+    lb_audit_report_free(g.report);
+    if (status == LB_ERR_CORRUPT || status == LB_ERR_UNSUPPORTED)
+        return LB_OK; /* parts that audit cannot put together */
+    return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", why.message);
+}

@@ -1,0 +1,298 @@
+/* See fingerprint_files.h. A capture's parameters are put beside each other as the pieces of a checkpoint are, so that
+ * whatever reads those reads them. */
+#include "fingerprints/fingerprint_files.h"
+
+#include "base/array.h"
+#include <lastbit/decode_limit.h>
+#include <lastbit/json_text.h>
+#include <lastbit/program.h>
+#include <lastbit/text.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static lb_status out_of_memory(const lb_fingerprint_table *t, lb_err *err)
+{
+    return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", t->path);
+}
+
+/* ---- files of tensors -------------------------------------------------------------------------------------------- */
+
+lb_status lb_fingerprint_files_checkpoint(lb_fingerprint_table *t, lb_err *err)
+{
+    lb_fingerprint_bytes *b = t->bytes = calloc(1, sizeof *b);
+    if (!b) return out_of_memory(t, err);
+    LB_TRY(lb_checkpoint_open(t->path, &b->checkpoint, err));
+    const lb_checkpoint *c = b->checkpoint;
+    if (c->n_faults)
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: %s; `lastbit audit` says more", t->path, c->faults[0].message);
+    b->pieces = malloc((c->n_pieces + 1u) * sizeof *b->pieces);
+    if (!b->pieces) return out_of_memory(t, err);
+    for (b->n = 0; b->n < c->n_pieces; b->n++) b->pieces[b->n] = (lb_fingerprint_piece){c->pieces[b->n], -1};
+    return LB_OK;
+}
+
+/* ---- a recorded step --------------------------------------------------------------------------------------------- */
+
+typedef struct parameters {
+    lb_fingerprint_table *table;
+    const lb_program *program;
+    int32_t rank;
+} parameters;
+
+static lb_fingerprint_piece *add_piece(parameters *s, const char *name, const lb_tensor *tensor)
+{
+    lb_fingerprint_bytes *b = s->table->bytes;
+    lb_fingerprint_piece *more = lb_array_grow(b->pieces, b->n, sizeof *more);
+    if (!more) return NULL;
+    b->pieces = more;
+    more[b->n] = (lb_fingerprint_piece){{.name = name, .rank = s->rank, .tensor = *tensor}, -1};
+    more[b->n].held.whole = lb_layout_contiguous(tensor->layout.ndim, tensor->layout.shape);
+    return &more[b->n++];
+}
+
+/* The ranges of dimension `d` among a shard's extents, and how many. */
+static const lb_extent *extents_of(const lb_program *p, const lb_shard *shard, int d, uint32_t *n)
+{
+    const lb_extent *rows = p->extents + shard->first_extent;
+    uint32_t first = 0;
+    while (first < shard->extents && rows[first].dim != d) first++;
+    for (*n = 0; first + *n < shard->extents && rows[first + *n].dim == d;) ++*n;
+    return rows + first;
+}
+
+/* A part that is ranges of each dimension: a block for each combination of them. */
+static bool add_blocks(parameters *s, const char *name, const lb_tensor *part, const lb_shard *shard)
+{
+    const lb_layout whole = lb_shard_whole(s->program, shard);
+    uint32_t which[LB_MAX_DIMS] = {0};
+    for (;;) {
+        lb_tensor block = *part;
+        int64_t start[LB_MAX_DIMS] = {0}, offset = 0;
+        for (int d = 0; d < whole.ndim; d++) {
+            uint32_t n;
+            const lb_extent *e = extents_of(s->program, shard, d, &n);
+            int64_t before = 0;
+            for (uint32_t k = 0; k < which[d]; k++) before += e[k].size;
+            start[d] = e[which[d]].from, block.layout.shape[d] = e[which[d]].size;
+            offset += before * part->layout.stride[d];
+        }
+        block.data = (char *)part->data + offset * (int64_t)lb_dtype_bits(part->dtype) / 8;
+        lb_fingerprint_piece *piece = add_piece(s, name, &block);
+        if (!piece) return false;
+        piece->held.placed = true, piece->held.whole = whole;
+        memcpy(piece->held.start, start, sizeof start);
+        int d = whole.ndim - 1;
+        for (uint32_t n; d >= 0; which[d--] = 0) {
+            extents_of(s->program, shard, d, &n);
+            if (++which[d] < n) break;
+        }
+        if (d < 0) return true;
+    }
+}
+
+/* What the program said that a value is of larger tensors. A part lies dense in its value. */
+static bool add_shards(parameters *s, const char *name, const lb_tensor *value, const lb_shard *shards, uint32_t n)
+{
+    const lb_program *p = s->program;
+    const size_t width = lb_dtype_bits(value->dtype) / 8;
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_layout part = lb_shard_part(p, &shards[i]);
+        const int64_t held = lb_layout_numel(&part);
+        const char *own = shards[i].name == LB_NONE ? name : lb_program_text(p, shards[i].name);
+        if (!lb_layout_is_contiguous(&value->layout) || held < 0 || shards[i].at < 0 ||
+            held > lb_layout_numel(&value->layout) - shards[i].at)
+            continue;
+        lb_tensor t = {value->data ? (char *)value->data + (size_t)shards[i].at * width : NULL, value->dtype, part};
+        if (!lb_shard_is_flat(p, &shards[i])) {
+            if (!add_blocks(s, own, &t, &shards[i])) return false;
+            continue;
+        }
+        lb_fingerprint_piece *piece = add_piece(s, own, &t);
+        if (!piece) return false;
+        piece->held.placed = true, piece->held.whole = lb_shard_whole(p, &shards[i]);
+        piece->flat = p->extents[shards[i].first_extent + shards[i].extents - 1].from;
+        s->table->bytes->flat = true;
+    }
+    return true;
+}
+
+/* The first source of each name: what the step begins with. */
+static bool add_parameters(parameters *s)
+{
+    const lb_program *p = s->program;
+    uint8_t *seen = calloc(p->n_strings + 1u, 1);
+    bool made = seen != NULL;
+    for (uint32_t i = 0; i < p->n_ops && made; i++) {
+        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
+        if (v == LB_NONE || !(p->values[v].flags & LB_VALUE_PARAMETER) || p->values[v].name == LB_NONE) continue;
+        if (seen[p->values[v].name]++) continue;
+        lb_tensor t;
+        uint32_t n;
+        const lb_shard *shards = lb_program_shards_of(p, v, &n);
+        const char *name = lb_program_text(p, p->values[v].name);
+        if (lb_capture_value(s->table->bytes->capture, p, v, &t, NULL) != LB_OK)
+            t = (lb_tensor){NULL, p->values[v].dtype, p->values[v].layout};
+        made = n ? add_shards(s, name, &t, shards, n) : add_piece(s, name, &t) != NULL;
+    }
+    free(seen);
+    return made;
+}
+
+/* The pieces as a checkpoint, for what compares those by their numbers. */
+static bool make_checkpoint(lb_fingerprint_table *t, uint32_t ranks)
+{
+    lb_fingerprint_bytes *b = t->bytes;
+    lb_checkpoint *c = b->checkpoint = calloc(1, sizeof *c);
+    if (!c) return false;
+    c->path = strdup(t->path), c->files = calloc(1, sizeof *c->files);
+    c->pieces = calloc(b->n + 1u, sizeof *c->pieces);
+    if (!c->path || !c->files || !c->pieces) return false;
+    c->files[0] = (lb_checkpoint_file){strdup(""), -1, 0, -1, 0}, c->n_files = 1;
+    c->ranks = (int32_t)ranks, c->distributed = ranks > 1;
+    return c->files[0].path != NULL;
+}
+
+lb_status lb_fingerprint_files_capture(lb_fingerprint_table *t, int64_t step, lb_err *err)
+{
+    const int32_t *ranks;
+    const int64_t *steps;
+    lb_fingerprint_bytes *b = t->bytes = calloc(1, sizeof *b);
+    if (!b) return out_of_memory(t, err);
+    LB_TRY(lb_capture_open(t->path, &b->capture, err));
+    const uint32_t n_ranks = lb_capture_ranks(b->capture, &ranks), n_steps = lb_capture_steps(b->capture, &steps);
+    if (n_steps == 0) return lb_capture_lacks(b->capture, INT64_MIN, INT64_MAX, err);
+    t->step = step == INT64_MIN ? steps[0] : step;
+    bool there = false;
+    for (uint32_t i = 0; i < n_steps; i++) there |= steps[i] == t->step;
+    if (!there) return lb_capture_lacks(b->capture, t->step, t->step, err);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        parameters s = {t, NULL, ranks[r]};
+        lb_err why = LB_ERR_INIT;
+        const lb_status status = lb_capture_program(b->capture, ranks[r], t->step, &s.program, &why);
+        if (status == LB_ERR_NOT_FOUND) continue; /* this rank did not record the step */
+        if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
+        if (!add_parameters(&s)) return out_of_memory(t, err);
+    }
+    bool kept = false;
+    for (uint32_t i = 0; i < b->n; i++) kept |= b->pieces[i].held.tensor.data != NULL;
+    if (!kept)
+        return lb_fail(err, LB_ERR_NOT_CAPTURED,
+                       "%s: step %lld kept no parameter; `lastbit record --level sources` keeps them", t->path,
+                       (long long)t->step);
+    return make_checkpoint(t, n_ranks) ? LB_OK : out_of_memory(t, err);
+}
+
+void lb_fingerprint_files_lacking(lb_fingerprint_table *t)
+{
+    lb_fingerprint_bytes *b = t->bytes;
+    for (uint32_t i = 0; i < t->n; i++) {
+        lb_fingerprint_row *row = &t->rows[i];
+        bool kept = true;
+        for (uint32_t k = 0; k < row->pieces; k++) kept &= b->pieces[row->first + k].held.tensor.data != NULL;
+        if (!kept) row->lacks = strdup("its bytes were not kept");
+        for (uint32_t k = 0; k < row->pieces && kept; k++)
+            if (b->pieces[row->first + k].flat < 0)
+                b->checkpoint->pieces[b->checkpoint->n_pieces++] = b->pieces[row->first + k].held;
+    }
+}
+
+/* ---- a table in JSON --------------------------------------------------------------------------------------------- */
+
+static lb_status no_table(const lb_fingerprint_table *t, const char *what, lb_err *err)
+{
+    return lb_fail(err, LB_ERR_CORRUPT,
+                   "%s: is no table of fingerprints (%s); `lastbit fingerprint --json FILE` writes one", t->path, what);
+}
+
+static lb_status read_shape(const lb_fingerprint_table *t, const json_t *shape, lb_layout *layout, lb_err *err)
+{
+    int64_t sizes[LB_MAX_DIMS] = {0};
+    const size_t n = json_array_size(shape);
+    if (!json_is_array(shape) || n > LB_MAX_DIMS) return no_table(t, "a shape", err);
+    for (size_t d = 0; d < n; d++) {
+        const json_t *size = json_array_get(shape, d);
+        if (!json_is_integer(size) || json_integer_value(size) < 0) return no_table(t, "a shape", err);
+        sizes[d] = json_integer_value(size);
+    }
+    *layout = lb_layout_contiguous((int)n, sizes);
+    return lb_layout_numel(layout) < 0 ? no_table(t, "a shape", err) : LB_OK;
+}
+
+static lb_status read_row(const lb_fingerprint_table *t, const json_t *from, lb_fingerprint_row *row, lb_err *err)
+{
+    const char *name = json_string_value(json_object_get(from, "name")),
+               *dtype = json_string_value(json_object_get(from, "dtype")),
+               *raw = json_string_value(json_object_get(from, "fingerprint")),
+               *numbers = json_string_value(json_object_get(from, "numbers")),
+               *lacks = json_string_value(json_object_get(from, "lacks"));
+    const json_t *rounded = json_object_get(from, "rounded");
+    if (!name || !dtype || !lb_dtype_valid(lb_dtype_parse(dtype))) return no_table(t, "a tensor's name or dtype", err);
+    const size_t n = strlen(name);
+    *row = (lb_fingerprint_row){.name = lb_text_is_name(name, n) ? strdup(name) : lb_text_name(name, n),
+                                .dtype = lb_dtype_parse(dtype)};
+    if (!row->name) return out_of_memory(t, err);
+    LB_TRY(read_shape(t, json_object_get(from, "shape"), &row->shape, err));
+    row->constant = json_is_true(json_object_get(from, "constant"));
+    for (size_t i = 0; i < json_array_size(rounded); i++) {
+        const json_t *one = json_array_get(rounded, i);
+        const char *to = json_string_value(json_object_get(one, "dtype")),
+                   *text = json_string_value(json_object_get(one, "numbers"));
+        for (int k = 0; k < LB_FINGERPRINT_NARROW && to && text; k++)
+            if (lb_dtype_parse(to) == lb_fingerprint_table_narrow(k))
+                row->has_rounded[k] = lb_fingerprint_parse(text, &row->rounded[k], NULL) == LB_OK;
+    }
+    if (lacks) return (row->lacks = strdup(lacks)) ? LB_OK : out_of_memory(t, err);
+    if (!raw || !numbers || lb_fingerprint_parse(raw, &row->raw, NULL) != LB_OK ||
+        lb_fingerprint_parse(numbers, &row->numbers, NULL) != LB_OK)
+        return no_table(t, "a fingerprint", err);
+    return LB_OK;
+}
+
+static int by_row_name(const void *a, const void *b)
+{
+    return strcmp(((const lb_fingerprint_row *)a)->name, ((const lb_fingerprint_row *)b)->name);
+}
+
+static lb_status read_rows(lb_fingerprint_table *t, const json_t *root, lb_err *err)
+{
+    const char *schema = json_string_value(json_object_get(root, "schema"));
+    const json_t *tables = json_object_get(root, "tables"), *table = json_array_get(tables, 0),
+                 *tensors = json_object_get(table, "tensors"), *step = json_object_get(table, "step");
+    if (!schema || strcmp(schema, "lastbit.fingerprint/1")) return no_table(t, "its schema", err);
+    if (json_array_size(tables) != 1) return no_table(t, "it holds several tables, or none", err);
+    if (!json_is_array(tensors)) return no_table(t, "its tensors", err);
+    if (json_is_integer(step)) t->step = json_integer_value(step);
+    t->rows = calloc(json_array_size(tensors) + 1, sizeof *t->rows);
+    if (!t->rows) return out_of_memory(t, err);
+    for (size_t i = 0; i < json_array_size(tensors); i++)
+        LB_TRY(read_row(t, json_array_get(tensors, i), &t->rows[t->n++], err));
+    if (t->n) qsort(t->rows, t->n, sizeof *t->rows, by_row_name);
+    for (uint32_t i = 1; i < t->n; i++)
+        if (!strcmp(t->rows[i].name, t->rows[i - 1].name)) return no_table(t, "a name stands in it twice", err);
+    return LB_OK;
+}
+
+lb_status lb_fingerprint_files_table(lb_fingerprint_table *t, lb_err *err)
+{
+    struct stat st;
+    json_error_t why;
+    LB_TRY(lb_input_look(t->path, &st, err));
+    if (S_ISDIR(st.st_mode)) return lb_fail(err, LB_ERR_CORRUPT, "%s: is a folder", t->path);
+    const char *bytes;
+    size_t size;
+    LB_TRY(lb_input_map(t->path, &bytes, &size, err));
+    json_t *root = lb_decode_limit_json(bytes, size, 0, lb_decode_limit_room(), &why);
+    lb_status status = LB_OK;
+    if (root)
+        status = read_rows(t, root, err);
+    else if (lb_decode_limit_json_status(LB_ERR_CORRUPT) != LB_ERR_CORRUPT)
+        status = lb_fail(err, lb_decode_limit_json_status(LB_ERR_CORRUPT), "%s: %s", t->path, why.text);
+    else
+        status = no_table(t, why.text, err);
+    json_decref(root);
+    munmap((void *)(uintptr_t)bytes, size);
+    return status;
+}

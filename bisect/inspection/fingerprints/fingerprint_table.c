@@ -1,0 +1,143 @@
+/* See lastbit/fingerprint_table.h. What a path is decides how its pieces are listed; then each row is measured. */
+#include "fingerprints/fingerprint_files.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- rows out of pieces ------------------------------------------------------------------------------------------ */
+
+static int by_name_and_rank(const void *a, const void *b)
+{
+    const lb_checkpoint_piece *x = &((const lb_fingerprint_piece *)a)->held,
+                              *y = &((const lb_fingerprint_piece *)b)->held;
+    const int order = strcmp(x->name, y->name);
+    return order ? order : x->rank != y->rank ? (x->rank > y->rank) - (x->rank < y->rank) : (x > y) - (x < y);
+}
+
+static lb_status make_rows(lb_fingerprint_table *t, lb_err *err)
+{
+    lb_fingerprint_bytes *b = t->bytes;
+    t->rows = calloc(b->n + 1u, sizeof *t->rows);
+    if (!t->rows) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", t->path);
+    if (b->n) qsort(b->pieces, b->n, sizeof *b->pieces, by_name_and_rank);
+    for (uint32_t i = 0; i < b->n; i++) {
+        const lb_checkpoint_piece *p = &b->pieces[i].held;
+        if (i && !strcmp(p->name, b->pieces[i - 1].held.name)) {
+            t->rows[t->n - 1].pieces++;
+            continue;
+        }
+        lb_fingerprint_row *row = &t->rows[t->n];
+        *row = (lb_fingerprint_row){.name = strdup(p->name), .dtype = p->tensor.dtype, .first = i, .pieces = 1};
+        if (!row->name) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", t->path);
+        row->shape = lb_layout_contiguous(p->whole.ndim, p->whole.shape);
+        t->n++;
+    }
+    return LB_OK;
+}
+
+static bool is_large(const lb_fingerprint_table *t, const lb_fingerprint_row *row)
+{
+    const lb_tensor *p = &t->bytes->pieces[row->first].held.tensor;
+    return lb_dtype_bytes(p->dtype, (size_t)lb_layout_numel(&p->layout)) >= 32u << 20;
+}
+
+static void measure_row(lb_fingerprint_table *t, uint32_t i, const lb_fingerprint_table_options *o, lb_err *why,
+                        uint64_t *done)
+{
+    lb_err own = LB_ERR_INIT;
+    if (!t->rows[i].lacks) lb_fingerprint_bytes_settle(t, &t->rows[i], NULL, o->rounded, &own);
+#pragma omp critical(lb_fingerprint_progress)
+    {
+        if (own.status != LB_OK && why->status == LB_OK) *why = own;
+        if (o->progress) o->progress("reading", ++*done, t->n);
+    }
+}
+
+/* A large row is shared out among the threads, small ones among each other. */
+static lb_status measure_rows(lb_fingerprint_table *t, const lb_fingerprint_table_options *o, lb_err *err)
+{
+    lb_err why = LB_ERR_INIT;
+    uint64_t done = 0;
+    for (uint32_t i = 0; i < t->n; i++)
+        if (is_large(t, &t->rows[i])) measure_row(t, i, o, &why, &done);
+#pragma omp parallel for schedule(dynamic, 1)
+    for (uint32_t i = 0; i < t->n; i++)
+        if (!is_large(t, &t->rows[i])) measure_row(t, i, o, &why, &done);
+    return why.status == LB_OK ? LB_OK : lb_fail(err, why.status, "%s: %s", t->path, why.message);
+}
+
+/* ---- which kind of file ------------------------------------------------------------------------------------------ */
+
+static bool ends_with(const char *path, const char *end)
+{
+    const size_t n = strlen(path), m = strlen(end);
+    return n >= m && !strcmp(path + n - m, end);
+}
+
+static bool is_table(const char *path)
+{
+    return ends_with(path, ".json") && !ends_with(path, ".index.json");
+}
+
+static bool is_tensor_file(const char *path)
+{
+    static const char *const ends[] = {".safetensors", ".index.json", ".pt", ".pth", ".bin", ".npy", ".npz"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (ends_with(path, ends[i])) return true;
+    return false;
+}
+
+/* A file that no name tells is a capture's archive; a folder is one where a rank's archive lies in it. */
+static lb_status is_capture(const char *path, bool *capture, lb_err *err)
+{
+    struct stat st;
+    lb_input_names names;
+    *capture = false;
+    LB_TRY(lb_input_look(path, &st, err));
+    if (!S_ISDIR(st.st_mode)) return *capture = !is_tensor_file(path), LB_OK;
+    LB_TRY(lb_input_list(path, &names, err));
+    for (uint32_t i = 0; i < names.n; i++)
+        *capture |= !strncmp(names.rows[i], "rank-", 5) && ends_with(names.rows[i], ".tar");
+    lb_input_names_release(&names);
+    return LB_OK;
+}
+
+static lb_status open_table(lb_fingerprint_table *t, const lb_fingerprint_table_options *o, lb_err *err)
+{
+    bool capture;
+    if (is_table(t->path)) return lb_fingerprint_files_table(t, err);
+    LB_TRY(is_capture(t->path, &capture, err));
+    LB_TRY(capture ? lb_fingerprint_files_capture(t, o->step, err) : lb_fingerprint_files_checkpoint(t, err));
+    LB_TRY(make_rows(t, err));
+    if (capture) lb_fingerprint_files_lacking(t);
+    return measure_rows(t, o, err);
+}
+
+/* ---- all --------------------------------------------------------------------------------------------------------- */
+
+lb_status lb_fingerprint_table_open(const char *path, const lb_fingerprint_table_options *options,
+                                    lb_fingerprint_table **table, lb_err *err)
+{
+    lb_fingerprint_table_options chosen = LB_FINGERPRINT_TABLE_OPTIONS_INIT;
+    if (options) memcpy(&chosen, options, options->size < sizeof chosen ? options->size : sizeof chosen);
+    lb_fingerprint_table *t = calloc(1, sizeof *t);
+    if (t) t->step = INT64_MIN, t->path = strdup(path);
+    lb_status status = t && t->path ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    if (status == LB_OK) status = open_table(t, &chosen, err);
+    for (uint32_t i = 0; status == LB_OK && i < t->n; i++)
+        if (!t->rows[i].lacks)
+            t->sum = lb_fingerprint_add(t->sum, lb_fingerprint_named(t->rows[i].raw, t->rows[i].name));
+    if (status == LB_OK)
+        *table = t;
+    else
+        lb_fingerprint_table_close(t);
+    return status;
+}
+
+void lb_fingerprint_table_close(lb_fingerprint_table *t)
+{
+    if (!t) return;
+    for (uint32_t i = 0; t->rows && i < t->n; i++) free(t->rows[i].name), free(t->rows[i].lacks);
+    lb_fingerprint_bytes_free(t->bytes);
+    free(t->rows), free(t->path), free(t);
+}
