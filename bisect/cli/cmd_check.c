@@ -11,7 +11,7 @@ static char *steps_text, *only_text, *budget_text;
 
 static const struct poptOption options[] = {
     {"steps", 0, POPT_ARG_STRING, &steps_text, 0, "these steps only", "A-B"},
-    {"only", 0, POPT_ARG_STRING, &only_text, 0, "these parts only: gradient, step, relations", "LIST"},
+    {"only", 0, POPT_ARG_STRING, &only_text, 0, "these parts only: gradient, step, relations, memory", "LIST"},
     {"budget", 0, POPT_ARG_STRING, &budget_text, 0, "replays of a step for proving (20); naming a place takes more",
      "N"},
     POPT_TABLEEND,
@@ -33,7 +33,7 @@ static const lb_command command = {
         "Where a loss scores tokens of the input, the step runs with other tokens, too: no row may depend on a later\n"
         "token, sequences and packed documents do not meet, padding changes nothing, and each row is scored against "
         "the\n"
-        "next token.\n"
+        "next token. In a recording that was made with --poison, numbers that were read and never written are named.\n"
         "\n"
         "What could not be judged is said, and is no finding. Exit code 1 when something was found.",
     .example = "  lastbit record -o run.lb --steps 3 -- python train.py\n"
@@ -94,7 +94,7 @@ static int run(const lb_command_arguments *arguments, const lb_check_options *o)
 
 static bool parse_parts(const char *text, uint32_t *parts)
 {
-    static const char *const names[] = {"gradient", "step", "relations"};
+    static const char *const names[] = {"gradient", "step", "relations", "memory"};
     for (const char *at = text; *at;) {
         const size_t n = strcspn(at, ",");
         uint32_t part = 0;
@@ -117,8 +117,9 @@ int lb_cmd_check(int argc, const char **argv)
         rc = lb_command_misused("check", "--steps %s: expected a step, or the first and the last as in 100-102",
                                 steps_text);
     else if (only_text && !parse_parts(only_text, &o.parts))
-        rc = lb_command_misused(
-            "check", "--only %s: expected gradient, step, relations, or several with commas between", only_text);
+        rc = lb_command_misused("check",
+                                "--only %s: expected gradient, step, relations, memory, or several with commas between",
+                                only_text);
     else if (budget_text && (!lb_command_parse_integer(budget_text, &budget) || budget < 7 || budget > 1000000))
         rc = lb_command_misused("check", "--budget %s: expected a number of replays from 7 on", budget_text);
     else {

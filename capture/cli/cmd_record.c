@@ -33,7 +33,7 @@
 typedef struct lb_record_options {
     char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled, *step_at, *like, *nccl, *nccl_step,
         *device_memory, *sync;
-    int force, no_lines, receipt_host;
+    int force, no_lines, receipt_host, poison;
     uint64_t budget_bytes, device_bytes;
     unsigned long ring_steps;
 } lb_record_options;
@@ -153,6 +153,7 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     failed |= put("LASTBIT_COMPILED", o->compiled) | put("LASTBIT_STEP_AT", o->step_at);
     failed |= put("LASTBIT_LIKE", o->like) | put("LASTBIT_LINES", o->no_lines ? "0" : NULL);
     failed |= put("LASTBIT_RECEIPT_HOST", o->receipt_host ? "1" : NULL);
+    failed |= put("LASTBIT_POISON", o->poison ? "1" : NULL);
     failed |= put("LASTBIT_NCCL_KEEP", o->nccl) | put("LASTBIT_NCCL_STEP", o->nccl_step);
     if (failed) return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
     if (!o->nccl || strcmp(o->nccl, "off") != 0) {
@@ -559,6 +560,9 @@ int lb_cmd_record(int argc, const char **argv)
          "N"},
         {"no-lines", 0, POPT_ARG_NONE, &o.no_lines, 0,
          "leave out which line of the program's code called each op, and its text", NULL},
+        {"poison", 0, POPT_ARG_NONE, &o.poison, 0,
+         "fill memory that torch.empty and its like leave unwritten with NaN, so that what no kernel writes is seen",
+         NULL},
         {"receipt-host", 0, POPT_ARG_NONE, &o.receipt_host, 0, "keep the machine's name in the receipt", NULL},
         {"force", 0, POPT_ARG_NONE, &o.force, 0, "replace a capture of that name", NULL},
         POPT_TABLEEND,

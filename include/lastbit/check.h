@@ -44,6 +44,7 @@ extern "C" {
     X(DOCUMENTS, "documents") /* documents that are packed into one sequence meet */                                   \
     X(PADDING, "padding")     /* what the attention mask hides is seen */                                              \
     X(WEIGHTS, "weights")     /* the micro-batches were divided by their number once too often */                      \
+    X(UNWRITTEN, "unwritten") /* numbers were read that no op wrote, and what the step leaves follows from them */     \
     X(MEANS, "means")         /* micro-batches were each divided by their own number of tokens */
 
 typedef enum lb_check_kind {
@@ -80,7 +81,8 @@ enum lb_check_part {
     LB_CHECK_PART_GRADIENT = 1 << 0,
     LB_CHECK_PART_STEP = 1 << 1,
     LB_CHECK_PART_RELATIONS = 1 << 2,
-    LB_CHECK_PART_ALL = LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP | LB_CHECK_PART_RELATIONS
+    LB_CHECK_PART_MEMORY = 1 << 3,
+    LB_CHECK_PART_ALL = LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP | LB_CHECK_PART_RELATIONS | LB_CHECK_PART_MEMORY
 };
 
 typedef struct lb_check_options {

@@ -7,7 +7,9 @@
 static lb_status check_parts(lb_check_step *step, uint32_t parts, bool *tried, lb_err *err)
 {
     if (parts & LB_CHECK_PART_RELATIONS && !*tried) LB_TRY(lb_check_step_relations(step, tried, err));
-    return parts & ~(uint32_t)LB_CHECK_PART_RELATIONS ? lb_check_step_run(step, parts, err) : LB_OK;
+    if (parts & LB_CHECK_PART_MEMORY && !lb_check_step_unwritten(step))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    return parts & (LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP) ? lb_check_step_run(step, parts, err) : LB_OK;
 }
 
 static lb_status check_program(lb_capture *capture, const lb_program *program, const lb_check_options *o,

@@ -26,6 +26,8 @@ lb_status lb_check_step_locate(lb_check_step *step, uint64_t roots, const lb_quo
 bool lb_check_step_read(lb_check_step *step);
 /* Relations between its tokens; `*judged`: the step has a loss that scores tokens. */
 lb_status lb_check_step_relations(lb_check_step *step, bool *judged, lb_err *err);
+/* Numbers that were read and that no op wrote, in a recording that filled such memory with NaN. */
+bool lb_check_step_unwritten(lb_check_step *step);
 /* Every part that was asked for, relations left out. */
 lb_status lb_check_step_run(lb_check_step *step, uint32_t parts, lb_err *err);
 

@@ -43,6 +43,7 @@ def autostart(note=None):
             "step_at": get("LASTBIT_STEP_AT") or "",
             "lines": get("LASTBIT_LINES") != "0",
             "receipt_host": get("LASTBIT_RECEIPT_HOST") == "1",
+            "poison": get("LASTBIT_POISON") == "1",
             "note": note,
         }
     )
@@ -100,12 +101,13 @@ def capture(
     like="",
     lines=True,
     receipt_host=False,
+    poison=False,
     sync="close",
 ):
     """Records into `folder` (NAME.lb); arguments are those of `lastbit record`. `like`: another capture, of whose steps the level and the
     choice of ops and layers are taken. `lines`: of the program's code, one for each op, with its text.
-    `receipt_host`: the machine's name in the receipt. `sync`: what a power cut may take: "step", "close" or "never" (see
-    `lastbit record --sync`)."""
+    `receipt_host`: the machine's name in the receipt. `poison`: memory that ops leave unwritten is filled with NaN. `sync`: what a power
+    cut may take: "step", "close" or "never" (see `lastbit record --sync`)."""
     from . import session as sessions
 
     session = None
@@ -123,6 +125,7 @@ def capture(
             step_at=step_at,
             lines=lines,
             receipt_host=receipt_host,
+            poison=poison,
             like=os.path.abspath(like) if like else "",
             sync=sync,
         )

@@ -4,6 +4,7 @@ The mode's handler is C (capture/binding/python_dispatch.c): it sees every op be
 """
 
 import sys
+from types import MethodType
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -226,6 +227,29 @@ class Recording(TorchDispatchMode):
     @classmethod
     def ignore_compile_internals(cls):
         return False
+
+
+def poisoned(mode):
+    """The mode, filling with NaN what ops leave unwritten: what no kernel writes is NaN wherever it is read. Numbers that are not floats
+    stay, since the program may take them for indices."""
+    record = mode.__torch_dispatch__
+
+    def dispatch(mode, func, types, args=(), kwargs=None):
+        out = record(func, types, args, kwargs)
+        if func._schema.name.partition("::")[2] in _UNDEFINED and _takes_nan(out):
+            with mode:
+                out.fill_(float("nan"))
+        return out
+
+    mode.__torch_dispatch__ = MethodType(dispatch, mode)
+    return mode
+
+
+def _takes_nan(out):
+    return type(out) is torch.Tensor and (out.is_floating_point() or out.is_complex()) and not out.is_meta and out.dtype not in _WITHOUT_NAN
+
+
+_WITHOUT_NAN = {getattr(torch, name) for name in ("float4_e2m1fn_x2",) if hasattr(torch, name)}
 
 
 class RecordingGraphs(Recording):

@@ -95,7 +95,8 @@ class Threads:
             )
 
     def new_mode(self):
-        return (dispatch.Recording if self.session.compiled is None else dispatch.RecordingGraphs)(self.session.native)
+        mode = (dispatch.Recording if self.session.compiled is None else dispatch.RecordingGraphs)(self.session.native)
+        return dispatch.poisoned(mode) if self.session.settings.get("poison") else mode
 
     def modes_active(self):
         count = getattr(torch._C, "_len_torch_dispatch_stack", None)

@@ -1,0 +1,172 @@
+/* Memory that no op wrote and some op read. `record --poison` fills it with NaN, which the recording shows as an op: a
+ * fill by NaN right behind one that leaves its results unwritten. What is NaN later, and read from there, was never
+ * written, whatever kernel was to do so. */
+#include "check/check_step.h"
+
+#include "shadow/shadow_numbers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct search {
+    const lb_check_step *check;
+    const lb_program *program;
+    uint32_t *made; /* per value: the op that made the memory whose unwritten numbers it holds; LB_NONE */
+    uint32_t from;  /* of the op at hand: such a value among its inputs; LB_NONE */
+    int64_t into;   /* a storage that it writes, and does not count as read */
+} search;
+
+static bool has_nan(const lb_program *p, uint32_t v)
+{
+    return p->values[v].statistics != LB_NONE && p->statistics[p->values[v].statistics].nan > 0;
+}
+
+/* The op that made the memory which this op fills with NaN; LB_NONE: it does something else. */
+static uint32_t poisons(const lb_program *p, uint32_t i)
+{
+    const lb_op *op = &p->ops[i];
+    const lb_arg *args = lb_op_args(p, op);
+    if (i == 0 || op->args < 2 || !op->written || !lb_program_name_extends(lb_op_name(p, op), "aten::fill_"))
+        return LB_NONE;
+    if (args[1].tag != LB_ARG_FLOAT || !isnan(args[1].u.f)) return LB_NONE;
+    const int64_t storage = p->values[lb_op_written(p, op)[0]].storage;
+    for (uint32_t k = i; k-- > 0;) {
+        const lb_op *before = &p->ops[k];
+        if (before->flags & LB_OP_UNDEFINED && before->results && lb_op_results(p, before)[0] != LB_NONE &&
+            p->values[lb_op_results(p, before)[0]].storage == storage)
+            return k;
+        if (lb_op_writes(p, before, storage) != LB_NONE) return LB_NONE;
+    }
+    return LB_NONE;
+}
+
+static void note_input(void *context, uint32_t v)
+{
+    search *s = context;
+    if (v == LB_NONE || s->from != LB_NONE || s->made[v] == LB_NONE) return;
+    if (s->program->values[v].storage != s->into && has_nan(s->program, v)) s->from = v;
+}
+
+/* What lies in the same memory holds what was never written there. */
+static void mark_storage(search *s, int64_t storage, uint32_t maker)
+{
+    for (uint32_t v = 0; v < s->program->n_values; v++)
+        if (s->program->values[v].storage == storage) s->made[v] = maker;
+}
+
+/* Ops that only carry numbers elsewhere, where they may still be written over. */
+static bool only_carries(const lb_program *p, const lb_op *op)
+{
+    static const char *const names[] = {
+        "aten::clone", "aten::copy_",         "aten::cat",        "aten::_to_copy", "aten::index_select",
+        "aten::stack", "aten::slice_scatter", "aten::contiguous", "aten::index",    "aten::_unsafe_view"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (lb_program_name_extends(lb_op_name(p, op), names[i])) return true;
+    return false;
+}
+
+/* Does what the step leaves hold a NaN: a loss, a gradient that an optimizer reads, a result of the outermost module? */
+static bool leaves_nan(const lb_check_step *c)
+{
+    const lb_program *p = c->run.program;
+    for (uint32_t i = 0; i < c->run.n_roots; i++)
+        if (has_nan(p, c->run.roots[i].value)) return true;
+    for (uint32_t i = 0; i < c->trained.n; i++) {
+        const lb_trained_row *row = &c->trained.rows[i];
+        if (row->gradient != LB_NONE && has_nan(p, row->gradient)) return true;
+    }
+    for (uint32_t i = 0; i < p->n_boundaries && !c->run.n_roots; i++) {
+        const lb_boundary *b = &p->boundaries[i];
+        if (b->output && b->value != LB_NONE && p->scopes[b->scope].parent == 0 && has_nan(p, b->value)) return true;
+    }
+    return false;
+}
+
+/* Rows along the first dimension that hold NaN, as ranges; "" where bytes were not kept. */
+static void list_rows(const lb_check_step *c, uint32_t v, char *text, size_t size)
+{
+    lb_tensor t;
+    double *x = lb_moved_run_recorded(&c->run, v, &t);
+    const int64_t rows = x && t.layout.ndim > 0 ? t.layout.shape[0] : 0;
+    const int64_t width = rows ? lb_layout_numel(&t.layout) / rows : 0;
+    size_t used = 0;
+    int64_t from = -1;
+    *text = 0;
+    for (int64_t i = 0; i <= rows && used + 24 < size; i++) {
+        bool any = false;
+        for (int64_t k = 0; i < rows && k < width && !any; k++) any = isnan(x[i * width + k]);
+        if (any && from < 0) from = i;
+        if (any || from < 0) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s%lld", used ? ", " : "", (long long)from);
+        if (i - 1 > from) used += (size_t)snprintf(text + used, size - used, "-%lld", (long long)i - 1);
+        from = -1;
+    }
+    free(x);
+}
+
+static bool find(lb_check_step *c, const search *s, uint32_t op)
+{
+    const lb_program *p = s->program;
+    const lb_value *read = &p->values[s->from];
+    const lb_op *maker = &p->ops[s->made[s->from]];
+    const lb_code_line line = lb_op_line(p, maker);
+    char rows[120], made[300];
+    list_rows(c, s->from, rows, sizeof rows);
+    lb_code_line_text(&line, made, sizeof made);
+    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_UNWRITTEN, p);
+    if (!f) return false;
+    lb_proof_list_place(f, p, op, LB_NONE, c->path);
+    const int64_t nan = p->statistics[read->statistics].nan, n = lb_layout_numel(&read->layout);
+    f->effect = (double)nan / (double)n;
+    snprintf(f->message, sizeof f->message,
+             "%lld of the %lld numbers that it reads%s%s%s were never written: %s made their memory at %s, no op wrote "
+             "them, and what the step leaves is NaN for it",
+             (long long)nan, (long long)n, *rows ? " (rows " : "", rows, *rows ? ")" : "", lb_op_name(p, maker), made);
+    return true;
+}
+
+static bool look_at(lb_check_step *c, search *s, uint32_t i, bool harms, bool *done)
+{
+    const lb_program *p = s->program;
+    const lb_op *op = &p->ops[i];
+    if (op->flags & (LB_OP_VIEW | LB_OP_UNDEFINED) || lb_op_is_source(p, op) || !lb_op_outcomes(op)) return true;
+    s->from = LB_NONE, s->into = op->written ? p->values[lb_op_written(p, op)[0]].storage : -1;
+    lb_op_each_input(p, op, note_input, s);
+    if (s->from == LB_NONE) return true;
+    for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
+        const uint32_t v = lb_op_outcome(p, op, k);
+        if (v == LB_NONE || !has_nan(p, v)) continue;
+        if (only_carries(p, op)) {
+            mark_storage(s, p->values[v].storage, s->made[s->from]);
+            continue;
+        }
+        *done = true;
+        return !harms || find(c, s, i);
+    }
+    return true;
+}
+
+bool lb_check_step_unwritten(lb_check_step *c)
+{
+    const lb_program *p = c->run.program;
+    search s = {.check = c, .program = p, .made = malloc(((size_t)p->n_values + 1) * sizeof *s.made)};
+    uint32_t filled = 0;
+    bool fine = s.made != NULL, done = false;
+    const bool harms = leaves_nan(c);
+    if (fine) memset(s.made, 0xFF, ((size_t)p->n_values + 1) * sizeof *s.made);
+    for (uint32_t i = 0; i < p->n_ops && fine && !done; i++) {
+        const uint32_t maker = poisons(p, i);
+        if (maker != LB_NONE)
+            filled++, mark_storage(&s, p->values[lb_op_written(p, &p->ops[i])[0]].storage, maker);
+        else
+            fine = look_at(c, &s, i, harms, &done);
+    }
+    free(s.made);
+    if (fine && filled && !(done && harms))
+        fine =
+            lb_proof_list_prove(c->report, "step %lld: what %u ops left unwritten reached nothing that the step leaves",
+                                (long long)p->step, filled);
+    return fine;
+}
