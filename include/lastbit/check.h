@@ -28,12 +28,16 @@ extern "C" {
 
 /* X(name, text) */
 #define LB_CHECK_KINDS(X)                                                                                              \
-    X(GRADIENT, "gradient") /* it is not the derivative of the loss */                                                 \
-    X(SCALE, "scale")       /* it is the derivative times a constant */                                                \
-    X(DETACHED, "detached") /* it is zero, or none, and the derivative is not */                                       \
-    X(REDRAWN, "redrawn")   /* a recomputation drew other numbers than the forward it repeats */                       \
-    X(LOST, "lost")         /* it lacks some of the micro-batches whose losses were differentiated */                  \
-    X(READ, "read")         /* the optimizer read something else than what backward gave */
+    X(GRADIENT, "gradient")   /* it is not the derivative of the loss */                                               \
+    X(SCALE, "scale")         /* it is the derivative times a constant */                                              \
+    X(DETACHED, "detached")   /* it is zero, or none, and the derivative is not */                                     \
+    X(REDRAWN, "redrawn")     /* a recomputation drew other numbers than the forward it repeats */                     \
+    X(LOST, "lost")           /* it lacks some of the micro-batches whose losses were differentiated */                \
+    X(READ, "read")           /* the optimizer read something else than what backward gave */                          \
+    X(ROUNDED, "rounded")     /* one line rounds more than all others together, or a phase is off by a tenth */        \
+    X(ABSORBED, "absorbed")   /* parameters of 16 bits do not move */                                                  \
+    X(SATURATED, "saturated") /* numbers lie beyond the range of their dtype */                                        \
+    X(UNDERFLOW, "underflow") /* numbers became zero */
 
 typedef enum lb_check_kind {
 #define LB_CHECK_KIND_ENUM(name, text) LB_CHECK_##name,
@@ -64,8 +68,55 @@ typedef struct lb_check_unjudged {
     char what[160], why[240];
 } lb_check_unjudged;
 
+/* Rows of a table of facts: where digits go. They are no findings. X(name, text) */
+#define LB_CHECK_DIGIT_KINDS(X)                                                                                        \
+    X(ROUNDING, "rounding")         /* what a line of code rounds, and how far that carries */                         \
+    X(CANCELLATION, "cancellation") /* a sum or a difference that is small beside its terms */                         \
+    X(UPDATES, "updates")   /* of a tensor, or of a group of an optimizer: what was added and did not move it */       \
+    X(STATE, "state")       /* of an optimizer: numbers that became zero or are subnormal */                           \
+    X(RANGE, "range")       /* results of f16 and of 8 bits that left the range of their dtype */                      \
+    X(HEADROOM, "headroom") /* how far gradients of f16 are from their largest number */                               \
+    X(ROUTER, "router")     /* how near a choice of k is to a tie */
+
+typedef enum lb_check_digit_kind {
+#define LB_CHECK_DIGIT_KIND_ENUM(name, text) LB_CHECK_DIGIT_##name,
+    LB_CHECK_DIGIT_KINDS(LB_CHECK_DIGIT_KIND_ENUM)
+#undef LB_CHECK_DIGIT_KIND_ENUM
+} lb_check_digit_kind;
+LB_API const char *lb_check_digit_kind_name(lb_check_digit_kind kind);
+
+/* How far some rounding moves what leaves the step, from an exact run without any. Relative; NaN: not known. */
+typedef struct lb_check_effect {
+    double loss;
+    double logits;        /* root of the mean square: what the loss reads, logits or log-probabilities */
+    double largest_logit; /* largest distance by the largest logit */
+    double gradients;     /* root of the mean square, all that optimizers read together */
+    double reached;       /* the loss itself */
+} lb_check_effect;
+
+typedef struct lb_check_digit {
+    lb_check_digit_kind kind;
+    int64_t step;
+    int32_t rank;
+    const char *phase; /* of the op; "" */
+    char layer[160];   /* "blocks.*.n1" where ops of several layers are one row; of a tensor: its name */
+    char op[96];
+    uint32_t index, ops; /* the first op, LB_NONE; how many */
+    lb_dtype dtype;
+    lb_code_line line;
+    lb_check_effect effect; /* of a rounding: with it alone */
+    lb_check_effect cured;  /* with all others, which is what is left where the cure is applied */
+    double digits;          /* right digits that it leaves by itself, by its largest effect; NaN */
+    double share;           /* of the whole rounding, of the numbers counted, of the updates: 0 to 1; NaN */
+    double recent;          /* of updates: the share of the last step; NaN */
+    double bits;            /* lost by a cancellation; of a headroom; NaN */
+    int64_t numbers;        /* counted */
+    char cure[360];         /* "" where there is none */
+    char message[320];
+} lb_check_digit;
+
 /* Sections that --only names. */
-enum lb_check_part { LB_CHECK_PART_GRADIENT = 1 << 0, LB_CHECK_PART_STEP = 1 << 1 };
+enum lb_check_part { LB_CHECK_PART_GRADIENT = 1 << 0, LB_CHECK_PART_STEP = 1 << 1, LB_CHECK_PART_DIGITS = 1 << 3 };
 
 typedef struct lb_check_options {
     size_t size;    /* sizeof(lb_check_options) */
@@ -85,6 +136,8 @@ typedef struct lb_check_report {
     uint32_t n_proven;
     lb_check_unjudged *unjudged;
     uint32_t n_unjudged;
+    lb_check_digit *digits; /* by kind, what costs most first */
+    uint32_t n_digits;
     bool left;        /* something of a step that was looked at was not judged */
     uint32_t replays; /* all of them, of whole steps or of their beginnings */
 } lb_check_report;

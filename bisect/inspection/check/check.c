@@ -1,5 +1,6 @@
 /* A recording alone: see lastbit/check.h. */
 #include "check/check_step.h"
+#include "check/digits.h"
 
 #include <stdlib.h>
 
@@ -12,8 +13,8 @@ static lb_status check_program(lb_capture *capture, const lb_program *program, c
     lb_status status = lb_moved_run_open(&view, &step.run, err);
     step.run.progress = o->progress;
     if (status == LB_OK) status = lb_trained_list(&step.run, &step.trained, err);
-    if (status == LB_OK)
-        status = lb_check_step_run(&step, o->parts ? o->parts : LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP, err);
+    const uint32_t parts = (o->parts ? o->parts : UINT32_MAX) & (LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP);
+    if (status == LB_OK && parts) status = lb_check_step_run(&step, parts, err);
     report->replays += step.run.runs;
     lb_trained_release(&step.trained);
     lb_moved_run_close(&step.run);
@@ -53,7 +54,9 @@ lb_status lb_check_run(lb_capture *capture, const lb_check_options *options, lb_
     uint32_t seen = 0;
     *out = NULL;
     if (!report) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a report");
+    const uint32_t parts = options->parts ? options->parts : UINT32_MAX;
     lb_status status = check_all(capture, options, report, &seen, err);
+    if (status == LB_OK && seen && parts & LB_CHECK_PART_DIGITS) status = lb_digits_run(capture, options, report, err);
     if (status == LB_OK && !seen)
         status =
             lb_fail(err, LB_ERR_NOT_FOUND, "%s: no step was recorded that could be checked", lb_capture_path(capture));

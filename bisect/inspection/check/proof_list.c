@@ -1,6 +1,8 @@
 /* A report as it grows: see proof_list.h. */
 #include "check/proof_list.h"
 
+#include "check/digit_list.h"
+
 #include "base/array.h"
 
 #include <math.h>
@@ -96,6 +98,7 @@ void lb_check_report_free(lb_check_report *report)
     if (!report) return;
     for (uint32_t i = 0; i < report->n_findings; i++)
         lb_code_line_release(&report->findings[i].line), lb_code_line_release(&report->findings[i].of_forward);
+    lb_digit_list_release(report);
     free(report->findings), free(report->proven), free(report->unjudged);
     free(report);
 }
