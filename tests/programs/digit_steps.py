@@ -175,7 +175,7 @@ def optimizer_of(name, model):
 def model_of(name):
     torch.manual_seed(0)
     model = Model(name)
-    if name.startswith("adamw"):
+    if name.startswith("adamw") or name == "sums_bf16":
         model = model.to(torch.float16 if name == "adamw_half" else torch.bfloat16)
     return model
 
@@ -221,11 +221,12 @@ def train(name, out, steps):
     scaler = torch.amp.GradScaler("cpu", init_scale=start or 1.0, enabled=start is not None)
     with lastbit.torch.capture(out, level="layers" if name.endswith("_layers") else "ops") as capture:
         for step in range(steps):
-            ids = batch_of(name)
+            batches = [batch_of(name) for _ in range(32 if "sums" in name else 1)]
             with capture.step(step):
-                with torch.autocast("cpu", torch.float16, enabled=start is not None):
-                    logits = model(ids)
-                scaler.scale(loss_of(name, logits, ids)).backward()
+                for ids in batches:
+                    with torch.autocast("cpu", torch.float16, enabled=start is not None):
+                        logits = model(ids)
+                    scaler.scale(loss_of(name, logits, ids)).backward()
                 scaler.step(optimizer)
                 scaler.update()
                 optimizer.zero_grad()

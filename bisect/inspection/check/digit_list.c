@@ -50,12 +50,10 @@ void lb_digit_list_place(lb_check_digit *d, const lb_program *p, uint32_t op)
     d->line = lb_code_line_copy(&line);
 }
 
-void lb_digit_list_widen(lb_check_digit *d, const char *layer)
+bool lb_digit_list_alike(const char *a, const char *b, char *wide, size_t room)
 {
-    char wide[sizeof d->layer];
-    const char *a = d->layer, *b = layer;
     size_t n = 0;
-    while (*a && *b && n + 1 < sizeof wide) {
+    while (*a && *b && n + 1 < room) {
         const bool number = (isdigit((unsigned char)*a) || *a == '*') && isdigit((unsigned char)*b);
         const size_t in_a = number ? strspn(a, "0123456789*") : 1, in_b = number ? strspn(b, "0123456789") : 1;
         if (number && (in_a != in_b || strncmp(a, b, in_a) != 0))
@@ -63,11 +61,16 @@ void lb_digit_list_widen(lb_check_digit *d, const char *layer)
         else if (*a == *b)
             wide[n++] = *a++, b++;
         else
-            break;
+            return false;
     }
-    if (*a || *b) return; /* another kind of layer: the first one's name stays */
     wide[n] = 0;
-    snprintf(d->layer, sizeof d->layer, "%s", wide);
+    return !*a && !*b;
+}
+
+void lb_digit_list_widen(lb_check_digit *d, const char *layer)
+{
+    char wide[sizeof d->layer];
+    if (lb_digit_list_alike(d->layer, layer, wide, sizeof wide)) snprintf(d->layer, sizeof d->layer, "%s", wide);
 }
 
 double lb_digit_list_cost(const lb_check_effect *e)

@@ -20,13 +20,16 @@ typedef struct lb_rounding_group {
     double squares, whole, largest;
     double product, spread; /* of followed ones: sums over what rounding_runs.h measured */
     double relative;        /* root of squares / whole */
+    double summed;          /* of backward: what was rounded in gradients themselves, sum of squares */
+    double passing, passed; /* in all else: the same, and of the exact numbers */
     double score;           /* by which groups of one reach are tried */
 } lb_rounding_group;
 
 typedef struct lb_rounding_groups {
     lb_rounding_group *list;
     uint32_t n;
-    uint32_t *group_of; /* per op; LB_NONE: it rounds nothing */
+    uint8_t *sums;      /* per op: it adds a gradient to another one in place */
+    uint32_t *group_of; /* per op, as they stand until they are sorted; LB_NONE: it rounds nothing */
 } lb_rounding_groups;
 
 lb_status lb_rounding_groups_make(const lb_rounding_runs *runs, const lb_rounding_log *log, lb_rounding_groups *groups,

@@ -17,15 +17,21 @@ static const double MATTERS = 0.05;
 static const double TIMES = 10, LARGE = 0.05;
 /* And by more than so many roundings of its dtype, so that a cast to 8 bits that does its best is none. */
 static const double ROUNDINGS = 16;
-/* Groups are tried until two of one reach, one behind the other, have a smaller share than that of the whole. */
-static const double SMALL = 1e-4;
+/* Groups are tried until nearly the whole is explained, and two of one reach, one behind the other, are small. */
+static const double SMALL = 1e-4, EXPLAINED = 0.9;
+/* Lines are cured by a run that cost such a share, as many as a third of the runs allow, and four at most. */
+static const double WORTH = 0.01;
+enum { CURES = 4 };
 
 typedef struct table {
     lb_digits *d;
     lb_rounding_groups groups;
     uint8_t *added; /* per op */
     lb_check_effect all;
-    double constants; /* what all groups without a gradient cost together; NaN: not tried */
+    double constants;         /* what all groups without a gradient cost together; NaN: not tried */
+    bool backward;            /* most of what gradients lose is rounded in backward */
+    uint32_t first;           /* row of the report */
+    uint32_t *tried, n_tried; /* the group of each row from there on */
 } table;
 
 static bool have(const table *t, uint32_t runs)
@@ -103,28 +109,53 @@ static bool find_large(const table *t, const lb_check_digit *row)
     return true;
 }
 
+/* A group by itself. */
 static lb_status add_row(table *t, uint32_t group, double *share, lb_err *err)
 {
     const lb_rounding_group *one = &t->groups.list[group];
     const lb_program *p = t->d->run.program;
     lb_check_digit *row = lb_digit_list_add(t->d->report, LB_CHECK_DIGIT_ROUNDING, p);
     if (!row) return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
-    const uint32_t at = t->d->report->n_digits - 1;
     lb_digit_list_place(row, p, one->first);
     memset(t->added, 0, p->n_ops);
     lb_rounding_groups_mark(&t->groups, p, group, false, t->added);
     for (uint32_t i = one->first; i < p->n_ops; i++)
         if (t->added[i]) lb_digit_list_widen(row, lb_op_layer(p, &p->ops[i]));
     row->ops = one->ops, row->dtype = one->dtype;
-    say_cure(row);
-    lb_check_effect effects[2] = {row->effect, row->cured};
-    LB_TRY(try_group(t, group, false, &effects[0], err));
-    if (have(t, 1)) LB_TRY(try_group(t, group, true, &effects[1], err));
-    row = &t->d->report->digits[at];
-    row->effect = effects[0], row->cured = effects[1];
+    if (t->groups.sums[one->first])
+        row->layer[0] = 0,
+        snprintf(row->cure, sizeof row->cure, "micro-batches add their gradients up in a wider dtype");
+    else
+        say_cure(row);
+    LB_TRY(try_group(t, group, false, &row->effect, err));
     say_row(t, row);
-    *share = row->share;
-    return find_large(t, row) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    *share = row->share, t->tried[t->n_tried++] = group;
+    return LB_OK;
+}
+
+/* The row that costs most of those that were not cured yet and cost enough; n_tried: there is none. */
+static uint32_t next_cure(const table *t)
+{
+    uint32_t best = t->n_tried;
+    for (uint32_t i = 0; i < t->n_tried; i++) {
+        const lb_check_digit *row = &t->d->report->digits[t->first + i];
+        if (is_cured(row) || !(row->share >= WORTH)) continue;
+        if (best == t->n_tried || row->share > t->d->report->digits[t->first + best].share) best = i;
+    }
+    return best;
+}
+
+/* All others without it: what is left where the cure is applied. */
+static lb_status cure_rows(table *t, lb_err *err)
+{
+    for (uint32_t i = next_cure(t); i < t->n_tried && have(t, 1); i = next_cure(t)) {
+        lb_check_digit *row = &t->d->report->digits[t->first + i];
+        LB_TRY(try_group(t, t->tried[i], true, &row->cured, err));
+        if (!is_cured(row)) break;
+        say_row(t, row);
+        if (!find_large(t, row)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    }
+    return LB_OK;
 }
 
 /* ---- which groups ---- */
@@ -147,6 +178,19 @@ static lb_status try_constants(table *t, lb_err *err)
     return LB_OK;
 }
 
+/* Where gradients are rounded: all groups of forward together. */
+static lb_status try_forward(table *t, lb_err *err)
+{
+    lb_check_effect effect;
+    if (isnan(t->all.gradients) || !have(t, 7)) return LB_OK;
+    memset(t->added, 0, t->d->run.program->n_ops);
+    for (uint32_t i = 0; i < t->groups.n; i++)
+        if (!t->groups.list[i].backward) lb_rounding_groups_mark(&t->groups, t->d->run.program, i, false, t->added);
+    LB_TRY(lb_rounding_runs_add(&t->d->runs, t->added, &effect, err));
+    t->backward = effect.gradients < sqrt(0.5) * t->all.gradients;
+    return LB_OK;
+}
+
 /* The next group of that reach from `*at` on; n: there is none. */
 static uint32_t next_of(const table *t, lb_rounding_reach reach, uint32_t *at)
 {
@@ -158,21 +202,24 @@ static lb_status try_groups(table *t, lb_err *err)
 {
     const double all = lb_digit_list_cost(&t->all);
     const bool constants = t->constants > MATTERS * all, first = t->constants > all / 2;
-    const lb_rounding_reach order[] = {first ? LB_ROUNDING_CONSTANT : LB_ROUNDING_FOLLOWED,
-                                       first ? LB_ROUNDING_CONSTANT : LB_ROUNDING_BACKWARD,
-                                       first ? LB_ROUNDING_FOLLOWED : LB_ROUNDING_CONSTANT, LB_ROUNDING_FOLLOWED};
-    uint32_t at[3] = {0, 0, 0}, small[3] = {0, 0, 0};
-    if (!constants) small[LB_ROUNDING_CONSTANT] = 2;
-    for (uint32_t idle = 0, k = 0; idle < 4 && have(t, 2); k = (k + 1) % 4) {
+    const lb_rounding_reach order[] = {
+        first ? LB_ROUNDING_CONSTANT : LB_ROUNDING_FOLLOWED, first ? LB_ROUNDING_CONSTANT : LB_ROUNDING_BACKWARD,
+        first ? LB_ROUNDING_FOLLOWED : LB_ROUNDING_CONSTANT, t->backward ? LB_ROUNDING_BACKWARD : LB_ROUNDING_FOLLOWED};
+    uint32_t at[3] = {0, 0, 0}, small[3] = {0, 0, 0}, cures = CURES;
+    double explained = 0;
+    while (cures > 1 && !have(t, 3 * cures)) cures--;
+    for (uint32_t idle = 0, k = 0; idle < 4 && have(t, 1 + cures); k = (k + 1) % 4) {
         const lb_rounding_reach reach = order[k];
-        const uint32_t group = small[reach] < 2 ? next_of(t, reach, &at[reach]) : t->groups.n;
+        const bool done = (reach == LB_ROUNDING_CONSTANT && !constants) || (small[reach] >= 2 && explained > EXPLAINED);
+        const uint32_t group = done ? t->groups.n : next_of(t, reach, &at[reach]);
         double share = NAN;
         idle = group < t->groups.n ? 0 : idle + 1;
         if (group == t->groups.n) continue;
         LB_TRY(add_row(t, group, &share, err));
+        if (!isnan(share)) explained += share;
         small[reach] = share < SMALL ? small[reach] + 1 : 0;
     }
-    return LB_OK;
+    return cure_rows(t, err);
 }
 
 /* ---- the whole ---- */
@@ -212,6 +259,21 @@ static bool prove(const table *t)
         (long long)d->run.program->step, r->recorded, r->loss, t->groups.n, gap);
 }
 
+static bool say_tried(const table *t)
+{
+    double together = 0;
+    for (uint32_t i = 0; i < t->n_tried; i++) {
+        const double share = t->d->report->digits[t->first + i].share;
+        if (!isnan(share)) together += share;
+    }
+    return !t->n_tried ||
+           lb_proof_list_prove(t->d->report,
+                               "step %lld: %u of the %u lines were tried by themselves, those that promised to cost "
+                               "most; they make up %.0f %% of what is rounded%s",
+                               (long long)t->d->run.program->step, t->n_tried, t->groups.n, 100 * fmin(1, together),
+                               t->n_tried == t->groups.n ? "" : ", a larger --budget tries more");
+}
+
 static lb_status fill(table *t, lb_err *err)
 {
     lb_digits *d = t->d;
@@ -228,8 +290,13 @@ static lb_status fill(table *t, lb_err *err)
     LB_TRY(lb_rounding_runs_add(&d->runs, NULL, &t->all, err));
     if (!prove(t) || !lb_digits_cancellations(d) || !lb_digits_phases(d))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
+    t->first = d->report->n_digits;
+    t->tried = calloc((size_t)t->groups.n + 1, sizeof *t->tried);
+    if (!t->tried) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u groups", t->groups.n);
     LB_TRY(try_constants(t, err));
-    return try_groups(t, err);
+    LB_TRY(try_forward(t, err));
+    LB_TRY(try_groups(t, err));
+    return say_tried(t) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sentence");
 }
 
 lb_status lb_digits_table(lb_digits *d, lb_err *err)
@@ -242,6 +309,6 @@ lb_status lb_digits_table(lb_digits *d, lb_err *err)
     else
         status = fill(&t, err);
     lb_rounding_groups_release(&t.groups);
-    free(t.added);
+    free(t.added), free(t.tried);
     return status;
 }

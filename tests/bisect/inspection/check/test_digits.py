@@ -26,6 +26,7 @@ COSTLY = {
     "norm_bf16": ("aten::rsqrt", "small * torch.rsqrt(", "bf16"),
     "router_bf16": ("aten::_to_copy", "F.linear(x.bfloat16(), self.router", "bf16"),
     "eight_stale": ("aten::_to_copy", ".to(torch.float8_e4m3fn)", "e4m3fn"),
+    "sums_bf16": ("aten::add_.Tensor", None, "bf16"),
 }
 HEALTHY = """right_rope right_norm right_router right_variance right_eight right_scale right_adamw_small_rate adamw adamw_foreach adamw_fused
 adamw_master adamw_compensated entropy_bf16 norm_bf16 router_bf16 variance_of_squares""".split()
@@ -77,9 +78,9 @@ def test_steps_that_lose_no_more_than_their_dtypes_do_have_no_finding(answers, n
 def test_what_costs_most_is_named_with_its_line_and_its_cure_helps(answers, name):
     op, text, dtype = COSTLY[name]
     first = rows(answers(name), "rounding")
-    assert text in first[0]["source"]["text"] and first[0]["dtype"] == dtype, first[0]
+    assert first[0]["dtype"] == dtype and (first[0]["source"] is None if text is None else text in first[0]["source"]["text"]), first[0]
     (row,) = [row for row in first[:2] if row["op"] == op]
-    assert row["share"] > 0.1 and row["cure"] and min(row["cured"][k] / row["effect"][k] for k in ("logits", "gradients")) < 2, row
+    assert row["share"] > 0.1 and row["cure"] and any(row["cured"][k] < 2 * row["effect"][k] for k in ("logits", "gradients")), row
 
 
 def test_the_rounding_of_all_ops_leads_from_the_exact_loss_to_the_recorded_one(answers):
@@ -103,7 +104,7 @@ def test_the_exact_loss_is_that_of_the_model_in_f64(answers):
 
 def test_what_a_line_costs_and_what_is_left_without_it_make_up_the_whole(answers):
     for name in ("norm_bf16", "router_bf16", "rope_bf16"):
-        for row in rows(answers(name), "rounding")[:3]:
+        for row in rows(answers(name), "rounding")[:2]:
             alone, left = row["effect"]["gradients"], row["cured"]["gradients"]
             whole = alone / row["share"] ** 0.5
             assert abs(alone - left) * 0.99 <= whole <= (alone + left) * 1.01, row
@@ -160,15 +161,15 @@ def test_a_recording_that_kept_less_has_the_same_answer(lastbit, steps, answers)
     whole, less = answers("right_norm"), lastbit.json("check", steps / "right_norm_layers.lb", "--only", "digits", expect=0)
     assert (less["verdict"], less["not_judged"]) == ("clean", [])
     assert {row["kind"] for row in less["digits"]} == {row["kind"] for row in whole["digits"]}
-    strip = [[(row["op"], row["source"]["text"]) for row in rows(answer, "rounding")[:2]] for answer in (whole, less)]
-    assert strip[0] == strip[1]
+    exact = [re.search(r"is (\S+) in exact", " ".join(answer["proven"]))[1] for answer in (whole, less)]
+    assert exact[0] == exact[1] and len(rows(less, "rounding")) >= 5
 
 
 def test_all_parts_together_keep_to_the_budget_of_replays(lastbit, steps):
     answer = lastbit.json("check", steps / "norm_bf16.lb", expect=0)
     assert answer["replays"] <= 20 and len(rows(answer, "rounding")) >= 2
     few = lastbit.json("check", steps / "norm_bf16.lb", "--only", "digits", "--budget", "7", expect=0)
-    assert few["replays"] <= 7 and len(rows(few, "rounding")) >= 1
+    assert few["replays"] <= 7 and len(rows(few, "rounding")) >= 2
 
 
 def test_the_table_is_printed_for_a_person(lastbit, steps):
