@@ -16,7 +16,25 @@
  * come late in the step at once, and fewer until the last one is found whose gradient is wrong.
  *
  * What autograd was told to leave out (detach, no_grad) is no part of the derivative: a gradient is right if it is the
- * derivative with such values held, or without. */
+ * derivative with such values held, or without.
+ *
+ * Where digits go is asked the other way round. What an op rounds by itself is its recorded result less the same op in
+ * f64 from its recorded inputs. An exact run to which all of that is added leads to the recorded loss; with that of one
+ * line of code alone, or of all but that line, it says what the line costs, and what is left where it is cured. This is
+ * a table of facts. Findings are, beside what 60 steps without a fault have (test_check.py's, in f32, bf16 and f16):
+ *
+ *     one line costs 10 times what all others do together, 0.05 of what leaves the step, and 16 roundings of its dtype
+ *         none above 2.4 times, nor 0.033; a cast to e4m3fn 1e5 times, 0.024, where 16 roundings are 1
+ *     the angle of a sine or a cosine is off by 0.1 rad
+ *         none by 5e-6
+ *     90 % of the updates of all parameters of 16 bits of one group of an optimizer are absorbed
+ *         none above 52 %
+ *     1 % of the numbers of a line in 8 bits, or in f16 in forward, lie beyond its range
+ *         none above 0.2 %
+ *     10 % of those not zero become zero in 8 bits, in a state, or in all gradients of f16 together
+ *         none above 0.5 %
+ *     gradients of f16 lie beyond its range by 2^3, more than a scaler that begins has to halve
+ *         none by 2^0.3 */
 #ifndef LASTBIT_CHECK_H
 #define LASTBIT_CHECK_H
 

@@ -82,6 +82,12 @@ static bool tell_groups(const lb_update_window *w, const lb_program *p, const ch
 bool lb_update_window_tell(const lb_update_window *w, const lb_program *p, const char *path, lb_check_report *report)
 {
     if (!tell_groups(w, p, path, report)) return false;
+    if (w->carried && !lb_proof_list_prove(
+                          report,
+                          "digits that updates lose in %u parameters by steps are kept beside them, in a master or a "
+                          "compensated sum",
+                          w->carried))
+        return false;
     for (uint32_t i = 0; i < w->n; i++)
         if (w->rows[i].absorbed && !add_row(report, p, &w->rows[i])) return false;
     return true;

@@ -140,6 +140,7 @@ def test_the_counts_are_those_of_the_numbers_themselves(answers):
 def test_digits_that_are_kept_elsewhere_are_no_absorbed_updates(answers):
     for name in ("adamw_master", "adamw_compensated"):
         assert not rows(answers(name), "updates"), name
+        assert any("master or a compensated sum" in line for line in answers(name)["proven"]), name
 
 
 def test_the_headroom_of_the_loss_scale_is_told(answers):
