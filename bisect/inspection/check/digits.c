@@ -52,9 +52,10 @@ static lb_status judge_step(lb_digits *d, bool first, lb_err *err)
     if (!lb_digits_ranges(d) || (first && !lb_digits_routers(d)))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
     if (table) return lb_digits_table(d, err);
+    char what[160];
+    snprintf(what, sizeof what, "where the digits of the loss of rank %d go", (int)d->run.program->rank);
     if (first)
-        lb_proof_list_leave(d->report, "where the digits of the loss go",
-                            "the step is one of several ranks, whose sums are not followed yet");
+        lb_proof_list_leave(d->report, what, "the step is one of several ranks, whose sums are not followed yet");
     return LB_OK;
 }
 

@@ -11,7 +11,8 @@
 typedef struct lb_update_tensor {
     const char *name;
     int64_t storage;
-    uint32_t group, op;
+    const lb_group *group;
+    uint32_t op;
     lb_dtype dtype;
     int64_t n;
     double *first, *added, *now; /* NULL: no update was seen yet */
@@ -49,7 +50,7 @@ bool lb_update_log_open(const lb_moved_run *run, lb_update_log *log)
             log->tensors = grown;
             grown[log->n++] = (lb_update_tensor){.name = lb_program_text(p, param->name),
                                                  .storage = param->storage,
-                                                 .group = p->groups[g].index,
+                                                 .group = &p->groups[g],
                                                  .op = LB_NONE};
         }
     return true;
@@ -132,25 +133,28 @@ void lb_update_log_note(void *context, uint32_t op, uint32_t v, const double *re
     }
 }
 
-static lb_update_row *row_for(lb_update_window *w, const lb_update_tensor *t)
+static lb_update_row *row_for(lb_update_window *w, const lb_program *p, const lb_update_tensor *t)
 {
+    char group[sizeof w->rows->group];
+    snprintf(group, sizeof group, "%s group %u", lb_program_text(p, t->group->optimizer), t->group->index);
     for (uint32_t i = 0; i < w->n; i++)
-        if (w->rows[i].group == t->group && strcmp(w->rows[i].name, t->name) == 0) return &w->rows[i];
+        if (strcmp(w->rows[i].group, group) == 0 && strcmp(w->rows[i].name, t->name) == 0) return &w->rows[i];
     lb_update_row *grown = lb_array_grow(w->rows, w->n, sizeof *grown);
     if (!grown) return NULL;
     w->rows = grown;
     lb_update_row *row = &grown[w->n++];
-    *row = (lb_update_row){.group = t->group};
+    *row = (lb_update_row){.op = LB_NONE};
+    snprintf(row->group, sizeof row->group, "%s", group);
     snprintf(row->name, sizeof row->name, "%s", t->name);
     return row;
 }
 
-static void add_step(lb_update_window *w, const lb_update_tensor *t, int64_t step)
+static void add_step(lb_update_window *w, const lb_program *p, const lb_update_tensor *t)
 {
-    lb_update_row *row = row_for(w, t);
+    lb_update_row *row = row_for(w, p, t);
     w->failed |= !row;
     if (!row) return;
-    row->dtype = t->dtype, row->step = step, row->op = t->op;
+    row->dtype = t->dtype, row->step = p->step, row->op = t->op;
     row->last_updates = row->last_absorbed = 0;
     for (int64_t i = 0; i < t->n; i++) {
         if (t->added[i] == 0) continue;
@@ -167,7 +171,7 @@ void lb_update_log_close(lb_update_log *log, lb_update_window *window)
         lb_update_tensor *t = &log->tensors[i];
         window->carried += t->copied || (t->first && t->read);
         window->lost += t->lost;
-        if (t->first && !t->copied && !t->read && !log->failed) add_step(window, t, log->run->program->step);
+        if (t->first && !t->copied && !t->read && !log->failed) add_step(window, log->run->program, t);
         free(t->first), free(t->added), free(t->now);
     }
     free(log->tensors);

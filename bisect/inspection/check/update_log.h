@@ -13,7 +13,7 @@
 /* One tensor over the window of steps. */
 typedef struct lb_update_row {
     char name[160];
-    uint32_t group; /* of its optimizer */
+    char group[96]; /* "AdamW group 0" */
     lb_dtype dtype;
     int64_t updates, absorbed;           /* elements by steps */
     int64_t last_updates, last_absorbed; /* of the last step */

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* A group of an optimizer is found that lost more than that of its updates. A single tensor may: a norm's weights begin
  * at one and stay there in bf16 under any learning rate below 2e-3. */
@@ -65,15 +66,15 @@ static bool find_group(const lb_program *p, const char *path, const lb_update_ro
 static bool tell_groups(const lb_update_window *w, const lb_program *p, const char *path, lb_check_report *report)
 {
     for (uint32_t i = 0; i < w->n; i++) {
-        lb_update_row sum = {.group = w->rows[i].group, .dtype = w->rows[i].dtype, .op = LB_NONE};
+        lb_update_row sum = {.dtype = w->rows[i].dtype, .op = LB_NONE};
         bool first = true;
         for (uint32_t k = 0; k < w->n; k++) {
-            if (w->rows[k].group != sum.group || w->rows[k].dtype != sum.dtype) continue;
+            if (strcmp(w->rows[k].group, w->rows[i].group) != 0 || w->rows[k].dtype != sum.dtype) continue;
             first &= k >= i;
             add_to(&sum, &w->rows[k]);
         }
         if (!first || !sum.updates) continue;
-        snprintf(sum.name, sizeof sum.name, "group %u", sum.group);
+        snprintf(sum.name, sizeof sum.name, "%s", w->rows[i].group);
         if (!add_row(report, p, &sum) || !find_group(p, path, &sum, report)) return false;
     }
     return true;

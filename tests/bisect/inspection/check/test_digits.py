@@ -121,9 +121,9 @@ def test_a_cancellation_is_named_by_how_many_bits_it_lost(answers):
 def test_updates_are_counted_by_tensor_and_group_in_the_last_step_and_over_the_window(answers):
     found = {row["layer"]: row for row in rows(answers("adamw"), "updates")}
     assert found["norm.weight"]["share"] == 1 and found["norm.weight"]["numbers"] == 3 * 32
-    assert 0.2 < found["group 0"]["share"] < 0.6 and 0.2 < found["group 0"]["recent"] < 0.6
-    assert found["group 0"]["numbers"] == 3 * 8256 and "weight decay" in found["group 0"]["message"]
-    assert found["group 0"]["source"]["text"] == "scaler.step(optimizer)"
+    assert 0.2 < found["AdamW group 0"]["share"] < 0.6 and 0.2 < found["AdamW group 0"]["recent"] < 0.6
+    assert found["AdamW group 0"]["numbers"] == 3 * 8256 and "weight decay" in found["AdamW group 0"]["message"]
+    assert found["AdamW group 0"]["source"]["text"] == "scaler.step(optimizer)"
     assert {row["share"] for row in rows(answers("adamw_small_rate"), "updates")} == {1}
     for name in ("adamw_foreach", "adamw_fused"):
         assert rows(answers(name), "updates")[0]["share"] == 1, name
@@ -134,7 +134,7 @@ def test_the_counts_are_those_of_the_numbers_themselves(answers):
     found = {row["layer"]: row["share"] * row["numbers"] for row in rows(answers("adamw"), "updates")}
     counted = plain("unmoved('adamw', 3)")
     assert {name: found.get(name, 0) for name in counted} == pytest.approx(counted)
-    assert found["group 0"] == pytest.approx(sum(counted.values()))
+    assert found["AdamW group 0"] == pytest.approx(sum(counted.values()))
 
 
 def test_digits_that_are_kept_elsewhere_are_no_absorbed_updates(answers):
