@@ -143,6 +143,11 @@ def test_digits_that_are_kept_elsewhere_are_no_absorbed_updates(answers):
         assert any("master or a compensated sum" in line for line in answers(name)["proven"]), name
 
 
+def test_a_master_that_no_op_of_forward_reads_has_no_wrong_gradient(lastbit, steps):
+    answer = lastbit.json("check", steps / "adamw_master.lb", expect=125)
+    assert answer["findings"] == [] and any("master" in row["why"] for row in answer["not_judged"])
+
+
 def test_the_headroom_of_the_loss_scale_is_told(answers):
     (row,) = rows(answers("right_scale"), "headroom")
     assert 3 < row["bits"] < 7 and "16384" in row["message"]
