@@ -21,7 +21,7 @@
  * Where digits go is asked the other way round. What an op rounds by itself is its recorded result less the same op in
  * f64 from its recorded inputs. An exact run to which all of that is added leads to the recorded loss; with that of one
  * line of code alone, or of all but that line, it says what the line costs, and what is left where it is cured. This is
- * a table of facts. Findings are, beside what 60 steps without a fault have (test_check.py's, in f32, bf16 and f16):
+ * a table of facts. Findings are, beside what 79 steps without a fault have (tests/BENCHMARKS.md):
  *
  *     one line costs 10 times what all others do together, 0.05 of what leaves the step, and 16 roundings of its dtype
  *         none above 2.4 times, nor 0.033; a cast to e4m3fn 1e5 times, 0.024, where 16 roundings are 1
