@@ -11,7 +11,7 @@ static char *steps_text, *only_text, *budget_text;
 
 static const struct poptOption options[] = {
     {"steps", 0, POPT_ARG_STRING, &steps_text, 0, "these steps only", "A-B"},
-    {"only", 0, POPT_ARG_STRING, &only_text, 0, "these parts only: gradient, step, relations, memory", "LIST"},
+    {"only", 0, POPT_ARG_STRING, &only_text, 0, "these parts only: gradient, step, relations, memory, digits", "LIST"},
     {"budget", 0, POPT_ARG_STRING, &budget_text, 0, "replays of a step for proving (20); naming a place takes more",
      "N"},
     POPT_TABLEEND,
@@ -35,6 +35,12 @@ static const lb_command command = {
         "the\n"
         "next token. In a recording that was made with --poison, numbers that were read and never written are named.\n"
         "\n"
+        "Then it says where digits go (--only digits): which lines of code round most, by exact runs with what they "
+        "round\n"
+        "and without; sums that cancel; updates that a parameter of few digits absorbed; numbers that left the range "
+        "of\n"
+        "f16 or of 8 bits; choices near a tie. That is a table of facts; findings are what is surely wrong.\n"
+        "\n"
         "What could not be judged is said, and is no finding. Exit code 1 when something was found.",
     .example = "  lastbit record -o run.lb --steps 3 -- python train.py\n"
                "  lastbit check run.lb",
@@ -54,15 +60,38 @@ static json_t *finding_json(const lb_check_finding *f)
                      f->message, "command", f->command);
 }
 
+static json_t *effect_json(const lb_check_effect *e)
+{
+    return json_pack("{s:o,s:o,s:o,s:o}", "loss", lb_command_json_number(e->loss), "logits",
+                     lb_command_json_number(e->logits), "largest_logit", lb_command_json_number(e->largest_logit),
+                     "gradients", lb_command_json_number(e->gradients));
+}
+
+static json_t *digit_json(const lb_check_digit *d)
+{
+    const bool rounds = d->kind == LB_CHECK_DIGIT_ROUNDING;
+    return json_pack("{s:s,s:I,s:i,s:s,s:s,s:s,s:o,s:i,s:s?,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:I,s:s?,s:s}", "kind",
+                     lb_check_digit_kind_name(d->kind), "step", (json_int_t)d->step, "rank", (int)d->rank, "phase",
+                     d->phase, "layer", d->layer, "op", d->op, "index",
+                     d->index == UINT32_MAX ? json_null() : json_integer(d->index), "ops", (int)d->ops, "dtype",
+                     d->dtype ? lb_dtype_name(d->dtype) : NULL, "source", lb_command_json_line(&d->line), "effect",
+                     rounds ? effect_json(&d->effect) : json_null(), "cured",
+                     rounds ? effect_json(&d->cured) : json_null(), "digits", lb_command_json_number(d->digits),
+                     "share", lb_command_json_number(d->share), "recent", lb_command_json_number(d->recent), "bits",
+                     lb_command_json_number(d->bits), "numbers", (json_int_t)d->numbers, "cure",
+                     *d->cure ? d->cure : NULL, "message", d->message);
+}
+
 static json_t *report_json(const lb_check_report *r)
 {
-    json_t *findings = json_array(), *proven = json_array(), *unjudged = json_array();
+    json_t *findings = json_array(), *proven = json_array(), *unjudged = json_array(), *digits = json_array();
     for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, finding_json(&r->findings[i]));
     for (uint32_t i = 0; i < r->n_proven; i++) json_array_append_new(proven, json_string(r->proven[i]));
     for (uint32_t i = 0; i < r->n_unjudged; i++)
         json_array_append_new(unjudged, json_pack("{s:s,s:s}", "what", r->unjudged[i].what, "why", r->unjudged[i].why));
-    return json_pack("{s:s,s:o,s:o,s:o,s:i}", "verdict", lb_check_verdict_name(r->verdict), "findings", findings,
-                     "proven", proven, "not_judged", unjudged, "replays", (int)r->replays);
+    for (uint32_t i = 0; i < r->n_digits; i++) json_array_append_new(digits, digit_json(&r->digits[i]));
+    return json_pack("{s:s,s:o,s:o,s:o,s:o,s:i}", "verdict", lb_check_verdict_name(r->verdict), "findings", findings,
+                     "proven", proven, "digits", digits, "not_judged", unjudged, "replays", (int)r->replays);
 }
 
 static int exit_code(const lb_check_report *r)
@@ -94,12 +123,20 @@ static int run(const lb_command_arguments *arguments, const lb_check_options *o)
 
 static bool parse_parts(const char *text, uint32_t *parts)
 {
-    static const char *const names[] = {"gradient", "step", "relations", "memory"};
+    static const struct {
+        const char *name;
+        uint32_t part;
+    } parts_named[] = {{"gradient", LB_CHECK_PART_GRADIENT},
+                       {"step", LB_CHECK_PART_STEP},
+                       {"relations", LB_CHECK_PART_RELATIONS},
+                       {"memory", LB_CHECK_PART_MEMORY},
+                       {"digits", LB_CHECK_PART_DIGITS}};
     for (const char *at = text; *at;) {
         const size_t n = strcspn(at, ",");
         uint32_t part = 0;
-        for (uint32_t i = 0; i < sizeof names / sizeof *names; i++)
-            if (strlen(names[i]) == n && strncmp(names[i], at, n) == 0) part = 1u << i;
+        for (size_t i = 0; i < sizeof parts_named / sizeof *parts_named; i++)
+            if (strlen(parts_named[i].name) == n && strncmp(parts_named[i].name, at, n) == 0)
+                part = parts_named[i].part;
         if (!part) return false;
         *parts |= part, at += n + (at[n] == ',');
     }
@@ -117,9 +154,9 @@ int lb_cmd_check(int argc, const char **argv)
         rc = lb_command_misused("check", "--steps %s: expected a step, or the first and the last as in 100-102",
                                 steps_text);
     else if (only_text && !parse_parts(only_text, &o.parts))
-        rc = lb_command_misused("check",
-                                "--only %s: expected gradient, step, relations, memory, or several with commas between",
-                                only_text);
+        rc = lb_command_misused(
+            "check", "--only %s: expected gradient, step, relations, memory, digits, or several with commas between",
+            only_text);
     else if (budget_text && (!lb_command_parse_integer(budget_text, &budget) || budget < 7 || budget > 1000000))
         rc = lb_command_misused("check", "--budget %s: expected a number of replays from 7 on", budget_text);
     else {

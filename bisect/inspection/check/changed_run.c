@@ -133,6 +133,14 @@ static lb_status value_of(void *context, const lb_program *program, uint32_t val
     return lb_program_view_value(r->moved->view, value, tensor, err);
 }
 
+/* Beginnings of the step count by their ops: several make one run. */
+static void count_run(lb_moved_run *moved, const lb_changed_run *changed)
+{
+    const uint32_t n = moved->program->n_ops;
+    moved->begun += changed->last < n ? changed->last + 1 : n;
+    if (moved->begun >= n) moved->begun -= n, moved->runs++;
+}
+
 lb_status lb_changed_run_run(lb_moved_run *moved, const lb_changed_run *changed, lb_err *err)
 {
     run r = {.moved = moved, .changed = changed, .asked = calloc((size_t)moved->program->n_values + 1, 1)};
@@ -145,7 +153,7 @@ lb_status lb_changed_run_run(lb_moved_run *moved, const lb_changed_run *changed,
                          .observer = &observer,
                          .context = &r,
                          .value = value_of};
-    moved->runs++;
+    count_run(moved, changed);
     if (moved->progress) moved->progress("replays", moved->runs, 0);
     lb_status status = r.asked ? lb_rank_run_all(&ranks, err) : LB_ERR_NOMEM;
     if (status == LB_OK) status = r.status;

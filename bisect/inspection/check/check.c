@@ -1,5 +1,6 @@
 /* A recording alone: see lastbit/check.h. */
 #include "check/check_step.h"
+#include "check/digits.h"
 
 #include <stdlib.h>
 
@@ -21,8 +22,9 @@ static lb_status check_program(lb_capture *capture, const lb_program *program, c
     lb_status status = lb_moved_run_open(&view, &step.run, err);
     step.run.progress = o->progress;
     if (status == LB_OK) status = lb_trained_list(&step.run, &step.trained, err);
-    if (status == LB_OK) status = check_parts(&step, o->parts ? o->parts : LB_CHECK_PART_ALL, tried, err);
-    report->replays += step.run.runs;
+    const uint32_t parts = (o->parts ? o->parts : UINT32_MAX) & ~(uint32_t)LB_CHECK_PART_DIGITS;
+    if (status == LB_OK && parts) status = check_parts(&step, parts, tried, err);
+    report->replays += step.run.runs + (step.run.begun > 0);
     lb_trained_release(&step.trained);
     lb_moved_run_close(&step.run);
     lb_program_view_release(&view);
@@ -62,7 +64,9 @@ lb_status lb_check_run(lb_capture *capture, const lb_check_options *options, lb_
     uint32_t seen = 0;
     *out = NULL;
     if (!report) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a report");
+    const uint32_t parts = options->parts ? options->parts : UINT32_MAX;
     lb_status status = check_all(capture, options, report, &seen, err);
+    if (status == LB_OK && seen && parts & LB_CHECK_PART_DIGITS) status = lb_digits_run(capture, options, report, err);
     if (status == LB_OK && !seen)
         status =
             lb_fail(err, LB_ERR_NOT_FOUND, "%s: no step was recorded that could be checked", lb_capture_path(capture));

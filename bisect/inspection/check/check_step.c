@@ -245,7 +245,7 @@ static bool add_parameters(lb_check_step *c)
 {
     for (uint32_t i = 0; i < c->trained.n; i++) {
         const lb_trained_row *row = &c->trained.rows[i];
-        const bool has = row->gradient != LB_NONE && row->roots;
+        const bool has = row->gradient != LB_NONE && row->roots && row->reader != LB_NONE;
         if (!has && !was_asked_for(c, row)) continue;
         if (!lb_moved_run_add_site(&c->run, row->source, has ? row->gradient : LB_NONE, row->reader, i)) return false;
         lb_moved_site *s = &c->run.sites[c->run.n_sites - 1];
@@ -263,13 +263,16 @@ static bool leave_unfollowed(lb_check_step *c)
     const char *name = "";
     for (uint32_t i = 0; i < c->trained.n; i++) {
         const lb_trained_row *row = &c->trained.rows[i];
-        if (!row->has_gradient || (row->gradient != LB_NONE && row->roots)) continue;
+        if (!row->has_gradient || (row->gradient != LB_NONE && row->roots && row->reader != LB_NONE)) continue;
         if (!n++) name = row->name;
     }
     char what[160];
     snprintf(what, sizeof what, "the gradients of %u parameters in step %lld", n, (long long)c->run.program->step);
-    return !n || lb_proof_list_leave(c->report, what, "they were not seen to follow from a loss (%s, and %u others)",
-                                     name, n - 1);
+    return !n ||
+           lb_proof_list_leave(c->report, what,
+                               "they were not seen to follow from a loss, or no op of forward reads the parameter, "
+                               "as with masters (%s, and %u others)",
+                               name, n - 1);
 }
 
 /* The derivative is judged without it; whether it was meant to be there is not known. */

@@ -1,4 +1,5 @@
 /* A report for a person. */
+#include "check/digit_list.h"
 #include "check/proof_list.h"
 
 #include <math.h>
@@ -31,6 +32,7 @@ char *lb_check_text(const lb_check_report *report)
     fprintf(out, "verdict: %s\n", lb_check_verdict_name(report->verdict));
     for (uint32_t i = 0; i < report->n_findings; i++) print_finding(out, &report->findings[i]);
     for (uint32_t i = 0; i < report->n_proven; i++) fprintf(out, "proven: %s\n", report->proven[i]);
+    lb_digit_list_print(report, out);
     for (uint32_t i = 0; i < report->n_unjudged; i++)
         fprintf(out, "not judged: %s: %s\n", report->unjudged[i].what, report->unjudged[i].why);
     fprintf(out, "%u replays\n", report->replays);

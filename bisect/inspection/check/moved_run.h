@@ -51,6 +51,7 @@ typedef struct lb_moved_run {
     uint32_t *site_of; /* per value: its site; LB_NONE */
     uint8_t *active;   /* per site: the next quotient moves it */
     uint32_t runs;
+    uint32_t begun; /* ops of runs that ended before the step did, less those that make whole runs */
     void (*progress)(const char *what, uint64_t done, uint64_t total);
 } lb_moved_run;
 

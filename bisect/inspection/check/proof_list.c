@@ -1,6 +1,8 @@
 /* A report as it grows: see proof_list.h. */
 #include "check/proof_list.h"
 
+#include "check/digit_list.h"
+
 #include "base/array.h"
 
 #include <math.h>
@@ -105,6 +107,7 @@ void lb_check_report_free(lb_check_report *report)
 {
     if (!report) return;
     lb_proof_list_cut(report, 0);
+    lb_digit_list_release(report);
     free(report->findings), free(report->proven), free(report->unjudged);
     free(report);
 }

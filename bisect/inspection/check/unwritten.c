@@ -67,7 +67,8 @@ static bool only_carries(const lb_program *p, const lb_op *op)
     return false;
 }
 
-/* Does what the step leaves hold a NaN: a loss, a gradient that an optimizer reads, a result of the outermost module? */
+/* Does what the step leaves hold a NaN: a loss, a gradient that an optimizer reads, a result of the outermost
+ * module? */
 static bool leaves_nan(const lb_check_step *c)
 {
     const lb_program *p = c->run.program;

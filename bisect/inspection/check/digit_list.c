@@ -1,0 +1,146 @@
+/* Rows of `digits`: see digit_list.h. */
+#include "check/digit_list.h"
+
+#include "base/array.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *lb_check_digit_kind_name(lb_check_digit_kind kind)
+{
+    static const char *const names[] = {
+#define LB_CHECK_DIGIT_TEXT(name, text) text,
+        LB_CHECK_DIGIT_KINDS(LB_CHECK_DIGIT_TEXT)
+#undef LB_CHECK_DIGIT_TEXT
+    };
+    return names[kind];
+}
+
+lb_check_digit *lb_digit_list_add(lb_check_report *report, lb_check_digit_kind kind, const lb_program *p)
+{
+    static const lb_check_effect unknown = {NAN, NAN, NAN, NAN, NAN};
+    lb_check_digit *grown = lb_array_grow(report->digits, report->n_digits, sizeof *grown);
+    if (!grown) return NULL;
+    report->digits = grown;
+    lb_check_digit *d = &report->digits[report->n_digits++];
+    *d = (lb_check_digit){.kind = kind,
+                          .step = p->step,
+                          .rank = p->rank,
+                          .phase = "",
+                          .index = LB_NONE,
+                          .effect = unknown,
+                          .cured = unknown,
+                          .digits = NAN,
+                          .share = NAN,
+                          .recent = NAN,
+                          .bits = NAN};
+    return d;
+}
+
+void lb_digit_list_place(lb_check_digit *d, const lb_program *p, uint32_t op)
+{
+    const lb_op *o = &p->ops[op];
+    const lb_code_line line = lb_op_line(p, o);
+    d->phase = lb_phase_name((lb_phase)o->phase), d->index = op, d->ops = 1;
+    snprintf(d->layer, sizeof d->layer, "%s", lb_op_layer(p, o));
+    snprintf(d->op, sizeof d->op, "%s", lb_op_name(p, o));
+    d->line = lb_code_line_copy(&line);
+}
+
+bool lb_digit_list_alike(const char *a, const char *b, char *wide, size_t room)
+{
+    size_t n = 0;
+    while (*a && *b && n + 1 < room) {
+        const bool number = (isdigit((unsigned char)*a) || *a == '*') && isdigit((unsigned char)*b);
+        const size_t in_a = number ? strspn(a, "0123456789*") : 1, in_b = number ? strspn(b, "0123456789") : 1;
+        if (number && (in_a != in_b || strncmp(a, b, in_a) != 0))
+            wide[n++] = '*', a += in_a, b += in_b;
+        else if (*a == *b)
+            wide[n++] = *a++, b++;
+        else
+            return false;
+    }
+    wide[n] = 0;
+    return !*a && !*b;
+}
+
+void lb_digit_list_widen(lb_check_digit *d, const char *layer)
+{
+    char wide[sizeof d->layer];
+    if (lb_digit_list_alike(d->layer, layer, wide, sizeof wide)) snprintf(d->layer, sizeof d->layer, "%s", wide);
+}
+
+double lb_digit_list_cost(const lb_check_effect *e)
+{
+    double cost = isnan(e->loss) ? 0 : e->loss;
+    if (e->logits > cost) cost = e->logits;
+    return e->gradients > cost ? e->gradients : cost;
+}
+
+static double weight_of(const lb_check_digit *d)
+{
+    if (d->kind == LB_CHECK_DIGIT_ROUNDING) return lb_digit_list_cost(&d->effect);
+    const double weight = d->kind == LB_CHECK_DIGIT_CANCELLATION ? d->bits : d->share;
+    return isnan(weight) ? 0 : weight;
+}
+
+static int by_cost(const void *a, const void *b)
+{
+    const lb_check_digit *x = a, *y = b;
+    if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
+    const double left = weight_of(x), right = weight_of(y);
+    if (left != right) return left > right ? -1 : 1;
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+void lb_digit_list_sort(lb_check_report *report)
+{
+    if (report->n_digits) qsort(report->digits, report->n_digits, sizeof *report->digits, by_cost);
+}
+
+static void print_row(FILE *out, const lb_check_digit *d)
+{
+    char line[400];
+    lb_code_line_text(&d->line, line, sizeof line);
+    fprintf(out, "    %s", *d->layer ? d->layer : "(outside)");
+    if (*d->op) fprintf(out, "  %s", d->op);
+    if (d->dtype) fprintf(out, " %s", lb_dtype_name(d->dtype));
+    if (!isnan(d->digits)) fprintf(out, ", %.1f digits are right", d->digits);
+    if (!isnan(d->bits)) fprintf(out, ", %.1f bits", d->bits);
+    if (!isnan(d->share)) fprintf(out, ", %.3g %%", 100 * d->share);
+    if (*line) fprintf(out, "\n        %s", line);
+    fprintf(out, "\n        %s\n", d->message);
+    if (*d->cure) fprintf(out, "        cure: %s\n", d->cure);
+}
+
+void lb_digit_list_print(const lb_check_report *report, FILE *out)
+{
+    static const char *const titles[] = {"what costs most digits, each line of code alone",
+                                         "sums that cancel",
+                                         "updates that were absorbed",
+                                         "states of optimizers that underflow",
+                                         "numbers that left the range of their dtype",
+                                         "headroom of gradients in f16",
+                                         "choices near a tie"};
+    static const double LEAST = 1e-4; /* of the whole rounding */
+    enum { SHOWN = 8 };
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < report->n_digits; i++) {
+        const lb_check_digit *d = &report->digits[i];
+        const bool first = !i || report->digits[i - 1].kind != d->kind;
+        n = first ? 1 : n + 1;
+        if (d->kind == LB_CHECK_DIGIT_ROUNDING && n > 1 && d->share < LEAST) continue;
+        if (first) fprintf(out, "%s:\n", titles[d->kind]);
+        if (n <= SHOWN) print_row(out, d);
+        if (n == SHOWN + 1) fprintf(out, "    and more: --json has all\n");
+    }
+}
+
+void lb_digit_list_release(lb_check_report *report)
+{
+    for (uint32_t i = 0; i < report->n_digits; i++) lb_code_line_release(&report->digits[i].line);
+    free(report->digits);
+}

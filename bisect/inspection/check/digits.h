@@ -1,0 +1,45 @@
+/* Where digits go: the part `digits` of a check. */
+#ifndef LB_BISECT_DIGITS_H
+#define LB_BISECT_DIGITS_H
+
+#include "check/digit_list.h"
+#include "check/proof_list.h"
+#include "check/rounding_groups.h"
+#include "check/update_log.h"
+
+/* One recorded step of one rank. */
+typedef struct lb_digits {
+    lb_capture *capture;
+    lb_moved_run run;
+    lb_trained trained;
+    lb_rounding_log log;
+    lb_rounding_runs runs;
+    lb_check_report *report;
+    const char *path;
+    uint32_t limit;           /* of runs of this part, those of earlier steps counted */
+    uint32_t used;            /* of them, by earlier steps */
+    uint32_t reserved;        /* for later steps, one each */
+    lb_update_window *window; /* updates of all steps */
+} lb_digits;
+
+/* Every step of the capture that the options name; what exact runs tell is told of the first one. */
+lb_status lb_digits_run(lb_capture *capture, const lb_check_options *options, lb_check_report *report, lb_err *err);
+
+/* What lines of code cost, by exact runs. */
+lb_status lb_digits_table(lb_digits *digits, lb_err *err);
+/* Sums and differences that are small beside their terms: marks those whose exact numbers are wanted, and lists those
+ * that show rounding behind the first run. */
+bool lb_digits_watch_cancellations(lb_digits *digits);
+bool lb_digits_cancellations(lb_digits *digits);
+/* Angles that sines and cosines read. */
+bool lb_digits_watch_phases(lb_digits *digits);
+bool lb_digits_phases(lb_digits *digits);
+/* Numbers that left the range of their dtype: casts, states of optimizers, gradients of f16. What is wanted is asked
+ * for before the log is made. */
+void lb_digits_want_ranges(lb_digits *digits);
+bool lb_digits_ranges(lb_digits *digits);
+/* How near choices are to a tie. */
+void lb_digits_want_routers(lb_digits *digits);
+bool lb_digits_routers(lb_digits *digits);
+
+#endif

@@ -1,0 +1,270 @@
+/* Exact runs with the rounding of some ops: see rounding_runs.h. */
+#include "check/rounding_runs.h"
+
+#include "base/array.h"
+#include "pair/token_heads.h"
+#include "ranks/rank_run.h"
+#include "shadow/shadow_numbers.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double MASK = 0x1p96;
+
+typedef struct pass {
+    lb_rounding_runs *runs;
+    bool first;
+    const uint8_t *added;
+    double loss, squares[2], largest;
+    bool seen[2];
+    uint32_t losses;
+    bool failed;
+} pass;
+
+static bool is_real(const lb_tensor *t)
+{
+    return t->data && lb_dtype_is_float(t->dtype) && !lb_dtype_is_complex(t->dtype);
+}
+
+/* ---- what is compared ---- */
+
+static bool add_aim(lb_rounding_runs *r, uint32_t value, bool gradient)
+{
+    if (value == LB_NONE || r->run->graph.giver[value] == LB_NONE || r->aim_of[value] != LB_NONE) return true;
+    lb_rounding_aim *aims = lb_array_grow(r->aims, r->n_aims, sizeof *aims);
+    if (!aims) return false;
+    r->aims = aims;
+    r->aim_of[value] = r->n_aims;
+    aims[r->n_aims++] = (lb_rounding_aim){value, gradient, NULL};
+    const uint32_t giver = r->run->graph.giver[value];
+    if (giver > r->last) r->last = giver;
+    return true;
+}
+
+static lb_status add_logits(lb_rounding_runs *r, lb_err *err)
+{
+    lb_token_heads heads;
+    LB_TRY(lb_token_heads_find(r->run->program, NULL, NULL, &heads, err));
+    bool added = true;
+    for (uint32_t i = 0; i < heads.n; i++) added = added && add_aim(r, heads.list[i].scores, false);
+    lb_token_heads_release(&heads);
+    return added ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for logits");
+}
+
+lb_status lb_rounding_runs_open(lb_moved_run *run, const lb_trained *trained, lb_rounding_runs *r, lb_err *err)
+{
+    const size_t n = (size_t)run->program->n_values + 1;
+    *r = (lb_rounding_runs){.run = run, .loss = NAN, .recorded = NAN};
+    r->aim_of = malloc(n * sizeof *r->aim_of), r->watch = calloc(n, 1);
+    r->apart = calloc(n, sizeof *r->apart), r->exact = calloc(n, sizeof *r->exact);
+    if (!r->aim_of || !r->watch || !r->apart || !r->exact)
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
+    memset(r->aim_of, 0xFF, n * sizeof *r->aim_of);
+    for (uint32_t i = 0; i < run->n_roots; i++) {
+        const uint32_t giver = run->graph.giver[run->roots[i].value];
+        if (giver != LB_NONE && giver > r->last) r->last = giver;
+    }
+    LB_TRY(add_logits(r, err));
+    for (uint32_t i = 0; i < trained->n; i++)
+        if (trained->rows[i].has_gradient && !add_aim(r, trained->rows[i].read, true))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
+    return LB_OK;
+}
+
+void lb_rounding_runs_close(lb_rounding_runs *r)
+{
+    for (uint32_t i = 0; i < r->n_aims; i++) free(r->aims[i].exact);
+    for (uint32_t v = 0; r->exact && v < r->run->program->n_values; v++) free(r->exact[v]);
+    free(r->aims), free(r->aim_of), free(r->watch), free(r->products), free(r->spreads);
+    free(r->apart), free(r->exact);
+    *r = (lb_rounding_runs){0};
+}
+
+/* ---- one run ---- */
+
+static void add_rounding(pass *s, uint32_t v, const lb_tensor *t)
+{
+    const float *rounded = s->runs->log->rounded[v];
+    if (!rounded || !is_real(t)) return;
+    double *x = lb_shadow_numbers_copy(t);
+    if (!x) {
+        s->failed = true;
+        return;
+    }
+    const int64_t n = lb_layout_numel(&t->layout);
+    for (int64_t i = 0; i < n; i++) x[i] += (double)rounded[i];
+    lb_shadow_put(t, x);
+    free(x);
+}
+
+static void note_loss(pass *s, const lb_event *event)
+{
+    const lb_moved_run *run = s->runs->run;
+    for (uint32_t i = 0; i < run->n_roots; i++) {
+        lb_tensor t;
+        double x;
+        if (run->graph.giver[run->roots[i].value] != event->op) continue;
+        if (!lb_event_exact(event, run->roots[i].value, &t) || !is_real(&t) || lb_layout_numel(&t.layout) != 1)
+            continue;
+        lb_shadow_numbers(&t, &x);
+        s->loss += x, s->losses++;
+    }
+}
+
+static void compare(pass *s, lb_rounding_aim *aim, const double *x, int64_t n)
+{
+    lb_rounding_runs *r = s->runs;
+    const int what = aim->gradient;
+    for (int64_t i = 0; i < n; i++) {
+        const double a = s->first ? x[i] : aim->exact[i], d = s->first ? x[i] : x[i] - a;
+        if (!isfinite(d) || fabs(a) >= MASK) continue;
+        if (s->first)
+            r->sizes[what] += d * d, r->reach = what ? r->reach : fmax(r->reach, fabs(d));
+        else
+            s->squares[what] += d * d, s->largest = what ? s->largest : fmax(s->largest, fabs(d));
+    }
+    s->seen[what] = true;
+}
+
+static void note_aims(pass *s, const lb_event *event)
+{
+    lb_rounding_runs *r = s->runs;
+    for (uint32_t i = 0; i < r->n_aims; i++) {
+        lb_tensor t;
+        if (r->run->graph.giver[r->aims[i].value] != event->op) continue;
+        if (!lb_event_exact(event, r->aims[i].value, &t) || !is_real(&t)) continue;
+        double *x = lb_shadow_numbers_copy(&t);
+        s->failed |= !x;
+        if (x && (s->first || r->aims[i].exact)) compare(s, &r->aims[i], x, lb_layout_numel(&t.layout));
+        if (!s->first || r->aims[i].exact)
+            free(x);
+        else
+            r->aims[i].exact = x;
+    }
+}
+
+/* ---- the first run: which rounding the loss feels, to first order ---- */
+
+static void multiply(pass *s, const lb_event *event)
+{
+    lb_rounding_runs *r = s->runs;
+    for (uint32_t i = 0; i < r->run->n_sites; i++) {
+        const lb_moved_site *site = &r->run->sites[i];
+        const float *rounded = site->value < r->run->program->n_values ? r->log->rounded[site->value] : NULL;
+        lb_tensor t;
+        if (!rounded || site->gradient == LB_NONE || r->run->graph.giver[site->gradient] != event->op) continue;
+        if (!lb_event_exact(event, site->gradient, &t) || !is_real(&t)) continue;
+        const int64_t n = lb_layout_numel(&t.layout);
+        double *x = n == r->log->sizes[site->value].numbers ? lb_shadow_numbers_copy(&t) : NULL;
+        r->products[i] = r->spreads[i] = 0;
+        for (int64_t k = 0; x && k < n; k++) {
+            const double term = x[k] * (double)rounded[k];
+            if (isfinite(term)) r->products[i] += term, r->spreads[i] += term * term;
+        }
+        if (!x) r->products[i] = r->spreads[i] = NAN;
+        free(x);
+    }
+}
+
+/* Of a value that is watched: its numbers in the first run, and how far from them it is with all rounding. */
+static void note_watched(pass *s, uint32_t v, const lb_tensor *t)
+{
+    lb_rounding_runs *r = s->runs;
+    if (!r->watch[v] || !is_real(t) || (!s->first && (s->added || !r->exact[v]))) return;
+    double *x = lb_shadow_numbers_copy(t);
+    s->failed |= !x;
+    if (s->first) {
+        free(r->exact[v]);
+        r->exact[v] = x;
+        return;
+    }
+    lb_rounding_apart *apart = &r->apart[v];
+    for (int64_t i = 0; x && i < lb_layout_numel(&t->layout); i++) {
+        const double a = r->exact[v][i], d = fabs(x[i] - a);
+        if (!isfinite(d) || fabs(a) >= MASK) continue;
+        apart->largest = fmax(apart->largest, d), apart->squares += d * d, apart->whole += a * a;
+    }
+    free(x);
+}
+
+static bool note_op(void *context, const lb_event *event)
+{
+    pass *s = context;
+    if (!event->shadow) return true;
+    const lb_program *p = s->runs->run->program;
+    for (uint32_t k = 0; k < event->n_results; k++) {
+        const uint32_t v = event->values[k];
+        if (v == LB_NONE || v >= p->n_values || !event->shadow[k].data) continue;
+        if (!lb_rounding_log_is_first(p, event->op, k)) continue;
+        if (!s->first && (!s->added || s->added[event->op])) add_rounding(s, v, &event->shadow[k]);
+        note_watched(s, v, &event->shadow[k]);
+    }
+    note_loss(s, event);
+    note_aims(s, event);
+    if (s->first) multiply(s, event);
+    return !s->failed && event->op < s->runs->last;
+}
+
+static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
+{
+    const pass *s = context;
+    (void)program;
+    return lb_program_view_value(s->runs->run->view, value, tensor, err);
+}
+
+static lb_status run_once(pass *s, lb_err *err)
+{
+    lb_moved_run *run = s->runs->run;
+    lb_plan plan = LB_PLAN_INIT;
+    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
+    const lb_observer observer = {.context = s, .op = note_op};
+    lb_rank_run ranks = {.programs = (const lb_prepared *const *)&run->prepared,
+                         .n_programs = 1,
+                         .plan = &plan,
+                         .observer = &observer,
+                         .context = s,
+                         .value = value_of};
+    run->runs++;
+    if (run->progress) run->progress("replays", run->runs, 0);
+    LB_TRY(lb_rank_run_all(&ranks, err));
+    return s->failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for an exact run") : LB_OK;
+}
+
+static double recorded_loss(const lb_moved_run *run, const lb_rounding_log *log)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < run->n_roots; i++) {
+        int64_t n;
+        double *x = lb_rounding_log_numbers(log, run->roots[i].value, &n);
+        sum += x ? *x : NAN;
+        free(x);
+    }
+    return run->n_roots ? sum : NAN;
+}
+
+lb_status lb_rounding_runs_first(lb_rounding_runs *r, const lb_rounding_log *log, lb_err *err)
+{
+    pass s = {.runs = r, .first = true};
+    r->log = log;
+    r->products = calloc((size_t)r->run->n_sites + 1, sizeof *r->products);
+    r->spreads = calloc((size_t)r->run->n_sites + 1, sizeof *r->spreads);
+    if (!r->products || !r->spreads) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", r->run->n_sites);
+    LB_TRY(run_once(&s, err));
+    r->loss = s.losses && s.losses == r->run->n_roots ? s.loss : NAN;
+    r->recorded = recorded_loss(r->run, log);
+    return LB_OK;
+}
+
+lb_status lb_rounding_runs_add(lb_rounding_runs *r, const uint8_t *added, lb_check_effect *effect, lb_err *err)
+{
+    pass s = {.runs = r, .added = added};
+    LB_TRY(run_once(&s, err));
+    *effect = (lb_check_effect){NAN, NAN, NAN, NAN, NAN};
+    if (s.losses == r->run->n_roots && isfinite(r->loss) && r->loss != 0)
+        effect->loss = fabs(s.loss - r->loss) / fabs(r->loss), effect->reached = s.loss;
+    if (s.seen[0] && r->sizes[0] > 0)
+        effect->logits = sqrt(s.squares[0] / r->sizes[0]), effect->largest_logit = s.largest / r->reach;
+    if (s.seen[1] && r->sizes[1] > 0) effect->gradients = sqrt(s.squares[1] / r->sizes[1]);
+    return LB_OK;
+}

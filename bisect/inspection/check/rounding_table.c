@@ -1,0 +1,314 @@
+/* The table of what lines of code cost: each group of ops alone, and all without it. See digits.h.
+ *
+ * Which groups are tried is chosen by what the first exact run has: the gradient of a result times what it rounded is
+ * what the loss changes by, to first order. Groups without a gradient (a table of phases) are tried if all of them
+ * together matter; groups of backward by how much they round. */
+#include "check/digits.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Such a share of the whole rounding makes results without a gradient worth a run each. */
+static const double MATTERS = 0.05;
+/* A line is a finding that costs a digit more than all others together, and moves what leaves the step by a twentieth.
+ * Of the healthy steps of test_digits.py and test_check.py none comes near both: see tests/BENCHMARKS.md. */
+static const double TIMES = 10, LARGE = 0.05;
+/* And by more than so many roundings of its dtype, so that a cast to 8 bits that does its best is none. */
+static const double ROUNDINGS = 16;
+/* Groups are tried until nearly the whole is explained, and two of one reach, one behind the other, are small. */
+static const double SMALL = 1e-4, EXPLAINED = 0.9;
+/* Lines are cured by a run that cost such a share, as many as a third of the runs allow, and four at most. */
+static const double WORTH = 0.01;
+enum { CURES = 4 };
+
+typedef struct table {
+    lb_digits *d;
+    lb_rounding_groups groups;
+    uint8_t *added; /* per op */
+    lb_check_effect all;
+    double constants;         /* what all groups without a gradient cost together; NaN: not tried */
+    bool backward;            /* most of what gradients lose is rounded in backward */
+    uint32_t first;           /* row of the report */
+    uint32_t *tried, n_tried; /* the group of each row from there on */
+} table;
+
+static bool have(const table *t, uint32_t runs)
+{
+    return t->d->used + t->d->run.runs + runs + t->d->reserved <= t->d->limit;
+}
+
+static lb_status try_group(table *t, uint32_t group, bool without, lb_check_effect *effect, lb_err *err)
+{
+    const lb_program *p = t->d->run.program;
+    memset(t->added, 0, p->n_ops);
+    lb_rounding_groups_mark(&t->groups, p, group, without, t->added);
+    return lb_rounding_runs_add(&t->d->runs, t->added, effect, err);
+}
+
+/* ---- one row ---- */
+
+static bool is_cast(const char *op)
+{
+    return strcmp(op, "aten::_to_copy") == 0 || strncmp(op, "aten::copy_", 11) == 0;
+}
+
+static void say_cure(lb_check_digit *row)
+{
+    const bool narrow = lb_dtype_precision(row->dtype) < lb_dtype_precision(LB_F32);
+    const char *wide = narrow ? "f32" : "f64";
+    if (is_cast(row->op))
+        snprintf(row->cure, sizeof row->cure, "what reads this cast to %s reads the %s number",
+                 lb_dtype_name(row->dtype), wide);
+    else
+        snprintf(row->cure, sizeof row->cure, "the op runs in %s, and its result stays %s: --precision '%s%s%s=%s'",
+                 wide, wide, *row->layer ? row->layer : "op=", *row->layer ? "/" : "", row->op, wide);
+}
+
+static bool is_cured(const lb_check_digit *row)
+{
+    return !isnan(row->cured.loss) || !isnan(row->cured.logits) || !isnan(row->cured.gradients);
+}
+
+/* "the loss by 1e-3 (of 4e-3 all others leave 3e-3)", if the effect is known. */
+static void say_effect(lb_check_digit *row, const char *what, double alone, double left, double all)
+{
+    const size_t n = strlen(row->message);
+    if (isnan(alone) || n + 1 >= sizeof row->message) return;
+    const int more = snprintf(row->message + n, sizeof row->message - n, "%s %s by %.2g",
+                              n > strlen("alone it moves") ? "," : "", what, alone);
+    if (!isnan(left) && more > 0 && n + (size_t)more + 1 < sizeof row->message)
+        snprintf(row->message + n + more, sizeof row->message - n - (size_t)more, " (cured, %.2g of %.2g are left)",
+                 left, all);
+}
+
+static void say_row(const table *t, lb_check_digit *row)
+{
+    const double alone = lb_digit_list_cost(&row->effect), all = lb_digit_list_cost(&t->all);
+    row->digits = alone > 0 ? -log10(alone) : NAN;
+    row->share = all > 0 ? fmin(1, alone * alone / (all * all)) : NAN;
+    snprintf(row->message, sizeof row->message, "alone it moves");
+    say_effect(row, "the loss", row->effect.loss, row->cured.loss, t->all.loss);
+    say_effect(row, "the logits", row->effect.logits, row->cured.logits, t->all.logits);
+    say_effect(row, "the gradients", row->effect.gradients, row->cured.gradients, t->all.gradients);
+}
+
+static bool find_large(const table *t, const lb_check_digit *row)
+{
+    const double alone = lb_digit_list_cost(&row->effect), left = lb_digit_list_cost(&row->cured);
+    if (!is_cured(row) || !(alone > TIMES * left)) return true;
+    if (!(alone > fmax(LARGE, ROUNDINGS * lb_dtype_unit_roundoff(row->dtype)))) return true;
+    lb_check_finding *f = lb_proof_list_add(t->d->report, LB_CHECK_ROUNDED, t->d->run.program);
+    if (!f) return false;
+    lb_proof_list_place(f, t->d->run.program, row->index, LB_NONE, t->d->path);
+    f->effect = alone;
+    snprintf(f->message, sizeof f->message,
+             "what this line rounds to %s costs %.0f times what all others cost together: %s",
+             lb_dtype_name(row->dtype), alone / left, row->message);
+    return true;
+}
+
+/* A group by itself. */
+static lb_status add_row(table *t, uint32_t group, double *share, lb_err *err)
+{
+    const lb_rounding_group *one = &t->groups.list[group];
+    const lb_program *p = t->d->run.program;
+    lb_check_digit *row = lb_digit_list_add(t->d->report, LB_CHECK_DIGIT_ROUNDING, p);
+    if (!row) return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
+    lb_digit_list_place(row, p, one->first);
+    memset(t->added, 0, p->n_ops);
+    lb_rounding_groups_mark(&t->groups, p, group, false, t->added);
+    for (uint32_t i = one->first; i < p->n_ops; i++)
+        if (t->added[i]) lb_digit_list_widen(row, lb_op_layer(p, &p->ops[i]));
+    row->ops = one->ops, row->dtype = one->dtype;
+    if (t->groups.sums[one->first])
+        row->layer[0] = 0,
+        snprintf(row->cure, sizeof row->cure, "micro-batches add their gradients up in a wider dtype");
+    else
+        say_cure(row);
+    LB_TRY(try_group(t, group, false, &row->effect, err));
+    say_row(t, row);
+    *share = row->share, t->tried[t->n_tried++] = group;
+    return LB_OK;
+}
+
+/* The row that costs most of those that were not cured yet and cost enough; n_tried: there is none. */
+static uint32_t next_cure(const table *t)
+{
+    uint32_t best = t->n_tried;
+    for (uint32_t i = 0; i < t->n_tried; i++) {
+        const lb_check_digit *row = &t->d->report->digits[t->first + i];
+        if (is_cured(row) || !(row->share >= WORTH)) continue;
+        if (best == t->n_tried || row->share > t->d->report->digits[t->first + best].share) best = i;
+    }
+    return best;
+}
+
+/* All others without it: what is left where the cure is applied. */
+static lb_status cure_rows(table *t, lb_err *err)
+{
+    for (uint32_t i = next_cure(t); i < t->n_tried && have(t, 1); i = next_cure(t)) {
+        lb_check_digit *row = &t->d->report->digits[t->first + i];
+        LB_TRY(try_group(t, t->tried[i], true, &row->cured, err));
+        if (!is_cured(row)) break;
+        say_row(t, row);
+        if (!find_large(t, row)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    }
+    return LB_OK;
+}
+
+/* ---- which groups ---- */
+
+static lb_status try_constants(table *t, lb_err *err)
+{
+    const lb_program *p = t->d->run.program;
+    lb_check_effect effect;
+    bool any = false;
+    t->constants = NAN;
+    memset(t->added, 0, p->n_ops);
+    for (uint32_t i = 0; i < t->groups.n; i++) {
+        if (lb_rounding_group_reach(&t->groups.list[i]) != LB_ROUNDING_CONSTANT) continue;
+        lb_rounding_groups_mark(&t->groups, p, i, false, t->added);
+        any = true;
+    }
+    if (!any || !have(t, 3)) return LB_OK;
+    LB_TRY(lb_rounding_runs_add(&t->d->runs, t->added, &effect, err));
+    t->constants = lb_digit_list_cost(&effect);
+    return LB_OK;
+}
+
+/* Where gradients are rounded: all groups of forward together. */
+static lb_status try_forward(table *t, lb_err *err)
+{
+    lb_check_effect effect;
+    if (isnan(t->all.gradients) || !have(t, 7)) return LB_OK;
+    memset(t->added, 0, t->d->run.program->n_ops);
+    for (uint32_t i = 0; i < t->groups.n; i++)
+        if (!t->groups.list[i].backward) lb_rounding_groups_mark(&t->groups, t->d->run.program, i, false, t->added);
+    LB_TRY(lb_rounding_runs_add(&t->d->runs, t->added, &effect, err));
+    t->backward = effect.gradients < sqrt(0.5) * t->all.gradients;
+    return LB_OK;
+}
+
+/* The next group of that reach from `*at` on; n: there is none. */
+static uint32_t next_of(const table *t, lb_rounding_reach reach, uint32_t *at)
+{
+    while (*at < t->groups.n && lb_rounding_group_reach(&t->groups.list[*at]) != reach) ++*at;
+    return *at < t->groups.n ? (*at)++ : t->groups.n;
+}
+
+static lb_status try_groups(table *t, lb_err *err)
+{
+    const double all = lb_digit_list_cost(&t->all);
+    const bool constants = t->constants > MATTERS * all, first = t->constants > all / 2;
+    const lb_rounding_reach order[] = {
+        first ? LB_ROUNDING_CONSTANT : LB_ROUNDING_FOLLOWED, first ? LB_ROUNDING_CONSTANT : LB_ROUNDING_BACKWARD,
+        first ? LB_ROUNDING_FOLLOWED : LB_ROUNDING_CONSTANT, t->backward ? LB_ROUNDING_BACKWARD : LB_ROUNDING_FOLLOWED};
+    uint32_t at[3] = {0, 0, 0}, small[3] = {0, 0, 0}, cures = CURES;
+    double explained = 0;
+    while (cures > 1 && !have(t, 3 * cures)) cures--;
+    for (uint32_t idle = 0, k = 0; idle < 4 && have(t, 1 + cures); k = (k + 1) % 4) {
+        const lb_rounding_reach reach = order[k];
+        const bool done = (reach == LB_ROUNDING_CONSTANT && !constants) || (small[reach] >= 2 && explained > EXPLAINED);
+        const uint32_t group = done ? t->groups.n : next_of(t, reach, &at[reach]);
+        double share = NAN;
+        idle = group < t->groups.n ? 0 : idle + 1;
+        if (group == t->groups.n) continue;
+        LB_TRY(add_row(t, group, &share, err));
+        if (!isnan(share)) explained += share;
+        small[reach] = share < SMALL ? small[reach] + 1 : 0;
+    }
+    return cure_rows(t, err);
+}
+
+/* ---- the whole ---- */
+
+static bool leave(const lb_digits *d, const char *why)
+{
+    char what[160];
+    snprintf(what, sizeof what, "where the digits of step %lld go", (long long)d->run.program->step);
+    return lb_proof_list_leave(d->report, what, "%s", why);
+}
+
+/* The exact run with all rounding has to reach what was recorded: by as much as it does not, the rounding of some op is
+ * not known. */
+static bool prove(const table *t)
+{
+    const lb_digits *d = t->d;
+    const lb_rounding_runs *r = &d->runs;
+    const double moved = fabs(r->recorded - r->loss), gap = fabs(t->all.reached - r->recorded);
+    if (isnan(r->loss)) return true;
+    if (isnan(r->recorded))
+        return leave(d,
+                     "the recorded loss is not finite, or was not kept: what ops round does not say how it came about");
+    if (gap > 0.1 * moved + 1e-9 * fabs(r->loss)) {
+        char why[240];
+        snprintf(
+            why, sizeof why,
+            "with what each op rounds the exact loss %.10g becomes %.10g, where %.10g was recorded: of %u ops what "
+            "they round is not known%s%s",
+            r->loss, t->all.reached, r->recorded, d->log.unknown, d->log.unknown ? ", first " : "",
+            d->log.unknown ? lb_op_name(d->run.program, &d->run.program->ops[d->log.first_unknown]) : "");
+        return leave(d, why);
+    }
+    return lb_proof_list_prove(
+        d->report,
+        "step %lld: the loss %.10g is %.10g in exact arithmetic; what %u lines of code round, each "
+        "op by itself, leads from the one to the other (to %.1g)",
+        (long long)d->run.program->step, r->recorded, r->loss, t->groups.n, gap);
+}
+
+static bool say_tried(const table *t)
+{
+    double together = 0;
+    for (uint32_t i = 0; i < t->n_tried; i++) {
+        const double share = t->d->report->digits[t->first + i].share;
+        if (!isnan(share)) together += share;
+    }
+    return !t->n_tried ||
+           lb_proof_list_prove(t->d->report,
+                               "step %lld: %u of the %u lines were tried by themselves, those that promised to cost "
+                               "most; they make up %.0f %% of what is rounded%s",
+                               (long long)t->d->run.program->step, t->n_tried, t->groups.n, 100 * fmin(1, together),
+                               t->n_tried == t->groups.n ? "" : ", a larger --budget tries more");
+}
+
+static lb_status fill(table *t, lb_err *err)
+{
+    lb_digits *d = t->d;
+    LB_TRY(lb_rounding_groups_make(&d->runs, &d->log, &t->groups, err));
+    if (!lb_digits_watch_cancellations(d) || !lb_digits_watch_phases(d))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for sums");
+    LB_TRY(lb_rounding_runs_first(&d->runs, &d->log, err));
+    if (isnan(d->runs.loss) && d->runs.sizes[0] == 0) {
+        leave(d, "no loss and no logits were seen, or they have no exact numbers: an op that replay does not know, or "
+                 "bytes that were not kept");
+        return LB_OK;
+    }
+    lb_rounding_groups_score(&t->groups, &d->runs);
+    LB_TRY(lb_rounding_runs_add(&d->runs, NULL, &t->all, err));
+    if (!prove(t) || !lb_digits_cancellations(d) || !lb_digits_phases(d))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
+    t->first = d->report->n_digits;
+    t->tried = calloc((size_t)t->groups.n + 1, sizeof *t->tried);
+    if (!t->tried) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u groups", t->groups.n);
+    LB_TRY(try_constants(t, err));
+    LB_TRY(try_forward(t, err));
+    LB_TRY(try_groups(t, err));
+    return say_tried(t) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sentence");
+}
+
+lb_status lb_digits_table(lb_digits *d, lb_err *err)
+{
+    table t = {.d = d, .added = calloc((size_t)d->run.program->n_ops + 1, 1)};
+    if (!t.added) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", d->run.program->n_ops);
+    lb_status status = LB_OK;
+    if (!have(&t, 2))
+        leave(d, "the replays of --budget are used up");
+    else
+        status = fill(&t, err);
+    lb_rounding_groups_release(&t.groups);
+    free(t.added), free(t.tried);
+    return status;
+}

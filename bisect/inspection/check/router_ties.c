@@ -1,0 +1,133 @@
+/* How near choices of the k largest are to a tie: see digits.h.
+ *
+ * What is chosen from are probabilities in f32, made of logits of fewer digits: a softmax and its like leave the order
+ * as it is, so that the logits are looked at, and their dtype says what one rounding is. */
+#include "check/digits.h"
+
+#include "base/array.h"
+#include "pair/op_kind.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct choice {
+    int64_t rows, near;
+    double closest, middle; /* gaps, in roundings of the dtype */
+    lb_dtype dtype;
+    uint32_t made; /* op that gave the logits; LB_NONE */
+} choice;
+
+static bool keeps_order(const lb_program *p, uint32_t op)
+{
+    static const char *const names[] = {"aten::_softmax", "aten::sigmoid", "aten::_to_copy", "aten::clone"};
+    return lb_op_name_among(p, &p->ops[op], names, 4) >= 0;
+}
+
+/* The numbers of fewest digits whose order decides. */
+static uint32_t decided_by(const lb_digits *d, uint32_t v)
+{
+    const lb_program *p = d->run.program;
+    uint32_t best = v;
+    for (int i = 0; i < 8; i++) {
+        const uint32_t whole = lb_value_graph_whole(&d->run.graph, v), giver = d->run.graph.giver[whole];
+        if (giver == LB_NONE || !keeps_order(p, giver) || !p->ops[giver].args) break;
+        const lb_arg *a = &lb_op_args(p, &p->ops[giver])[0];
+        if (a->tag != LB_ARG_VALUE || !lb_layout_same_shape(&p->values[a->u.value].layout, &p->values[v].layout)) break;
+        v = a->u.value;
+        if (lb_dtype_is_float(p->values[v].dtype) &&
+            lb_dtype_precision(p->values[v].dtype) <= lb_dtype_precision(p->values[best].dtype))
+            best = v;
+    }
+    return best;
+}
+
+static double unit_of(lb_dtype dtype, double x)
+{
+    int exponent;
+    frexp(x, &exponent);
+    return fmax(ldexp(1, exponent - lb_dtype_precision(dtype)), lb_dtype_min_subnormal(dtype));
+}
+
+/* Gaps between the k-th and the next one of each row. */
+static double *list_gaps(const double *x, int64_t rows, int64_t columns, int64_t k, lb_dtype dtype)
+{
+    double *gaps = malloc((size_t)(rows + 1) * sizeof *gaps), *row = malloc((size_t)columns * sizeof *row);
+    for (int64_t i = 0; gaps && row && i < rows; i++) {
+        memcpy(row, x + i * columns, (size_t)columns * sizeof *row);
+        qsort(row, (size_t)columns, sizeof *row, lb_by_f64);
+        const double a = row[columns - k], b = row[columns - k - 1];
+        gaps[i] = (a - b) / unit_of(dtype, fmax(fabs(a), fabs(b)));
+    }
+    if (gaps && row) qsort(gaps, (size_t)rows, sizeof *gaps, lb_by_f64);
+    if (!row) free(gaps), gaps = NULL;
+    free(row);
+    return gaps;
+}
+
+/* What a choice of the k largest along the last dimension follows from; LB_NONE: the op is none. */
+static uint32_t chosen_from(const lb_digits *d, uint32_t op)
+{
+    static const char *const names[] = {"aten::topk"};
+    const lb_program *p = d->run.program;
+    const lb_op *o = &p->ops[op];
+    if (o->phase != LB_PHASE_FORWARD || lb_op_name_among(p, o, names, 1) < 0 || o->args < 3) return LB_NONE;
+    const lb_arg *a = lb_op_args(p, o);
+    if (a[0].tag != LB_ARG_VALUE || a[1].tag != LB_ARG_INT || a[2].tag != LB_ARG_INT) return LB_NONE;
+    const lb_value *v = &p->values[a[0].u.value];
+    if (!lb_dtype_is_float(v->dtype) || (a[2].u.i != -1 && a[2].u.i != v->layout.ndim - 1)) return LB_NONE;
+    return decided_by(d, a[0].u.value);
+}
+
+void lb_digits_want_routers(lb_digits *d)
+{
+    for (uint32_t i = 0; i < d->run.program->n_ops; i++) {
+        const uint32_t v = chosen_from(d, i);
+        if (v != LB_NONE) lb_rounding_log_want(&d->log, v);
+    }
+}
+
+/* False: it is no choice, or its numbers are not known. */
+static bool look_at(const lb_digits *d, uint32_t op, choice *c)
+{
+    const lb_program *p = d->run.program;
+    const lb_arg *a = lb_op_args(p, &p->ops[op]);
+    const uint32_t v = chosen_from(d, op);
+    if (v == LB_NONE) return false;
+    const lb_layout *l = &p->values[v].layout;
+    const int64_t columns = l->ndim ? l->shape[l->ndim - 1] : 0, k = a[1].u.i;
+    int64_t n;
+    double *x = lb_rounding_log_numbers(&d->log, v, &n);
+    double *gaps = x && n && k > 0 && k < columns ? list_gaps(x, n / columns, columns, k, p->values[v].dtype) : NULL;
+    free(x);
+    if (!gaps) return false;
+    *c =
+        (choice){.rows = n / columns, .closest = gaps[0], .middle = gaps[n / columns / 2], .dtype = p->values[v].dtype};
+    c->made = d->run.graph.giver[lb_value_graph_whole(&d->run.graph, v)];
+    for (int64_t i = 0; i < c->rows; i++) c->near += gaps[i] <= 1;
+    free(gaps);
+    return true;
+}
+
+bool lb_digits_routers(lb_digits *d)
+{
+    const lb_program *p = d->run.program;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        choice c;
+        if (!look_at(d, i, &c)) continue;
+        lb_check_digit *row = lb_digit_list_add(d->report, LB_CHECK_DIGIT_ROUTER, p);
+        if (!row) return false;
+        const bool made = c.made != LB_NONE && !lb_op_is_source(p, &p->ops[c.made]);
+        lb_digit_list_place(row, p, made ? c.made : i);
+        row->dtype = c.dtype, row->numbers = c.rows, row->share = (double)c.near / (double)c.rows;
+        snprintf(
+            row->message, sizeof row->message,
+            "of %lld choices %lld are within one rounding of %s of a tie; the gap to the next one is %.3g roundings "
+            "in the middle, %.3g at least",
+            (long long)c.rows, (long long)c.near, lb_dtype_name(c.dtype), c.middle, c.closest);
+        if (c.near && lb_dtype_precision(c.dtype) < lb_dtype_precision(LB_F32))
+            snprintf(row->cure, sizeof row->cure, "the logits of the router in f32");
+    }
+    return true;
+}

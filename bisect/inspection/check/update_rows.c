@@ -1,0 +1,95 @@
+/* What the window of steps says about updates: see update_log.h. */
+#include "check/digit_list.h"
+#include "check/proof_list.h"
+#include "check/update_log.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A group of an optimizer is found that lost more than that of its updates. A single tensor may: a norm's weights begin
+ * at one and stay there in bf16 under any learning rate below 2e-3. */
+static const double MOST = 0.9;
+static const int64_t FEW = 64;
+
+static double share_of(int64_t part, int64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : NAN;
+}
+
+static lb_check_digit *add_row(lb_check_report *report, const lb_program *p, const lb_update_row *r)
+{
+    lb_check_digit *row = lb_digit_list_add(report, LB_CHECK_DIGIT_UPDATES, p);
+    if (!row) return NULL;
+    if (r->step == p->step && r->op != LB_NONE) lb_digit_list_place(row, p, r->op);
+    snprintf(row->layer, sizeof row->layer, "%s", r->name);
+    row->step = r->step, row->dtype = r->dtype, row->numbers = r->updates;
+    row->share = share_of(r->absorbed, r->updates), row->recent = share_of(r->last_absorbed, r->last_updates);
+    int n = snprintf(row->message, sizeof row->message,
+                     "%lld of %lld updates that were not zero left the %s number as it was", (long long)r->absorbed,
+                     (long long)r->updates, lb_dtype_name(r->dtype));
+    if (r->decays)
+        snprintf(row->message + n, sizeof row->message - (size_t)n, ", of the weight decay alone %lld of %lld",
+                 (long long)r->absorbed_decays, (long long)r->decays);
+    if (row->share > 0)
+        snprintf(row->cure, sizeof row->cure,
+                 "a master of the parameter in f32, stochastic rounding, or a compensated sum");
+    return row;
+}
+
+static void add_to(lb_update_row *sum, const lb_update_row *r)
+{
+    sum->updates += r->updates, sum->absorbed += r->absorbed;
+    sum->last_updates += r->last_updates, sum->last_absorbed += r->last_absorbed;
+    sum->decays += r->decays, sum->absorbed_decays += r->absorbed_decays;
+    if (r->step >= sum->step) sum->step = r->step, sum->op = r->op;
+}
+
+static bool find_group(const lb_program *p, const char *path, const lb_update_row *sum, lb_check_report *report)
+{
+    const double share = share_of(sum->absorbed, sum->updates);
+    if (!(share > MOST) || sum->updates < FEW || lb_dtype_precision(sum->dtype) >= lb_dtype_precision(LB_F32))
+        return true;
+    lb_check_finding *f = lb_proof_list_add(report, LB_CHECK_ABSORBED, p);
+    if (!f) return false;
+    if (sum->op != LB_NONE && sum->step == p->step) lb_proof_list_place(f, p, sum->op, LB_NONE, path);
+    f->effect = share;
+    snprintf(
+        f->message, sizeof f->message,
+        "%.1f %% of the updates of the %s parameters of %s (%lld of %lld) left them as they were: each is less than "
+        "half a unit in the last place",
+        100 * share, lb_dtype_name(sum->dtype), sum->name, (long long)sum->absorbed, (long long)sum->updates);
+    return true;
+}
+
+/* One row for all tensors of a group that have one dtype. */
+static bool tell_groups(const lb_update_window *w, const lb_program *p, const char *path, lb_check_report *report)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        lb_update_row sum = {.dtype = w->rows[i].dtype, .op = LB_NONE};
+        bool first = true;
+        for (uint32_t k = 0; k < w->n; k++) {
+            if (strcmp(w->rows[k].group, w->rows[i].group) != 0 || w->rows[k].dtype != sum.dtype) continue;
+            first &= k >= i;
+            add_to(&sum, &w->rows[k]);
+        }
+        if (!first || !sum.updates) continue;
+        snprintf(sum.name, sizeof sum.name, "%s", w->rows[i].group);
+        if (!add_row(report, p, &sum) || !find_group(p, path, &sum, report)) return false;
+    }
+    return true;
+}
+
+bool lb_update_window_tell(const lb_update_window *w, const lb_program *p, const char *path, lb_check_report *report)
+{
+    if (!tell_groups(w, p, path, report)) return false;
+    if (w->carried && !lb_proof_list_prove(
+                          report,
+                          "digits that updates lose in %u parameters by steps are kept beside them, in a master or a "
+                          "compensated sum",
+                          w->carried))
+        return false;
+    for (uint32_t i = 0; i < w->n; i++)
+        if (w->rows[i].absorbed && !add_row(report, p, &w->rows[i])) return false;
+    return true;
+}
