@@ -4,57 +4,95 @@
 
 #include <stdlib.h>
 
-/* Relations are tried in the first step that has a loss of tokens: `*tried`. */
-static lb_status check_parts(lb_check_step *step, uint32_t parts, bool *tried, lb_err *err)
+/* What is tried once: relations, in the first step that has a loss of tokens. */
+typedef struct check_run {
+    lb_capture *capture;
+    const lb_check_options *options;
+    lb_check_report *report;
+    uint32_t parts, limit;
+    bool tried;
+} check_run;
+
+/* One step of one rank, or of all. */
+typedef struct ranks_step {
+    lb_program_view *views;
+    lb_check_step *steps;
+    uint32_t n;
+} ranks_step;
+
+static lb_status open_step(const check_run *c, const lb_program *program, ranks_step *s, lb_err *err)
 {
-    if (parts & LB_CHECK_PART_RELATIONS && !*tried) LB_TRY(lb_check_step_relations(step, tried, err));
-    if (parts & LB_CHECK_PART_MEMORY && !lb_check_step_unwritten(step))
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
-    return parts & (LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP) ? lb_check_step_run(step, parts, err) : LB_OK;
+    lb_check_step *step = &s->steps[s->n];
+    *step = (lb_check_step){.report = c->report, .path = lb_capture_path(c->capture), .limit = c->limit};
+    LB_TRY(lb_program_view_init(c->capture, &program, 1, &s->views[s->n], err));
+    lb_status status = lb_moved_run_open(&s->views[s->n], &step->run, err);
+    step->run.progress = c->options->progress;
+    if (status == LB_OK) status = lb_trained_list(&step->run, &step->trained, err);
+    s->n++;
+    return status;
 }
 
-static lb_status check_program(lb_capture *capture, const lb_program *program, const lb_check_options *o,
-                               lb_check_report *report, bool *tried, lb_err *err)
+static void close_steps(check_run *c, ranks_step *s)
 {
-    lb_program_view view;
-    lb_check_step step = {.report = report, .path = lb_capture_path(capture), .limit = o->replays ? o->replays : 20};
-    LB_TRY(lb_program_view_init(capture, &program, 1, &view, err));
-    lb_status status = lb_moved_run_open(&view, &step.run, err);
-    step.run.progress = o->progress;
-    if (status == LB_OK) status = lb_trained_list(&step.run, &step.trained, err);
-    const uint32_t parts = (o->parts ? o->parts : UINT32_MAX) & ~(uint32_t)LB_CHECK_PART_DIGITS;
-    if (status == LB_OK && parts) status = check_parts(&step, parts, tried, err);
-    report->replays += step.run.runs + (step.run.begun > 0);
-    lb_trained_release(&step.trained);
-    lb_moved_run_close(&step.run);
-    lb_program_view_release(&view);
+    for (uint32_t i = 0; i < s->n; i++) {
+        c->report->replays += s->steps[i].run.runs + (s->steps[i].run.begun > 0);
+        lb_trained_release(&s->steps[i].trained);
+        lb_moved_run_close(&s->steps[i].run);
+        lb_program_view_release(&s->views[i]);
+    }
+    free(s->views), free(s->steps);
+}
+
+/* Each rank by itself, and then what they do together. */
+static lb_status check_parts(check_run *c, ranks_step *s, lb_err *err)
+{
+    const uint32_t gradients = c->parts & (LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP);
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (c->parts & LB_CHECK_PART_RELATIONS && !c->tried)
+            LB_TRY(lb_check_step_relations(&s->steps[i], &c->tried, err));
+        if (c->parts & LB_CHECK_PART_MEMORY && !lb_check_step_unwritten(&s->steps[i]))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    }
+    if (!gradients || !s->n) return LB_OK;
+    if (s->n > 1 && (int32_t)s->n == s->steps[0].run.program->world)
+        return lb_check_step_of_ranks(s->steps, s->n, gradients, err);
+    for (uint32_t i = 0; i < s->n; i++) LB_TRY(lb_check_step_run(&s->steps[i], gradients, err));
+    return LB_OK;
+}
+
+static lb_status check_step(check_run *c, int64_t number, uint32_t *seen, lb_err *err)
+{
+    const int32_t *ranks;
+    const uint32_t n = lb_capture_ranks(c->capture, &ranks);
+    ranks_step s = {calloc((size_t)n + 1, sizeof *s.views), calloc((size_t)n + 1, sizeof *s.steps), 0};
+    lb_status status = s.views && s.steps ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
+    for (uint32_t r = 0; r < n && status == LB_OK; r++) {
+        const lb_program *program;
+        if (lb_capture_program(c->capture, ranks[r], number, &program, NULL) == LB_OK)
+            status = open_step(c, program, &s, err);
+    }
+    *seen += s.n;
+    if (status == LB_OK) status = check_parts(c, &s, err);
+    close_steps(c, &s);
     return status;
 }
 
 /* Steps in their order, until replays are used up. */
-static lb_status check_all(lb_capture *capture, const lb_check_options *o, lb_check_report *report, uint32_t *seen,
-                           lb_err *err)
+static lb_status check_all(check_run *c, uint32_t *seen, lb_err *err)
 {
-    const int32_t *ranks;
     const int64_t *steps;
-    const uint32_t n_ranks = lb_capture_ranks(capture, &ranks), n_steps = lb_capture_steps(capture, &steps);
-    bool tried = false;
-    for (uint32_t s = 0; s < n_steps; s++)
-        for (uint32_t r = 0; r < n_ranks; r++) {
-            const lb_program *program;
-            if (steps[s] < o->first_step || steps[s] > o->last_step) continue;
-            if (lb_capture_program(capture, ranks[r], steps[s], &program, NULL) != LB_OK) continue;
-            ++*seen;
-            if (report->replays && report->replays + 7 > (o->replays ? o->replays : 20)) {
-                lb_proof_list_leave(report, "later steps", "the replays of --budget are used up at step %lld",
-                                    (long long)steps[s]);
-                return LB_OK;
-            }
-            const uint32_t before = report->n_unjudged;
-            LB_TRY(check_program(capture, program, o, report, &tried, err));
-            report->left |= report->n_unjudged > before;
-            if (report->n_findings) return LB_OK;
+    const uint32_t n_steps = lb_capture_steps(c->capture, &steps);
+    for (uint32_t s = 0; s < n_steps && !c->report->n_findings; s++) {
+        if (steps[s] < c->options->first_step || steps[s] > c->options->last_step) continue;
+        if (c->report->replays && c->report->replays + 7 > c->limit) {
+            lb_proof_list_leave(c->report, "later steps", "the replays of --budget are used up at step %lld",
+                                (long long)steps[s]);
+            return LB_OK;
         }
+        const uint32_t before = c->report->n_unjudged;
+        LB_TRY(check_step(c, steps[s], seen, err));
+        c->report->left |= c->report->n_unjudged > before;
+    }
     return LB_OK;
 }
 
@@ -65,7 +103,8 @@ lb_status lb_check_run(lb_capture *capture, const lb_check_options *options, lb_
     *out = NULL;
     if (!report) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a report");
     const uint32_t parts = options->parts ? options->parts : UINT32_MAX;
-    lb_status status = check_all(capture, options, report, &seen, err);
+    check_run c = {capture, options, report, parts, options->replays ? options->replays : 20, false};
+    lb_status status = check_all(&c, &seen, err);
     if (status == LB_OK && seen && parts & LB_CHECK_PART_DIGITS) status = lb_digits_run(capture, options, report, err);
     if (status == LB_OK && !seen)
         status =

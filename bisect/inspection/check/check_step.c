@@ -241,7 +241,7 @@ static lb_status judge_detached(lb_check_step *c, uint32_t site, lb_err *err)
 
 /* ---- the step ---- */
 
-static bool add_parameters(lb_check_step *c)
+bool lb_check_step_add_parameters(lb_check_step *c)
 {
     for (uint32_t i = 0; i < c->trained.n; i++) {
         const lb_trained_row *row = &c->trained.rows[i];
@@ -309,10 +309,8 @@ static lb_status judge_parameters(lb_check_step *c, lb_err *err)
     return LB_OK;
 }
 
-/* Why nothing of the step can be judged; NULL: it can. */
-static const char *lacks(const lb_check_step *c)
+const char *lb_check_step_lacks(const lb_check_step *c)
 {
-    if (c->run.program->world > 1) return "it is one of several ranks, whose sums are not followed yet";
     if (!c->run.n_roots) return "no scalar was seen from which backward began";
     if (c->run.n_roots >= LB_MOVED_RUN_MAX_ROOTS) return "backward began from 64 losses or more";
     if (c->trained.nested) return "a loss follows from the gradient of another one";
@@ -325,10 +323,11 @@ lb_status lb_check_step_run(lb_check_step *c, uint32_t parts, lb_err *err)
 {
     char what[160];
     snprintf(what, sizeof what, "step %lld of rank %d", (long long)c->run.program->step, (int)c->run.program->rank);
-    const char *why = lacks(c);
+    const char *why = lb_check_step_lacks(c);
+    if (!why && c->run.program->world > 1) why = "it is one of several ranks, and not all of them were recorded";
     if (why)
         return lb_proof_list_leave(c->report, what, "%s", why) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (!add_parameters(c)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters");
+    if (!lb_check_step_add_parameters(c)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters");
     LB_TRY(lb_moved_run_measure(&c->run, err));
     for (uint32_t i = 0; i < c->run.n_roots; i++)
         if (!c->run.roots[i].seen || !isfinite(c->run.roots[i].loss)) {

@@ -28,6 +28,13 @@ bool lb_check_step_read(lb_check_step *step);
 lb_status lb_check_step_relations(lb_check_step *step, bool *judged, lb_err *err);
 /* Numbers that were read and that no op wrote, in a recording that filled such memory with NaN. */
 bool lb_check_step_unwritten(lb_check_step *step);
+/* The gradients of a step of several ranks that hold copies of all parameters, run together: the first of `n` steps is
+ * where findings are placed. */
+lb_status lb_check_step_of_ranks(lb_check_step *steps, uint32_t n, uint32_t parts, lb_err *err);
+/* Sites for the parameters whose gradients the step gave; false when out of memory. */
+bool lb_check_step_add_parameters(lb_check_step *step);
+/* Why nothing of the step can be judged, of its own and whatever other ranks do; NULL: it can. */
+const char *lb_check_step_lacks(const lb_check_step *step);
 /* Every part that was asked for, relations left out. */
 lb_status lb_check_step_run(lb_check_step *step, uint32_t parts, lb_err *err);
 

@@ -32,7 +32,7 @@ static place *list_places(const lb_check_step *c, uint64_t roots, uint32_t *n)
     for (uint32_t i = 0; list && i < run->n_sites; i++) {
         const lb_moved_site *s = &run->sites[i];
         if (!s->moved || !s->measured) continue;
-        if (s->row != LB_NONE && c->trained.rows[s->row].roots != roots) continue;
+        if (s->row != LB_NONE && (run->together || c->trained.rows[s->row].roots != roots)) continue;
         list[(*n)++] = (place){s->at, s->row == LB_NONE, i};
     }
     if (list) qsort(list, *n, sizeof *list, by_place);

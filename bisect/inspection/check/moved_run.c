@@ -20,6 +20,26 @@ typedef struct run {
     double *source; /* numbers of the source that was asked for last */
 } run;
 
+/* Ranks that run together: one, mostly. */
+typedef struct joint_run {
+    run *ranks;
+    uint32_t n;
+} joint_run;
+
+static run *run_of(const joint_run *j, int32_t rank)
+{
+    for (uint32_t i = 0; i < j->n; i++)
+        if (j->ranks[i].moved->program->rank == rank) return &j->ranks[i];
+    return &j->ranks[0];
+}
+
+static bool has_all_losses(const joint_run *j)
+{
+    for (uint32_t i = 0; i < j->n; i++)
+        if (j->ranks[i].first || j->ranks[i].seen < j->ranks[i].moved->n_roots) return false;
+    return true;
+}
+
 /* Uniform in (-1, 1), a function of its arguments alone. */
 static double direction(uint32_t seed, uint32_t site, int64_t element)
 {
@@ -134,20 +154,21 @@ static void look_at(run *r, uint32_t v, const lb_tensor *t)
 
 static bool note_op(void *context, const lb_event *event)
 {
-    run *r = context;
+    const joint_run *j = context;
+    run *r = run_of(j, event->rank);
     if (!event->shadow) return true;
     for (uint32_t i = 0; i < event->n_results; i++)
         if (event->values[i] != LB_NONE && event->shadow[i].data) look_at(r, event->values[i], &event->shadow[i]);
     note_losses(r, event);
     if (r->first) measure_gradients(r, event);
-    return r->first || r->seen < r->moved->n_roots;
+    return !has_all_losses(j);
 }
 
 static bool take_source(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
-    run *r = context;
+    run *r = run_of(context, rank);
     lb_moved_run *p = r->moved;
-    (void)rank, (void)step;
+    (void)step;
     const uint32_t row = value < p->program->n_values ? p->site_of[value] : LB_NONE;
     lb_tensor t;
     for (uint32_t i = 0; r->first && i < p->n_sites; i++)
@@ -166,27 +187,55 @@ static bool take_source(void *context, int32_t rank, int64_t step, uint32_t valu
 
 static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
-    const run *r = context;
-    (void)program;
-    return lb_program_view_value(r->moved->view, value, tensor, err);
+    return lb_program_view_value(run_of(context, program->rank)->moved->view, value, tensor, err);
 }
 
-static lb_status run_once(run *r, lb_err *err)
+static lb_status run_ranks(joint_run *j, const lb_prepared **prepared, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
-    const lb_observer observer = {.context = r, .op = note_op, .source = take_source};
-    lb_rank_run ranks = {.programs = (const lb_prepared *const *)&r->moved->prepared,
-                         .n_programs = 1,
+    const lb_observer observer = {.context = j, .op = note_op, .source = take_source};
+    lb_rank_run ranks = {.programs = prepared,
+                         .n_programs = j->n,
                          .plan = &plan,
                          .observer = &observer,
-                         .context = r,
+                         .context = j,
                          .value = value_of};
-    r->seen = 0;
-    r->moved->runs++;
-    if (r->moved->progress) r->moved->progress("replays", r->moved->runs, 0);
+    lb_moved_run *first = j->ranks[0].moved;
+    first->runs++;
+    if (first->progress) first->progress("replays", first->runs, 0);
     const lb_status status = lb_rank_run_all(&ranks, err);
-    free(r->source), r->source = NULL;
+    for (uint32_t i = 0; i < j->n; i++) free(j->ranks[i].source);
+    return status;
+}
+
+static lb_moved_run *rank_at(lb_moved_run *p, uint32_t i)
+{
+    return p->together ? p->together[i] : p;
+}
+
+static uint32_t ranks_of(const lb_moved_run *p)
+{
+    return p->together ? p->n_together : 1;
+}
+
+/* As `how` says, on each rank; `*losses`: the mean over ranks of the losses whose bits `roots` has. */
+static lb_status run_once(lb_moved_run *p, const run *how, uint64_t roots, double *losses, double *largest, lb_err *err)
+{
+    joint_run j = {calloc(ranks_of(p), sizeof *j.ranks), ranks_of(p)};
+    const lb_prepared **prepared = malloc(j.n * sizeof *prepared);
+    lb_status status = j.ranks && prepared ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", j.n);
+    for (uint32_t i = 0; i < j.n && status == LB_OK; i++)
+        j.ranks[i] = *how, j.ranks[i].moved = rank_at(p, i), prepared[i] = rank_at(p, i)->prepared;
+    if (status == LB_OK) status = run_ranks(&j, prepared, err);
+    *losses = 0;
+    for (uint32_t i = 0; i < j.n && status == LB_OK; i++)
+        for (uint32_t k = 0; k < j.ranks[i].moved->n_roots; k++) {
+            if (!(roots >> k & 1)) continue;
+            *losses += j.ranks[i].losses[k] / j.n;
+            *largest = fmax(*largest, fabs(j.ranks[i].losses[k]));
+        }
+    free(prepared), free(j.ranks);
     return status;
 }
 
@@ -197,8 +246,9 @@ static double change_of(const lb_moved_run *p, const lb_moved_site *s)
     return s->measured ? s->norm * reach(s) * sqrt((double)n / 3) : 0;
 }
 
-/* Sites above the lowest quarter are moved by as little as changes the loss like that. */
-static bool weigh(lb_moved_run *p)
+/* Sites above the lowest quarter are moved by as little as changes the loss like that. Copies of a parameter on several
+ * ranks are moved alike: by what `first`, the run of the first rank, says. */
+static bool weigh(lb_moved_run *p, const lb_moved_run *first)
 {
     double *changes = malloc(((size_t)p->n_sites + 1) * sizeof *changes), largest = 0;
     uint32_t n = 0;
@@ -213,6 +263,7 @@ static bool weigh(lb_moved_run *p)
         lb_moved_site *s = &p->sites[i];
         const double change = change_of(p, s);
         s->weight = change > enough ? enough / change : 1;
+        if (first != p && s->row != LB_NONE && i < first->n_sites) s->weight = first->sites[i].weight;
         for (uint32_t seed = 0; seed < LB_MOVED_RUN_SEEDS; seed++)
             s->dots[seed] = (s->dots[seed] - s->start_dots[seed]) * s->weight, s->read_dots[seed] *= s->weight;
     }
@@ -221,24 +272,22 @@ static bool weigh(lb_moved_run *p)
 
 lb_status lb_moved_run_measure(lb_moved_run *p, lb_err *err)
 {
-    run r = {.moved = p, .first = true};
-    LB_TRY(run_once(&r, err));
-    return weigh(p) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", p->n_sites);
+    const run r = {.first = true};
+    double losses, largest = 0;
+    LB_TRY(run_once(p, &r, 0, &losses, &largest, err));
+    for (uint32_t i = 0; i < ranks_of(p); i++)
+        if (!weigh(rank_at(p, i), p)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", p->n_sites);
+    return LB_OK;
 }
 
 /* (loss(+step) - loss(-step)) / 2 step; `*largest`: of the losses' sizes. */
 static lb_status central(lb_moved_run *p, uint32_t seed, uint64_t roots, double step, double *slope, double *largest,
                          lb_err *err)
 {
-    double sums[2] = {0, 0};
+    double sums[2];
     for (int side = 0; side < 2; side++) {
-        run r = {.moved = p, .seed = seed, .step = side ? -step : step};
-        LB_TRY(run_once(&r, err));
-        for (uint32_t i = 0; i < p->n_roots; i++) {
-            if (!(roots >> i & 1)) continue;
-            sums[side] += r.losses[i];
-            *largest = fmax(*largest, fabs(r.losses[i]));
-        }
+        const run r = {.seed = seed, .step = side ? -step : step};
+        LB_TRY(run_once(p, &r, roots, &sums[side], largest, err));
     }
     *slope = (sums[0] - sums[1]) / (2 * step);
     return LB_OK;
@@ -252,8 +301,13 @@ lb_status lb_moved_run_quotient(lb_moved_run *p, uint32_t seed, uint64_t roots, 
     const double first = (4 * slopes[1] - slopes[0]) / 3, second = (4 * slopes[2] - slopes[1]) / 3;
     *q = (lb_quotient){.derivative = (16 * second - first) / 15};
     q->error = fabs(second - first) + 0x1p-46 * largest / step;
-    for (uint32_t i = 0; i < p->n_sites; i++)
-        if (p->active[i]) q->said += p->sites[i].dots[seed], q->scale += fabs(p->sites[i].dots[seed]);
+    for (uint32_t k = 0; k < ranks_of(p); k++) {
+        const lb_moved_run *rank = rank_at(p, k);
+        for (uint32_t i = 0; i < rank->n_sites; i++) {
+            const double dot = rank->active[i] ? rank->sites[i].dots[seed] / ranks_of(p) : 0;
+            q->said += dot, q->scale += fabs(dot);
+        }
+    }
     return LB_OK;
 }
 

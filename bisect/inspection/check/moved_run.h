@@ -51,6 +51,10 @@ typedef struct lb_moved_run {
     uint32_t *site_of; /* per value: its site; LB_NONE */
     uint8_t *active;   /* per site: the next quotient moves it */
     uint32_t runs;
+    /* the runs of all ranks of the step, this one first: they run together, and what they exchange is exact, too;
+     * NULL: it runs alone */
+    struct lb_moved_run *const *together;
+    uint32_t n_together;
     uint32_t begun; /* ops of runs that ended before the step did, less those that make whole runs */
     void (*progress)(const char *what, uint64_t done, uint64_t total);
 } lb_moved_run;
@@ -68,10 +72,10 @@ void lb_moved_run_close(lb_moved_run *run);
 bool lb_moved_run_add_site(lb_moved_run *run, uint32_t value, uint32_t gradient, uint32_t at, uint32_t row);
 /* The recorded numbers of a value, malloc'ed; NULL: there are none. */
 double *lb_moved_run_recorded(const lb_moved_run *run, uint32_t value, lb_tensor *tensor);
-/* The first run: sizes, losses, weights and dots of all sites. */
+/* The first run: sizes, losses, weights and dots of all sites; of those of all ranks that run together, too. */
 lb_status lb_moved_run_measure(lb_moved_run *run, lb_err *err);
 /* Along direction `seed` over the active sites, of the losses whose bits `roots` has, by steps of `step` and its half
- * and quarter. */
+ * and quarter. Of ranks that run together: the mean of what each rank's losses and sites give. */
 lb_status lb_moved_run_quotient(lb_moved_run *run, uint32_t seed, uint64_t roots, double step, lb_quotient *quotient,
                                 lb_err *err);
 
