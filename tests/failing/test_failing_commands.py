@@ -60,6 +60,8 @@ def inputs(tmp_path_factory):
     for words in (["passes.lb"], ["fails.lb", "fails"]):
         program = [sys.executable, ROOT / "tests/failing/failing_model.py", *words]
         subprocess.run(program, cwd=folder, env=variables, check=True, capture_output=True)
+    tokens = [sys.executable, ROOT / "tests/programs/token_relations.py", folder, "padding_once"]
+    subprocess.run(tokens, env=variables, check=True, capture_output=True)
     shutil.copytree(folder / "run.lb", folder / "cut.lb")
     (archive,) = (folder / "cut.lb").glob("*.tar")
     os.truncate(archive, archive.stat().st_size * 3 // 4)
@@ -77,13 +79,14 @@ diff GOOD BAD | diff RUN PACK | diff PACK SHARDED | diff RUN PACK --html OUT | r
 bisect -q RUN | explain RUN PACK | ranks RUN | recover RUN -o OUT | pack RUN -o OUT | report AUDIT -o OUT | help diff
 bisect -q FAILS -o OUT | bisect -q FAILS --against PASSES | bisect -q --json FAILS --journal OUT | explain PASSES FAILS
 diff PASSES FAILS --map-out OUT | verify CUT | recover CUT -o OUT | recover PACK -o OUT
-check PASSES | check --json FAILS
+check PASSES | check --json FAILS | check --only relations TOKENS
 pack CUT -o OUT | pack PACK -o OUT --strip data,params | pack RUN -o OUT --steps 1-2
 """
 WORDS = dict(
     RUN="run.lb", PACK="run.lbz", NPZ="good.npz", PT="good.pt", SHARDED="sharded", LOG="log.jsonl", FIRST="first.jsonl", SECOND="second.jsonl"
 )
 WORDS |= dict(GOOD="good.safetensors", BAD="bad.safetensors", AUDIT="audit.json", OUT="out", PASSES="passes.lb", FAILS="fails.lb", CUT="cut.lb")
+WORDS |= dict(TOKENS="padding_once.lb")
 
 
 OURS = ("scratch", "out", "failing.out", "failing.err")

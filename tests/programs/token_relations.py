@@ -7,7 +7,6 @@ import sys
 import lastbit.torch
 import torch
 import torch.nn.functional as F
-import transformers as hf
 
 VOCABULARY, PAD = 48, 0
 
@@ -138,6 +137,8 @@ def own_model_loss(name, ids, d, heads):
 
 
 def llama_loss(name, ids, d, heads):
+    import transformers as hf  # takes seconds
+
     config = hf.LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=d, intermediate_size=32, num_hidden_layers=2, num_attention_heads=heads, max_position_embeddings=64
     )
