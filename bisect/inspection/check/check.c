@@ -24,7 +24,7 @@ static lb_status open_step(const check_run *c, const lb_program *program, ranks_
 {
     lb_check_step *step = &s->steps[s->n];
     *step = (lb_check_step){.report = c->report, .path = lb_capture_path(c->capture), .limit = c->limit};
-    LB_TRY(lb_program_view_init(c->capture, &program, 1, &s->views[s->n], err));
+    LB_TRY(lb_program_view_init_recorded(c->capture, program, &s->views[s->n], err));
     lb_status status = lb_moved_run_open(&s->views[s->n], &step->run, err);
     step->run.progress = c->options->progress;
     if (status == LB_OK) status = lb_trained_list(&step->run, &step->trained, err);

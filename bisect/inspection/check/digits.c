@@ -64,7 +64,7 @@ static lb_status judge_program(lb_digits *d, const lb_program *program, const lb
 {
     lb_program_view view;
     const uint32_t before = d->report->n_unjudged;
-    LB_TRY(lb_program_view_init(d->capture, &program, 1, &view, err));
+    LB_TRY(lb_program_view_init_recorded(d->capture, program, &view, err));
     lb_status status = open_step(d, &view, o, err);
     if (status == LB_OK) status = judge_step(d, first, err);
     d->used += d->run.runs;

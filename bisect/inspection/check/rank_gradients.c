@@ -43,7 +43,7 @@ static const char *are_no_copies(const lb_check_step *steps, uint32_t n)
             if (strcmp(first->trained.rows[i].name, c->trained.rows[i].name) != 0)
                 return "its ranks do not train the same parameters";
             if (!lb_digest_equal(a->logical, b->logical) || lb_digest_is_none(a->logical))
-                return "its ranks hold parts of a model, or begin with other numbers";
+                return "its ranks hold parts of parameters, or begin with other numbers";
         }
     }
     return NULL;

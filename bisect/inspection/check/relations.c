@@ -235,24 +235,6 @@ static lb_status try_relation(judge *j, lb_relation_run *run, relation kind, boo
 
 /* ---- all of it ---- */
 
-/* Ranks that hand each other what follows from tokens: the others' part would stay as it was recorded. */
-static bool meets_other_ranks(const judge *j, bool *meets)
-{
-    const lb_program *p = j->check->run.program;
-    uint8_t *marked = calloc((size_t)p->n_values + 1, 1);
-    *meets = false;
-    if (!marked) return false;
-    for (uint32_t i = 0; i < j->scored.n_ids; i++) marked[j->scored.ids[i].value] = 1;
-    lb_scored_rows_descend(&j->check->run, marked);
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        for (uint32_t k = 0; p->ops[i].flags & LB_OP_COLLECTIVE && k < lb_op_outcomes(&p->ops[i]); k++) {
-            const uint32_t v = lb_op_outcome(p, &p->ops[i], k);
-            *meets |= p->ops[i].phase == LB_PHASE_FORWARD && v != LB_NONE && marked[v];
-        }
-    free(marked);
-    return true;
-}
-
 static lb_status try_all(judge *j, lb_err *err)
 {
     lb_relation_run run;
@@ -271,15 +253,13 @@ static lb_status try_all(judge *j, lb_err *err)
 static lb_status judge_step(judge *j, lb_err *err)
 {
     lb_check_step *c = j->check;
-    bool meets, said = true;
-    if (!meets_other_ranks(j, &meets)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for ranks");
+    bool said = true;
     for (uint32_t i = 0; i < j->scored.n_losses; i++) {
         LB_TRY(lb_token_marks_find(&c->run, &j->scored, i, &j->marks[i], err));
     }
     said &= lb_scored_labels_judge(c, &j->scored);
-    if (meets) said &= leave(j, "relations between tokens", "what follows from tokens goes through other ranks");
     const uint32_t proven = c->report->n_proven, found = c->report->n_findings;
-    for (int holds = 0; holds < 2 && !meets && said; holds++) {
+    for (int holds = 0; holds < 2 && said; holds++) {
         j->holds = holds != 0;
         LB_TRY(try_all(j, err));
         if (!j->unseen) break;
@@ -296,6 +276,9 @@ lb_status lb_check_step_relations(lb_check_step *c, bool *judged, lb_err *err)
 {
     judge j = {.check = c};
     lb_status status = lb_scored_rows_find(&c->run, &j.scored, err);
+    if (status == LB_OK && j.scored.waits &&
+        !leave(&j, "relations between tokens", "its losses lie behind collectives"))
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
     *judged = status == LB_OK && j.scored.n_losses;
     if (*judged) {
         j.marks = calloc(j.scored.n_losses, sizeof *j.marks);

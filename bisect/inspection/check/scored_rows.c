@@ -360,11 +360,24 @@ static uint32_t last_read(const lb_moved_run *run, const lb_scored_step *s)
     return last;
 }
 
+static bool has_collective(const lb_program *p, uint32_t last)
+{
+    for (uint32_t i = 0; i < p->n_ops && i <= last; i++)
+        if (p->ops[i].flags & LB_OP_COLLECTIVE) return true;
+    return false;
+}
+
 lb_status lb_scored_rows_find(lb_moved_run *run, lb_scored_step *s, lb_err *err)
 {
     *s = (lb_scored_step){0};
     if (!list_candidates(run, s)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for losses");
     if (!s->n_ids || !s->n_losses) {
+        s->n_losses = 0;
+        return LB_OK;
+    }
+    s->waits = has_collective(run->program, last_read(run, s));
+    if (s->waits) {
+        for (uint32_t i = 0; i < s->n_losses; i++) free(s->losses[i].targets), free(s->losses[i].weights);
         s->n_losses = 0;
         return LB_OK;
     }

@@ -40,9 +40,10 @@ typedef struct lb_scored_step {
     uint32_t n_ids;
     lb_scored_rows *losses;
     uint32_t n_losses;
+    bool waits; /* a loss lies behind a collective, so that the step cannot run without the other ranks */
 } lb_scored_step;
 
-/* One exact run; LB_OK with no losses where none scores tokens. */
+/* One exact run; LB_OK with no losses where none scores tokens, or where it waits for other ranks. */
 lb_status lb_scored_rows_find(lb_moved_run *run, lb_scored_step *scored, lb_err *err);
 void lb_scored_rows_release(lb_scored_step *scored);
 /* Where the numbers of row n of a loss begin in its scores, and how far apart they stand. */

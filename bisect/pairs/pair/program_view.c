@@ -194,16 +194,18 @@ static lb_status merge(lb_program_view *side, const lb_program *const *programs,
     return lb_shard_axes_find(side->merged, n, part_of, side, side->axes, err);
 }
 
-static lb_status init(lb_capture *capture, const lb_program *const *programs, uint32_t n, bool merged,
+typedef enum form { SHAPED, RECORDED, MERGED } form;
+
+static lb_status init(lb_capture *capture, const lb_program *const *programs, uint32_t n, form form,
                       lb_program_view *side, lb_err *err)
 {
     *side = (lb_program_view){.capture = capture, .program = programs[0]};
     side->parts = calloc(n, sizeof *side->parts);
     lb_status status = side->parts ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK && n == 1 && !merged && !has_flat_shards(programs[0]))
+    if (status == LB_OK && n == 1 && form != MERGED && (form == RECORDED || !has_flat_shards(programs[0])))
         side->parts[side->n_parts++] = (lb_program_view_part){programs[0], 0, 0};
     else if (status == LB_OK)
-        status = merge(side, programs, n, !merged, err);
+        status = merge(side, programs, n, form == SHAPED, err);
     if (status == LB_OK) side->blocks = calloc((size_t)side->program->n_values + 1, sizeof *side->blocks);
     if (status == LB_OK && !side->blocks) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status != LB_OK) lb_program_view_release(side);
@@ -213,13 +215,19 @@ static lb_status init(lb_capture *capture, const lb_program *const *programs, ui
 lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n,
                                lb_program_view *side, lb_err *err)
 {
-    return init(capture, programs, n, false, side, err);
+    return init(capture, programs, n, SHAPED, side, err);
+}
+
+lb_status lb_program_view_init_recorded(lb_capture *capture, const lb_program *program, lb_program_view *side,
+                                        lb_err *err)
+{
+    return init(capture, &program, 1, RECORDED, side, err);
 }
 
 lb_status lb_program_view_init_merged(lb_capture *capture, const lb_program *const *programs, uint32_t n,
                                       lb_program_view *side, lb_err *err)
 {
-    return init(capture, programs, n, true, side, err);
+    return init(capture, programs, n, MERGED, side, err);
 }
 
 void lb_program_view_reorder(lb_program_view *side, uint32_t *op_of, uint32_t *rank_of, uint64_t *ranks_of)

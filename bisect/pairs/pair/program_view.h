@@ -54,6 +54,9 @@ typedef struct lb_given_value {
 /* The programs stay the capture's. LB_ERR_NOMEM is the only failure. */
 lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n,
                                lb_program_view *side, lb_err *err);
+/* One program as it was recorded: parts that lie flat stay so. */
+lb_status lb_program_view_init_recorded(lb_capture *capture, const lb_program *program, lb_program_view *side,
+                                        lb_err *err);
 /* The same, of one program, too: the whole is a program of its own, which may be changed. */
 lb_status lb_program_view_init_merged(lb_capture *capture, const lb_program *const *programs, uint32_t n,
                                       lb_program_view *side, lb_err *err);

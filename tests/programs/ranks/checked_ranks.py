@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 import torch.nn.functional as F
+from torch.distributed.fsdp import fully_shard
 
 RANKS = 2
 
@@ -36,7 +37,9 @@ def reduce_by_hand(name, model):
 def step(name, rank, folder):
     torch.manual_seed(0)
     model = checked_steps.Model("custom_twice" if name == "ddp_custom_twice" else "plain")
-    net = torch.nn.parallel.DistributedDataParallel(model) if name.startswith("ddp") else model
+    net = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view="view" in name) if name.startswith("ddp") else model
+    if name == "fsdp":
+        fully_shard(model)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     torch.manual_seed(rank + 1)
     parts = 2 if name == "ddp_no_sync" else 1
@@ -47,7 +50,7 @@ def step(name, rank, folder):
                 net.require_backward_grad_sync = i + 1 == parts
             logits = net(ids)[:, :-1].reshape(-1, checked_steps.VOCABULARY)
             (F.cross_entropy(logits, ids[:, 1:].reshape(-1)) / parts).backward()
-        if not name.startswith("ddp"):
+        if not name.startswith(("ddp", "fsdp")):
             reduce_by_hand(name, model)
         if "clip" in name:
             torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)

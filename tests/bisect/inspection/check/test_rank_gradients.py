@@ -14,13 +14,14 @@ FAULTS = {
     "late": ("something else than the mean over the ranks", "p.grad += late"),
     "twice_divided": ("0.5 times the mean over the ranks", "p.grad /= RANKS"),
 }
+UNJUDGED = ["ddp_view", "fsdp"]
 
 
 @pytest.fixture(scope="module")
 def steps(lastbit, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, ROOT / "tests/programs/ranks/checked_ranks.py", folder, *HEALTHY, *FAULTS, "ddp_custom_twice"]
+    command = [sys.executable, ROOT / "tests/programs/ranks/checked_ranks.py", folder, *HEALTHY, *FAULTS, "ddp_custom_twice", *UNJUDGED]
     subprocess.run(command, check=True, timeout=600, env=environment)
     return folder
 
@@ -51,3 +52,9 @@ def test_one_rank_of_several_is_not_judged_by_itself(lastbit, steps, tmp_path):
     lastbit.run("pack", "-f", steps / "ddp.lb", "-o", tmp_path / "one.lbz", "--ranks", "0", expect=0)
     answer = lastbit.json("check", tmp_path / "one.lbz", "--only", "gradient,step", expect=125)
     assert answer["findings"] == [] and "not all of them were recorded" in answer["not_judged"][0]["why"]
+
+
+@pytest.mark.parametrize("name", UNJUDGED)
+def test_gradients_in_one_buffer_are_not_judged(lastbit, steps, name):
+    answer = lastbit.json("check", steps / f"{name}.lb", expect=125)
+    assert answer["findings"] == [] and "gradients are views of one buffer" in {row["why"] for row in answer["not_judged"]}
