@@ -19,8 +19,9 @@
  * later token, sequences of a batch and packed documents do not meet, and what an attention mask hides changes nothing.
  * Decisions are computed anew, and random draws stay. Which row is scored against which token is read from the labels.
  *
- * Ranks that hold copies of one model run together: a parameter is moved alike on all of them, and the mean of their
- * losses changes by the mean of their own gradients. What each optimizer read is compared with that mean.
+ * Ranks run together. A parameter of which they hold copies is moved alike on all of them, and the mean of their losses
+ * changes by the mean of their own gradients; what each optimizer read is compared with that mean. Parts of a parameter
+ * are moved each by itself.
  *
  * What autograd was told to leave out (detach, no_grad) is no part of the derivative: a gradient is right if it is the
  * derivative with such values held, or without.

@@ -263,7 +263,7 @@ static bool weigh(lb_moved_run *p, const lb_moved_run *first)
         lb_moved_site *s = &p->sites[i];
         const double change = change_of(p, s);
         s->weight = change > enough ? enough / change : 1;
-        if (first != p && s->row != LB_NONE && i < first->n_sites) s->weight = first->sites[i].weight;
+        if (first != p && s->row != LB_NONE && !s->part && i < first->n_sites) s->weight = first->sites[i].weight;
         for (uint32_t seed = 0; seed < LB_MOVED_RUN_SEEDS; seed++)
             s->dots[seed] = (s->dots[seed] - s->start_dots[seed]) * s->weight, s->read_dots[seed] *= s->weight;
     }
@@ -304,7 +304,8 @@ lb_status lb_moved_run_quotient(lb_moved_run *p, uint32_t seed, uint64_t roots, 
     for (uint32_t k = 0; k < ranks_of(p); k++) {
         const lb_moved_run *rank = rank_at(p, k);
         for (uint32_t i = 0; i < rank->n_sites; i++) {
-            const double dot = rank->active[i] ? rank->sites[i].dots[seed] / ranks_of(p) : 0;
+            const lb_moved_site *s = &rank->sites[i];
+            const double dot = rank->active[i] ? s->dots[seed] / (s->part ? 1 : ranks_of(p)) : 0;
             q->said += dot, q->scale += fabs(dot);
         }
     }

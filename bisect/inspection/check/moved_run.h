@@ -29,6 +29,7 @@ typedef struct lb_moved_site {
     /* of a parameter: what lay in its gradient when the step began, which is no part of the derivative; LB_NONE */
     uint32_t start;
     double start_dots[LB_MOVED_RUN_SEEDS], read_dots[LB_MOVED_RUN_SEEDS];
+    bool part;            /* of ranks that run together: this rank's alone, and no copy of what the others have */
     bool moved, measured; /* its numbers, and those of its gradient, came by in the first run */
 } lb_moved_site;
 

@@ -1,6 +1,6 @@
-/* Gradients over ranks that hold copies of one model: their programs run together, a parameter is moved alike on all
- * of them, and the mean of their losses changes by the mean of their own gradients. What the optimizer reads is then
- * compared with that mean, parameter by parameter. */
+/* Gradients over ranks that hold copies of one model, or parts of it: their programs run together, a copy is moved
+ * alike on all of them and a part on its own, and the mean of their losses changes by the mean of the copies' gradients
+ * and by the parts'. What the optimizer reads of a copy is then compared with that mean, parameter by parameter. */
 #include "check/check_step.h"
 
 #include "base/array.h"
@@ -14,15 +14,14 @@ static const double LEAST = 1e-4; /* see check_step.c */
 
 /* ---- whether they are copies ---- */
 
-static bool shares_storage(const lb_check_step *c)
+/* Does the rank hold a part of a larger parameter? */
+static bool is_part(const lb_program *p, uint32_t value)
 {
-    const lb_program *p = c->run.program;
-    for (uint32_t i = 0; i < c->trained.n; i++)
-        for (uint32_t k = 0; k < i; k++) {
-            const uint32_t a = c->trained.rows[i].read, b = c->trained.rows[k].read;
-            if (a != LB_NONE && b != LB_NONE && p->values[a].storage == p->values[b].storage) return true;
-        }
-    return false;
+    uint32_t n;
+    const lb_shard *shard = lb_program_shards_of(p, value, &n);
+    if (!shard) return false;
+    const lb_layout whole = lb_shard_whole(p, shard), part = lb_shard_part(p, shard);
+    return n > 1 || lb_layout_numel(&part) < lb_layout_numel(&whole);
 }
 
 /* Why the ranks are not judged together; NULL: they are. */
@@ -33,8 +32,7 @@ static const char *are_no_copies(const lb_check_step *steps, uint32_t n)
         const lb_check_step *c = &steps[k];
         const char *why = lb_check_step_lacks(c);
         if (why) return why;
-        if (c->trained.unseen) return "its ranks hold parts of parameters that they gather when they need them";
-        if (shares_storage(c)) return "gradients are views of one buffer";
+        if (c->trained.unseen) return "the step was not seen to begin with all parameters";
         if (c->trained.n != first->trained.n || c->run.n_roots != first->run.n_roots)
             return "its ranks do not train the same parameters";
         for (uint32_t i = 0; i < c->trained.n; i++) {
@@ -42,8 +40,9 @@ static const char *are_no_copies(const lb_check_step *steps, uint32_t n)
                            *b = &c->run.program->values[c->trained.rows[i].source];
             if (strcmp(first->trained.rows[i].name, c->trained.rows[i].name) != 0)
                 return "its ranks do not train the same parameters";
+            if (is_part(c->run.program, c->trained.rows[i].source)) continue;
             if (!lb_digest_equal(a->logical, b->logical) || lb_digest_is_none(a->logical))
-                return "its ranks hold parts of parameters, or begin with other numbers";
+                return "its ranks hold parts of parameters that are not known as such, or begin with other numbers";
         }
     }
     return NULL;
@@ -60,14 +59,6 @@ static double mean_dot(const lb_check_step *steps, uint32_t n, uint32_t site, ui
     return sum;
 }
 
-/* What rank k read, divided by the mean, where that is one number along two directions; NaN. */
-static double read_ratio(const lb_check_step *steps, uint32_t n, uint32_t k, uint32_t site)
-{
-    const lb_moved_site *s = &steps[k].run.sites[site];
-    const double a = s->read_dots[0] / mean_dot(steps, n, site, 0), b = s->read_dots[1] / mean_dot(steps, n, site, 1);
-    return s->read != LB_NONE && fabs(a - b) <= LEAST * fabs(a) ? a : NAN;
-}
-
 /* What rank k read, divided by its own gradient, where that is one number; NaN. */
 static double own_ratio(const lb_check_step *steps, uint32_t k, uint32_t site)
 {
@@ -76,9 +67,19 @@ static double own_ratio(const lb_check_step *steps, uint32_t k, uint32_t site)
     return fabs(a - b) <= LEAST * fabs(a) ? a : NAN;
 }
 
+/* What rank k read, divided by the mean, where that is one number along two directions; NaN. */
+static double read_ratio(const lb_check_step *steps, uint32_t n, uint32_t k, uint32_t site)
+{
+    const lb_moved_site *s = &steps[k].run.sites[site];
+    if (s->part) return own_ratio(steps, k, site);
+    const double a = s->read_dots[0] / mean_dot(steps, n, site, 0), b = s->read_dots[1] / mean_dot(steps, n, site, 1);
+    return s->read != LB_NONE && fabs(a - b) <= LEAST * fabs(a) ? a : NAN;
+}
+
 /* Copies of one parameter are to read the same, whatever it is. */
 static bool read_the_same(const lb_check_step *steps, uint32_t n, uint32_t site)
 {
+    if (steps[0].run.sites[site].part) return true;
     for (uint32_t k = 1; k < n; k++)
         for (uint32_t seed = 0; seed < 2; seed++) {
             const double a = steps[0].run.sites[site].read_dots[seed], b = steps[k].run.sites[site].read_dots[seed];
@@ -122,6 +123,9 @@ static bool add_read(lb_check_step *steps, uint32_t k, uint32_t site, double tim
 static bool say_reads(const lb_check_step *steps, uint32_t n, double middle)
 {
     const lb_check_step *c = &steps[0];
+    uint32_t copies = 0;
+    for (uint32_t i = 0; i < c->run.n_sites; i++) copies += !c->run.sites[i].part;
+    if (!copies) return true; /* a rank reads the gradients of its own parts */
     const bool sum = fabs(middle / n - 1) <= LEAST, mean = fabs(middle - 1) <= LEAST;
     return lb_proof_list_prove(c->report, "step %lld: the optimizers of %u ranks read the %s of their gradients%s",
                                (long long)c->run.program->step, n, sum ? "sum" : "mean",
@@ -179,30 +183,45 @@ static void activate(lb_check_step *steps, uint32_t n)
         }
 }
 
+/* A mean, or a sum: which of the two ranks train on is the program's own business. */
+static bool prove(lb_check_step *c, uint32_t n, const lb_quotient *q, double times)
+{
+    return lb_proof_list_prove(
+        c->report,
+        "step %lld: the gradients of %u ranks are the derivative of the %s of their losses: %.10g "
+        "along a random direction, a difference quotient gives %.10g +- %.1g",
+        (long long)c->run.program->step, n, times > 1 ? "sum" : "mean", q->said, q->derivative * times,
+        q->error * times);
+}
+
 static lb_status judge_gradients(lb_check_step *steps, uint32_t n, lb_err *err)
 {
     lb_check_step *c = &steps[0];
     const uint64_t roots = ((uint64_t)1 << c->run.n_roots) - 1;
-    const long long step = (long long)c->run.program->step;
     lb_quotient q;
     lb_check_answer answer;
+    bool said = true;
     activate(steps, n);
     LB_TRY(lb_check_step_ask(c, 0, roots, LEAST, &q, &answer, err));
-    if (answer == LB_ANSWER_DIFFERS) {
+    const bool sums = answer == LB_ANSWER_DIFFERS && fabs(q.said / q.derivative / n - 1) <= LEAST;
+    if (answer == LB_ANSWER_AGREES || sums) {
+        said = prove(c, n, &q, sums ? n : 1);
+    } else if (answer == LB_ANSWER_DIFFERS) {
         for (uint32_t k = 1; k < n; k++) memset(steps[k].run.active, 0, steps[k].run.n_sites);
         return lb_check_step_locate(c, roots, &q, err);
+    } else {
+        said = lb_proof_list_leave(c->report, "the gradients of all ranks",
+                                   "the difference quotient does not settle (%.6g +- %.2g, backward says %.6g)",
+                                   q.derivative, q.error, q.said);
     }
-    const bool said =
-        answer == LB_ANSWER_AGREES
-            ? lb_proof_list_prove(
-                  c->report,
-                  "step %lld: the mean over %u ranks of their gradients is the derivative of the mean of "
-                  "their losses: %.10g along a random direction, a difference quotient gives %.10g +- %.1g",
-                  step, n, q.said, q.derivative, q.error)
-            : lb_proof_list_leave(c->report, "the gradients of all ranks",
-                                  "the difference quotient does not settle (%.6g +- %.2g, backward says %.6g)",
-                                  q.derivative, q.error, q.said);
     return said ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+}
+
+static bool add_parameters(lb_check_step *c)
+{
+    if (!lb_check_step_add_parameters(c)) return false;
+    for (uint32_t i = 0; i < c->run.n_sites; i++) c->run.sites[i].part = is_part(c->run.program, c->run.sites[i].value);
+    return true;
 }
 
 lb_status lb_check_step_of_ranks(lb_check_step *steps, uint32_t n, uint32_t parts, lb_err *err)
@@ -213,8 +232,7 @@ lb_status lb_check_step_of_ranks(lb_check_step *steps, uint32_t n, uint32_t part
     snprintf(what, sizeof what, "step %lld of %u ranks", (long long)c->run.program->step, n);
     const char *why = are_no_copies(steps, n);
     bool fine = runs && (!why || lb_proof_list_leave(c->report, what, "%s", why));
-    for (uint32_t k = 0; k < n && fine && !why; k++)
-        runs[k] = &steps[k].run, fine = lb_check_step_add_parameters(&steps[k]);
+    for (uint32_t k = 0; k < n && fine && !why; k++) runs[k] = &steps[k].run, fine = add_parameters(&steps[k]);
     lb_status status = fine ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters");
     c->run.together = runs, c->run.n_together = n;
     if (fine && !why) status = lb_moved_run_measure(&c->run, err);

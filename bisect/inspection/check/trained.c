@@ -67,6 +67,14 @@ static void follow(const lb_moved_run *run, lb_trained *t)
 
 /* ---- parameters ---- */
 
+/* A part of a parameter may lie flat where the step begins with it. */
+static bool has_its_form(const lb_layout *l, const lb_layout *like)
+{
+    const bool flat = l->ndim == 1 || like->ndim == 1;
+    if (flat && lb_layout_numel(l) == lb_layout_numel(like)) return true;
+    return lb_layout_same_shape(l, like);
+}
+
 /* The last value in a storage, of that many elements, that an op before `end` gave; of backward alone where `phase`
  * says so. */
 static uint32_t last_in(const lb_moved_run *run, int64_t storage, const lb_layout *like, uint32_t end, bool backward)
@@ -78,10 +86,35 @@ static uint32_t last_in(const lb_moved_run *run, int64_t storage, const lb_layou
         const uint32_t giver = run->graph.giver[v];
         if (x->storage != storage || giver == LB_NONE || giver >= end || !lb_dtype_is_float(x->dtype)) continue;
         if (backward && p->ops[giver].phase != LB_PHASE_BACKWARD) continue;
-        if (x->layout.ndim != like->ndim || memcmp(x->layout.shape, like->shape, (size_t)like->ndim * 8)) continue;
+        if (!has_its_form(&x->layout, like)) continue;
         if (found == LB_NONE || x->version > p->values[found].version) found = v;
     }
     return found;
+}
+
+/* The same where gradients of several parameters are views of one buffer: the recorder says whose each is. `before`
+ * clipping, or as the optimizer found it. */
+static uint32_t last_named(const lb_moved_run *run, const lb_group_param *param, const lb_layout *like, uint32_t end,
+                           bool before)
+{
+    const lb_program *p = run->program;
+    uint32_t found = LB_NONE;
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        const lb_value *x = &p->values[v];
+        const uint32_t giver = run->graph.giver[v];
+        if (x->storage != param->gradient || !(x->flags & LB_VALUE_GRADIENT) || x->name != param->name) continue;
+        if (giver == LB_NONE || giver >= end || !has_its_form(&x->layout, like)) continue;
+        if (before && p->ops[giver].phase == LB_PHASE_OPTIMIZER) continue;
+        if (found == LB_NONE || x->version > p->values[found].version) found = v;
+    }
+    return found;
+}
+
+static bool shares_buffer(const lb_program *p, const lb_group_param *param)
+{
+    for (uint32_t i = 0; i < p->n_group_params; i++)
+        if (p->group_params[i].gradient == param->gradient && p->group_params[i].storage != param->storage) return true;
+    return false;
 }
 
 static uint32_t source_in(const lb_moved_run *run, int64_t storage)
@@ -149,8 +182,13 @@ static bool add_row(const lb_moved_run *run, lb_trained *t, const lb_group *g, c
                           .has_gradient = param->gradient >= 0};
     row.padding = padding_of(run, param->storage);
     row.reader = first_reader(run, param->storage);
-    if (row.has_gradient) row.gradient = last_in(run, param->gradient, like, end, true);
-    if (row.has_gradient) row.read = last_in(run, param->gradient, like, end, false);
+    if (row.has_gradient && shares_buffer(p, param)) {
+        row.gradient = last_named(run, param, like, end, true);
+        row.read = last_named(run, param, like, end, false);
+    } else if (row.has_gradient) {
+        row.gradient = last_in(run, param->gradient, like, end, true);
+        row.read = last_in(run, param->gradient, like, end, false);
+    }
     if (row.gradient == LB_NONE) row.gradient = row.read;
     if (row.has_gradient) row.start = left_in(run, param->gradient, like);
     lb_trained_row *rows = lb_array_grow(t->rows, t->n, sizeof *rows);

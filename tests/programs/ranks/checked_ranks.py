@@ -36,9 +36,11 @@ def reduce_by_hand(name, model):
 
 def step(name, rank, folder):
     torch.manual_seed(0)
-    model = checked_steps.Model("custom_twice" if name == "ddp_custom_twice" else "plain")
+    model = checked_steps.Model("custom_twice" if name.endswith("custom_twice") else "plain")
     net = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view="view" in name) if name.startswith("ddp") else model
-    if name == "fsdp":
+    if name.startswith("fsdp"):
+        for block in model.blocks:
+            fully_shard(block)
         fully_shard(model)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     torch.manual_seed(rank + 1)
