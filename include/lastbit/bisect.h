@@ -230,8 +230,8 @@ typedef struct lb_live_options {
 #define LB_LIVE_OPTIONS_INIT {sizeof(lb_live_options), NULL, NULL, 0, NULL, 0, 0, 0, 0, NULL, false, 0, NULL, NULL}
 LB_API lb_status lb_bisect_live(const lb_live_options *options, lb_bisection **bisection, lb_err *err);
 
-/* Commands to be pasted into a shell: one that shows the failure, one that shows its cure; malloc'ed, NULL when there
- * is none. `capture_path`: as to be typed again. */
+/* Commands to be pasted into a shell: one that shows the failure (of a run without one: that asks what it proves by
+ * itself), one that shows its cure; malloc'ed, NULL when there is none. `capture_path`: as to be typed again. */
 LB_API char *lb_bisect_show_text(const lb_bisection *bisection, const char *capture_path);
 LB_API char *lb_bisect_cure_text(const lb_bisection *bisection, const char *capture_path);
 

@@ -87,7 +87,9 @@ static char *show_source(const lb_bisection *b, const char *path)
 
 char *lb_bisect_show_text(const lb_bisection *b, const char *path)
 {
-    if (b->command || b->failure.kind == LB_FAILURE_NONE) return b->command ? strdup(b->command) : NULL;
+    if (b->command) return strdup(b->command);
+    if (b->outcome == LB_BISECT_CLEAN && !b->checked && !b->reference) return command("check", path, NULL, NULL);
+    if (b->failure.kind == LB_FAILURE_NONE) return NULL;
     if (b->reference) {
         char *other = command("diff", path, NULL, NULL), *both = NULL;
         size_t size = 0;
@@ -351,6 +353,8 @@ char *lb_bisection_text(const lb_bisection *b, const char *path)
     if (b->note) put_text(out, "note", b->note);
     put_reproducer(out, b);
     put_command(out, "record it", b->again ? strdup(b->again) : NULL);
+    if (!b->checked && !b->command && b->outcome == LB_BISECT_CLEAN && !b->reference)
+        put_command(out, "asks more", lb_bisect_show_text(b, path));
     if (!b->checked && b->outcome != LB_BISECT_CLEAN && !b->again)
         put_command(out, "shows it", lb_bisect_show_text(b, path));
     if (!b->checked) put_command(out, "cures it", lb_bisect_cure_text(b, path));

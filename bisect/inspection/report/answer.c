@@ -39,7 +39,8 @@ static const struct {
                {"audit", lb_answer_parts_audit},
                {"replay", lb_answer_parts_replay},
                {"ls", tell_receipt},
-               {"fingerprint", lb_answer_parts_fingerprint}};
+               {"fingerprint", lb_answer_parts_fingerprint},
+               {"check", lb_answer_parts_check}};
 
 json_t *lb_answer_of(const char *command, const json_t *result)
 {

@@ -36,6 +36,7 @@ void lb_answer_parts_bisect(json_t *answer, const json_t *result);
 void lb_answer_parts_watch(json_t *answer, const json_t *result);
 void lb_answer_parts_ranks_result(json_t *answer, const json_t *result);
 void lb_answer_parts_fingerprint(json_t *answer, const json_t *result);
+void lb_answer_parts_check(json_t *answer, const json_t *result);
 void lb_answer_parts_audit(json_t *answer, const json_t *result);
 void lb_answer_parts_diff(json_t *answer, const json_t *result);
 void lb_answer_parts_explain(json_t *answer, const json_t *result);

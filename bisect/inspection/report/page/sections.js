@@ -6,7 +6,7 @@
   const block = (title, nodes, command) => ({ title, nodes: [nodes].flat(), command });
 
   const line = (part, usage) => part.result.command || usage;
-  const TITLES = { diff: "Difference of two captures", bisect: "Cause of a failure", explain: "What turns one capture into the other", parity: "Parity of log-probabilities", ranks: "Ranks", watch: "Watch over a run", audit: "Audit of a checkpoint", fingerprint: "Fingerprints of tensors", replay: "Replay", ls: "Receipt" };
+  const TITLES = { diff: "Difference of two captures", bisect: "Cause of a failure", explain: "What turns one capture into the other", parity: "Parity of log-probabilities", ranks: "Ranks", watch: "Watch over a run", audit: "Audit of a checkpoint", fingerprint: "Fingerprints of tensors", check: "One run alone", replay: "Replay", ls: "Receipt" };
   lb.titleOf = (part) => {
     const title = TITLES[part.command] || `lastbit ${part.command}`;
     const alike = lb.parts.filter((other) => other.command === part.command);
@@ -16,7 +16,7 @@
   const place = (at) =>
     [["step", "step "], ["rank", "rank "], ["phase", ""], ["layer", "layer "], ["op", ""], ["index", "op "], ["ranks", "ranks "], ["tensor", ""]].filter(([key]) => has(at[key])).map(([key, before]) => before + [at[key]].flat().join(", ")).join(", ");
 
-  const USAGE = { diff: "lastbit diff A B", bisect: "lastbit bisect CAPTURE", explain: "lastbit explain A B", parity: "lastbit parity A B", ranks: "lastbit ranks CAPTURE", watch: "lastbit watch LOG", audit: "lastbit audit CHECKPOINT", fingerprint: "lastbit fingerprint FILE --against OTHER", replay: "lastbit replay CAPTURE", ls: "lastbit ls --tables CAPTURE" };
+  const USAGE = { diff: "lastbit diff A B", bisect: "lastbit bisect CAPTURE", explain: "lastbit explain A B", parity: "lastbit parity A B", ranks: "lastbit ranks CAPTURE", watch: "lastbit watch LOG", audit: "lastbit audit CHECKPOINT", fingerprint: "lastbit fingerprint FILE --against OTHER", check: "lastbit check CAPTURE", replay: "lastbit replay CAPTURE", ls: "lastbit ls --tables CAPTURE" };
 
   /* ---- pieces that several commands share ---- */
 

@@ -175,6 +175,45 @@ def test_the_gravest_answer_is_the_first_of_a_page(lastbit, report):
     assert static.title.endswith("(and 2 more answers)") and "bit-equal to the shard of rank 0" in static.title
 
 
+CHECKED = dict(schema="lastbit.check/1", verdict="found", findings=[], proven=["it holds"], not_judged=[], digits=[], replays=7)
+LEAK = dict(
+    kind="future",
+    step=0,
+    rank=0,
+    phase="forward",
+    layer="blocks.1",
+    op="aten::bmm",
+    forward=None,
+    index=7,
+    source_forward=None,
+    factor=None,
+    effect=0.1,
+)
+LEAK |= dict(source=dict(file="model.py", line=3, function="forward", text="y = w @ v"), message="12 of 14 rows change", command="lastbit ls")
+
+
+def test_a_check_says_what_one_run_proves(report):
+    _, tone, head, facts, _ = only(report(dict(CHECKED, findings=[LEAK, LEAK])))
+    assert tone == "bad" and head.startswith("blocks.1") and head.endswith("scores depend on the tokens that they are to predict (and 1 more)")
+    assert facts["proof"] == "12 of 14 rows change" and any("y = w @ v" in text for text in facts.values())
+    assert only(report(dict(CHECKED, verdict="clean")))[1:3] == ("good", "nothing is wrong that one run can prove")
+    left = dict(CHECKED, verdict="undecided", not_judged=[dict(what="step 0", why="no loss was seen")])
+    assert only(report(left))[1:3] == ("unknown", "not all of it could be judged: no loss was seen")
+
+
+def test_every_kind_of_finding_has_words(report):
+    words = json.loads((ROOT / "include/lastbit/schema/words.json").read_text())
+    for kind in words["$defs"]["check_kind"]["enum"]:
+        head = only(report(dict(CHECKED, findings=[dict(LEAK, kind=kind)])))[2]
+        assert head.startswith("blocks.1") and not head.endswith(f": {kind}"), head
+
+
+def test_a_bisection_without_a_failure_offers_what_one_run_can_prove(lastbit):
+    text = lastbit.run("bisect", "-q", SAMPLES / "clean.lbz", expect=0).stdout
+    assert re.search(r"asks more +lastbit check \S*clean\.lbz", text)
+    assert lastbit.json("bisect", "-q", SAMPLES / "clean.lbz", expect=0)["shows"].startswith("lastbit check ")
+
+
 def test_a_replay_says_what_could_not_be_judged(lastbit, report):
     answer = json.loads(lastbit.run("replay", SAMPLES / "clean.lbz", "--json").stdout)
     _, tone, head, facts, _ = only(report(answer))
