@@ -135,6 +135,27 @@ static bool leave_unmeasured(lb_check_step *c)
                                      name, n - 1);
 }
 
+/* What is proven is proven of exact numbers: those that were recorded may have left the range of their dtype. */
+static bool leave_not_finite(lb_check_step *c)
+{
+    const lb_program *p = c->run.program;
+    uint32_t n = 0;
+    const char *name = "";
+    for (uint32_t i = 0; i < c->trained.n; i++) {
+        const uint32_t v = c->trained.rows[i].read;
+        if (v == LB_NONE || p->values[v].statistics == LB_NONE) continue;
+        if (!lb_statistics_nonfinite(&p->statistics[p->values[v].statistics])) continue;
+        if (!n++) name = c->trained.rows[i].name;
+    }
+    char what[160];
+    snprintf(what, sizeof what, "the recorded numbers of the gradients of %u parameters in step %lld", n,
+             (long long)p->step);
+    return !n || lb_proof_list_leave(c->report, what,
+                                     "they are NaN or infinite (%s, and %u others): `lastbit bisect` says where that "
+                                     "begins; what is said of exact numbers does not hold for them",
+                                     name, n - 1);
+}
+
 /* Losses of micro-batches are differentiated by one line of code. */
 static bool are_micro_batches(const lb_check_step *c)
 {
@@ -295,7 +316,7 @@ static bool leave_begun(lb_check_step *c)
 static lb_status judge_parameters(lb_check_step *c, lb_err *err)
 {
     const uint32_t n = c->run.n_sites;
-    if (!leave_unfollowed(c) || !leave_unmeasured(c) || !leave_begun(c))
+    if (!leave_unfollowed(c) || !leave_unmeasured(c) || !leave_not_finite(c) || !leave_begun(c))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
     for (uint32_t i = 0; i < n; i++) {
         const uint64_t roots = c->run.sites[i].gradient == LB_NONE ? 0 : c->trained.rows[c->run.sites[i].row].roots;

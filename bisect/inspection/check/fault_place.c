@@ -174,6 +174,26 @@ static lb_status add_redrawn(lb_check_step *c, uint32_t op, uint32_t first, cons
 
 /* ---- the finding ---- */
 
+/* A gradient that is the derivative of the last loss alone lacks all others: it was overwritten, and not added to. */
+static lb_status judge_overwritten(lb_check_step *c, uint64_t roots, const place *list, uint32_t k, lb_check_finding *f,
+                                   lb_err *err)
+{
+    const uint32_t n = (uint32_t)__builtin_popcountll(roots), row = c->run.sites[list[k].site].row;
+    lb_quotient q;
+    lb_check_answer answer;
+    if (n < 2 || row == LB_NONE || f->kind == LB_CHECK_DETACHED) return LB_OK;
+    memset(c->run.active, 0, c->run.n_sites);
+    c->run.active[list[k].site] = 1;
+    LB_TRY(lb_check_step_ask(c, 0, (uint64_t)1 << (63 - __builtin_clzll(roots)), FINE, &q, &answer, err));
+    if (answer != LB_ANSWER_AGREES) return LB_OK;
+    f->kind = LB_CHECK_LOST, f->factor = NAN;
+    snprintf(f->message, sizeof f->message,
+             "the gradient of %s is the derivative of the last of %u losses alone: %.6g along a random direction, "
+             "where a difference quotient of that loss gives %.6g +- %.1g; the other %u are lost",
+             c->trained.rows[row].name, n, q.said, q.derivative, q.error, n - 1);
+    return LB_OK;
+}
+
 static lb_status add_finding(lb_check_step *c, uint64_t roots, const place *list, uint32_t k, lb_err *err)
 {
     const lb_program *p = c->run.program;
@@ -196,7 +216,7 @@ static lb_status add_finding(lb_check_step *c, uint64_t roots, const place *list
     f->factor = s->norm == 0 ? 0 : scaled ? ratios[0] : NAN;
     f->effect = fabs(q[0].said - q[0].derivative) / fabs(q[0].derivative);
     say(c, f, s, &q[0]);
-    return LB_OK;
+    return judge_overwritten(c, roots, list, k, f, err);
 }
 
 /* Nothing that was moved inside the step explains it: what is known is said of the whole. */

@@ -15,9 +15,12 @@ static double ratio_of(const lb_moved_site *s)
     return s->dots[0] != 0 && s->dots[1] != 0 && fabs(a - b) <= 1e-6 * fabs(a) ? a : NAN;
 }
 
-static bool is_compared(const lb_moved_site *s)
+/* Backward gave it where the optimizer reads it: what a program copied or added up in between is not compared. */
+static bool is_compared(const lb_check_step *c, const lb_moved_site *s)
 {
-    return s->row != LB_NONE && s->measured && s->read != LB_NONE && s->start == LB_NONE;
+    if (s->row == LB_NONE || !s->measured || s->read == LB_NONE || s->start != LB_NONE) return false;
+    const uint32_t giver = c->run.graph.giver[s->gradient];
+    return giver != LB_NONE && c->run.program->ops[giver].phase == LB_PHASE_BACKWARD;
 }
 
 static bool add_finding(lb_check_step *c, const lb_moved_site *s, double times)
@@ -47,14 +50,14 @@ bool lb_check_step_read(lb_check_step *c)
     uint32_t n = 0, odd = 0, alike = 0;
     if (!ratios) return false;
     for (uint32_t i = 0; i < c->run.n_sites; i++) {
-        const double ratio = is_compared(&c->run.sites[i]) ? ratio_of(&c->run.sites[i]) : NAN;
+        const double ratio = is_compared(c, &c->run.sites[i]) ? ratio_of(&c->run.sites[i]) : NAN;
         if (!isnan(ratio)) ratios[n++] = ratio;
     }
     if (n) qsort(ratios, n, sizeof *ratios, lb_by_f64);
     const double middle = n ? ratios[n / 2] : NAN;
     free(ratios);
     for (uint32_t i = 0; i < c->run.n_sites && n >= 3; i++) {
-        const double times = is_compared(&c->run.sites[i]) ? ratio_of(&c->run.sites[i]) / middle : NAN;
+        const double times = is_compared(c, &c->run.sites[i]) ? ratio_of(&c->run.sites[i]) / middle : NAN;
         alike += fabs(times - 1) <= 1e-6;
         if (isnan(times) || !is_count(times)) continue;
         odd++;

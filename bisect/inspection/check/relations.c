@@ -166,7 +166,7 @@ static bool prove(const judge *j, relation kind, const lb_relation_answer *a)
 {
     static const char *const texts[] = {"no row of scores depends on a later token", NULL,
                                         "sequences of the batch do not meet", "packed documents do not meet",
-                                        "what the attention mask hides changes nothing"};
+                                        "tokens that the attention mask hides change nothing"};
     if (!texts[kind]) return true;
     return lb_proof_list_prove(j->check->report, "step %lld: %s (%u rows compared%s)",
                                (long long)j->check->run.program->step, texts[kind], a->compared,

@@ -27,12 +27,14 @@ static const lb_value *whole_of(const lb_program *p, uint32_t value)
     return v;
 }
 
-/* 0 … n-1 along the last dimension, in every row. */
+/* n whole numbers along the last dimension, each one more than the one before, in every row: positions, which begin
+ * behind those of the ranks before where ranks share out a sequence. */
 static bool counts_up(const lb_statistics *s, int64_t n)
 {
-    const double rows = (double)s->elements / (double)n, last = (double)n - 1;
-    return s->min == 0 && s->max == last && s->sum == rows * last * (double)n / 2 &&
-           s->sum_squares == rows * last * (double)n * (2 * last + 1) / 6;
+    const double rows = (double)s->elements / (double)n, last = (double)n - 1, first = s->min;
+    const double sum = last * (double)n / 2, squares = last * (double)n * (2 * last + 1) / 6;
+    return s->max == first + last && s->sum == rows * ((double)n * first + sum) &&
+           s->sum_squares == rows * ((double)n * first * first + 2 * first * sum + squares);
 }
 
 static bool tells_apart(const lb_program *p, const lb_value *v)

@@ -85,7 +85,7 @@ def test_what_was_compared_is_said(lastbit, steps):
         return " ".join(relations(lastbit, steps / f"{name}.lb", expect=0)["proven"])
 
     assert "packed documents do not meet" in proven("documents")
-    assert "what the attention mask hides changes nothing" in proven("padding")
+    assert "tokens that the attention mask hides change nothing" in proven("padding")
     assert "of sequence 0 tokens 5-19 count" in proven("llama_left")
     assert "of sequence 0 tokens 1-14 count" in proven("llama")
     assert "sequences of the batch do not meet" in proven("plain")
