@@ -22,7 +22,8 @@ static const lb_command command = {
     .synopsis = "CAPTURE",
     .about =
         "Says what one recording proves by itself, without another run to compare it with: that the gradients are the\n"
-        "derivative of the loss, and that the optimizer read them. The step runs in f64 with casts the identity, "
+        "derivative of the loss, that the optimizer read them, and that it did what its name says. The step runs in "
+        "f64 with casts the identity, "
         "where\n"
         "rounding has no part in it; difference quotients along random directions over all parameters are compared "
         "with\n"
@@ -88,7 +89,8 @@ static json_t *report_json(const lb_check_report *r)
     for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, finding_json(&r->findings[i]));
     for (uint32_t i = 0; i < r->n_proven; i++) json_array_append_new(proven, json_string(r->proven[i]));
     for (uint32_t i = 0; i < r->n_unjudged; i++)
-        json_array_append_new(unjudged, json_pack("{s:s,s:s}", "what", r->unjudged[i].what, "why", r->unjudged[i].why));
+        json_array_append_new(unjudged, json_pack("{s:s,s:s,s:b}", "what", r->unjudged[i].what, "why",
+                                                  r->unjudged[i].why, "passed", r->unjudged[i].passed));
     for (uint32_t i = 0; i < r->n_digits; i++) json_array_append_new(digits, digit_json(&r->digits[i]));
     return json_pack("{s:s,s:o,s:o,s:o,s:o,s:i}", "verdict", lb_check_verdict_name(r->verdict), "findings", findings,
                      "proven", proven, "digits", digits, "not_judged", unjudged, "replays", (int)r->replays);

@@ -23,6 +23,9 @@
  * changes by the mean of their own gradients; what each optimizer read is compared with that mean. Parts of a parameter
  * are moved each by itself.
  *
+ * What optimizers did to parameters is compared, in f64 and from the same gradients, states and options, with the rule
+ * that their class is named after; where it differs, with that rule changed in one thing or two.
+ *
  * What autograd was told to leave out (detach, no_grad) is no part of the derivative: a gradient is right if it is the
  * derivative with such values held, or without.
  *
@@ -60,6 +63,7 @@ extern "C" {
     X(REDRAWN, "redrawn")     /* a recomputation drew other numbers than the forward it repeats */                     \
     X(LOST, "lost")           /* it lacks some of the micro-batches whose losses were differentiated */                \
     X(READ, "read")           /* the optimizer read something else than what backward gave */                          \
+    X(UPDATE, "update")       /* an optimizer does something else than the rule that it is named after */              \
     X(FUTURE, "future")       /* a row of scores depends on tokens behind its own, one of which it is to predict */    \
     X(TARGET, "target")       /* rows are scored against a token further away than the next */                         \
     X(ROWS, "rows")           /* sequences of a batch meet */                                                          \
@@ -100,6 +104,7 @@ typedef struct lb_check_finding {
 
 typedef struct lb_check_unjudged {
     char what[160], why[240];
+    bool passed; /* nothing was claimed of it: the verdict is what it is without */
 } lb_check_unjudged;
 
 /* Rows of a table of facts: where digits go. They are no findings. X(name, text) */

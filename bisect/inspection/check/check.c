@@ -36,6 +36,7 @@ static void close_steps(check_run *c, ranks_step *s)
 {
     for (uint32_t i = 0; i < s->n; i++) {
         c->report->replays += s->steps[i].run.runs + (s->steps[i].run.begun > 0);
+        lb_optimizer_step_release(&s->steps[i].updates);
         lb_trained_release(&s->steps[i].trained);
         lb_moved_run_close(&s->steps[i].run);
         lb_program_view_release(&s->views[i]);
@@ -43,21 +44,51 @@ static void close_steps(check_run *c, ranks_step *s)
     free(s->views), free(s->steps);
 }
 
+static lb_status check_gradients(const ranks_step *s, uint32_t parts, lb_err *err)
+{
+    if (s->n > 1 && (int32_t)s->n == s->steps[0].run.program->world)
+        return lb_check_step_of_ranks(s->steps, s->n, parts, err);
+    for (uint32_t i = 0; i < s->n; i++) LB_TRY(lb_check_step_run(&s->steps[i], parts, err));
+    return LB_OK;
+}
+
+/* The first exact run of a step whose gradients did not ask for one: of all its ranks, or it is not made. */
+static lb_status measure(const ranks_step *s, lb_err *err)
+{
+    lb_moved_run *first = &s->steps[0].run, **runs = malloc(((size_t)s->n + 1) * sizeof *runs);
+    if (!runs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", s->n);
+    for (uint32_t i = 0; i < s->n; i++) runs[i] = &s->steps[i].run;
+    first->together = runs, first->n_together = s->n;
+    const lb_status status = lb_moved_run_measure(first, err);
+    first->together = NULL, first->n_together = 0;
+    free(runs);
+    return status;
+}
+
+static lb_status check_updates(const ranks_step *s, lb_err *err)
+{
+    bool asked = false;
+    for (uint32_t i = 0; i < s->n; i++) asked |= s->steps[i].updates.n && !s->steps[i].run.measured;
+    if (asked && (int32_t)s->n == s->steps[0].run.program->world) LB_TRY(measure(s, err));
+    for (uint32_t i = 0; i < s->n; i++) LB_TRY(lb_check_step_updates(&s->steps[i], err));
+    return LB_OK;
+}
+
 /* Each rank by itself, and then what they do together. */
 static lb_status check_parts(check_run *c, ranks_step *s, lb_err *err)
 {
     const uint32_t gradients = c->parts & (LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP);
+    const bool updates = c->parts & LB_CHECK_PART_STEP;
     for (uint32_t i = 0; i < s->n; i++) {
         if (c->parts & LB_CHECK_PART_RELATIONS && !c->tried)
             LB_TRY(lb_check_step_relations(&s->steps[i], &c->tried, err));
         if (c->parts & LB_CHECK_PART_MEMORY && !lb_check_step_unwritten(&s->steps[i]))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
     }
-    if (!gradients || !s->n) return LB_OK;
-    if (s->n > 1 && (int32_t)s->n == s->steps[0].run.program->world)
-        return lb_check_step_of_ranks(s->steps, s->n, gradients, err);
-    for (uint32_t i = 0; i < s->n; i++) LB_TRY(lb_check_step_run(&s->steps[i], gradients, err));
-    return LB_OK;
+    for (uint32_t i = 0; updates && i < s->n; i++)
+        if (!lb_check_step_watch_updates(&s->steps[i])) return lb_fail(err, LB_ERR_NOMEM, "out of memory for updates");
+    if (gradients && s->n) LB_TRY(check_gradients(s, gradients, err));
+    return updates ? check_updates(s, err) : LB_OK;
 }
 
 static lb_status check_step(check_run *c, int64_t number, uint32_t *seen, lb_err *err)
@@ -89,9 +120,9 @@ static lb_status check_all(check_run *c, uint32_t *seen, lb_err *err)
                                 (long long)steps[s]);
             return LB_OK;
         }
-        const uint32_t before = c->report->n_unjudged;
+        const uint32_t before = lb_proof_list_left(c->report);
         LB_TRY(check_step(c, steps[s], seen, err));
-        c->report->left |= c->report->n_unjudged > before;
+        c->report->left |= lb_proof_list_left(c->report) > before;
     }
     return LB_OK;
 }

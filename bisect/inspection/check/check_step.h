@@ -3,6 +3,7 @@
 #define LB_BISECT_CHECK_STEP_H
 
 #include "check/cotangents.h"
+#include "check/optimizer_step.h"
 #include "check/proof_list.h"
 
 typedef struct lb_check_step {
@@ -11,6 +12,7 @@ typedef struct lb_check_step {
     lb_check_report *report;
     const char *path; /* of the capture */
     uint32_t limit;   /* of runs for proving */
+    lb_optimizer_step updates;
 } lb_check_step;
 
 /* How a quotient answers. */
@@ -24,6 +26,9 @@ lb_status lb_check_step_ask(lb_check_step *step, uint32_t seed, uint64_t roots, 
 lb_status lb_check_step_locate(lb_check_step *step, uint64_t roots, const lb_quotient *quotient, lb_err *err);
 /* What the optimizer read beside what backward gave. */
 bool lb_check_step_read(lb_check_step *step);
+/* What its optimizers did beside the rules that they are named after: `watch` before the first run of the step. */
+bool lb_check_step_watch_updates(lb_check_step *step);
+lb_status lb_check_step_updates(lb_check_step *step, lb_err *err);
 /* Relations between its tokens; `*judged`: the step has a loss that scores tokens. */
 lb_status lb_check_step_relations(lb_check_step *step, bool *judged, lb_err *err);
 /* Numbers that were read and that no op wrote, in a recording that filled such memory with NaN. */

@@ -156,6 +156,7 @@ static bool note_op(void *context, const lb_event *event)
 {
     const joint_run *j = context;
     run *r = run_of(j, event->rank);
+    if (r->first && r->moved->note) r->moved->note(r->moved->context, event);
     if (!event->shadow) return true;
     for (uint32_t i = 0; i < event->n_results; i++)
         if (event->values[i] != LB_NONE && event->shadow[i].data) look_at(r, event->values[i], &event->shadow[i]);
@@ -275,8 +276,10 @@ lb_status lb_moved_run_measure(lb_moved_run *p, lb_err *err)
     const run r = {.first = true};
     double losses, largest = 0;
     LB_TRY(run_once(p, &r, 0, &losses, &largest, err));
-    for (uint32_t i = 0; i < ranks_of(p); i++)
+    for (uint32_t i = 0; i < ranks_of(p); i++) {
         if (!weigh(rank_at(p, i), p)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", p->n_sites);
+        rank_at(p, i)->measured = true;
+    }
     return LB_OK;
 }
 

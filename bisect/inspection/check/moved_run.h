@@ -12,6 +12,8 @@
 #include "pair/program_view.h"
 #include "exact/value_graph.h"
 
+#include <lastbit/replay.h>
+
 enum { LB_MOVED_RUN_SEEDS = 3, LB_MOVED_RUN_MAX_ROOTS = 64 };
 
 typedef struct lb_moved_site {
@@ -52,10 +54,14 @@ typedef struct lb_moved_run {
     uint32_t *site_of; /* per value: its site; LB_NONE */
     uint8_t *active;   /* per site: the next quotient moves it */
     uint32_t runs;
+    bool measured; /* the first run was made */
     /* the runs of all ranks of the step, this one first: they run together, and what they exchange is exact, too;
      * NULL: it runs alone */
     struct lb_moved_run *const *together;
     uint32_t n_together;
+    /* told of each op of the first run, whatever is moved later; NULL */
+    void (*note)(void *context, const lb_event *event);
+    void *context;
     uint32_t begun; /* ops of runs that ended before the step did, less those that make whole runs */
     void (*progress)(const char *what, uint64_t done, uint64_t total);
 } lb_moved_run;

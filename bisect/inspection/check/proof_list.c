@@ -67,18 +67,41 @@ bool lb_proof_list_prove(lb_check_report *report, const char *format, ...)
     return true;
 }
 
-bool lb_proof_list_leave(lb_check_report *report, const char *what, const char *format, ...)
+static bool leave(lb_check_report *report, const char *what, bool passed, const char *format, va_list args)
 {
     lb_check_unjudged *grown = lb_array_grow(report->unjudged, report->n_unjudged, sizeof *grown);
-    va_list args;
     if (!grown) return false;
     report->unjudged = grown;
     lb_check_unjudged *u = &report->unjudged[report->n_unjudged++];
+    u->passed = passed;
     snprintf(u->what, sizeof u->what, "%s", what);
-    va_start(args, format);
     vsnprintf(u->why, sizeof u->why, format, args);
-    va_end(args);
     return true;
+}
+
+bool lb_proof_list_leave(lb_check_report *report, const char *what, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const bool said = leave(report, what, false, format, args);
+    va_end(args);
+    return said;
+}
+
+bool lb_proof_list_pass(lb_check_report *report, const char *what, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const bool said = leave(report, what, true, format, args);
+    va_end(args);
+    return said;
+}
+
+uint32_t lb_proof_list_left(const lb_check_report *report)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < report->n_unjudged; i++) n += !report->unjudged[i].passed;
+    return n;
 }
 
 static void release(lb_check_finding *f)

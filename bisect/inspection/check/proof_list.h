@@ -11,6 +11,10 @@ void lb_proof_list_place(lb_check_finding *finding, const lb_program *program, u
                          const char *path);
 bool lb_proof_list_prove(lb_check_report *report, const char *format, ...) LB_PRINTF(2, 3);
 bool lb_proof_list_leave(lb_check_report *report, const char *what, const char *format, ...) LB_PRINTF(3, 4);
+/* The same where nothing was claimed: it leaves the verdict as it is. */
+bool lb_proof_list_pass(lb_check_report *report, const char *what, const char *format, ...) LB_PRINTF(3, 4);
+/* How many were left, passed ones not counted. */
+uint32_t lb_proof_list_left(const lb_check_report *report);
 /* Findings behind the first `n` are taken back. */
 void lb_proof_list_cut(lb_check_report *report, uint32_t n);
 void lb_proof_list_sort(lb_check_report *report);

@@ -421,6 +421,7 @@ static const char *check_words(const char *kind)
                                            {"redrawn", "a recomputation drew other numbers than the forward"},
                                            {"lost", "gradients lack some of the losses that were differentiated"},
                                            {"read", "an optimizer read something else than backward gave"},
+                                           {"update", "an optimizer does not follow the rule of its name"},
                                            {"future", "scores depend on the tokens that they are to predict"},
                                            {"target", "scores are compared with a token further on than the next"},
                                            {"rows", "sequences of the batch meet"},

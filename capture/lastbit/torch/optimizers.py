@@ -343,7 +343,7 @@ class Optimizers:
         names = self.session.roles.names
         self.name_states(optimizer, names)
         for index, group in enumerate(optimizer.param_groups):
-            self._group(type(optimizer).__name__, index, first_op, group, names)
+            self._group(optimizer, index, first_op, group, names)
 
     def name_states(self, optimizer, names):
         """Once a step, unless they are others by then."""
@@ -359,7 +359,7 @@ class Optimizers:
                 if isinstance(value, torch.Tensor):
                     self.session.roles.name(value, library.STATE, library.IS_STATE, "optimizer.%s:%s" % (key, name), p)
 
-    def _group(self, class_name, index, first_op, group, names):
+    def _group(self, optimizer, index, first_op, group, names):
         members = [(names.get(id(p), "?"), local(p), local(p.grad)) for p in group["params"]]
         options = []
         for key, value in group.items():
@@ -371,13 +371,23 @@ class Optimizers:
             number = number_of(value, self.session.devices)
             if number is not None:
                 options.append((key, number))
-        self.session.native.group(class_name, index, first_op, members, options)
+        count = _count_in(optimizer.state, group)
+        if count is not None:
+            options.append(("state.step", float(count)))
+        self.session.native.group(type(optimizer).__name__, index, first_op, members, options)
 
 
 def _sample(state):
     """How many states there are, and which those of the first and last parameter are."""
     states = list(state.values())
     return len(states), tuple(id(value) for end in states[:1] + states[-1:] if isinstance(end, dict) for value in end.values())
+
+
+def _count_in(states, group):
+    """Steps that were counted for the first parameter of a group as a plain number, which no op shows."""
+    state = states.get(group["params"][0]) if group["params"] else None
+    counts = [state[key] for key in ("step", "steps", "t") if key in state] if isinstance(state, dict) else []
+    return next((count for count in counts if type(count) is int), None)
 
 
 def _stepping(frame):

@@ -130,8 +130,8 @@ def test_the_sum_of_micro_batches_costs_most_digits_in_bf16(lastbit, steps):
 
 def test_what_a_program_copied_itself_is_not_said_to_be_what_backward_gave(lastbit, steps):
     for name in ("offload_overwritten.lb", "offload_overwritten_mended.lb"):
-        answer = lastbit.json("check", steps / name, "--only", "step", expect=125)
-        assert (answer["findings"], answer["proven"]) == ([], []), answer
+        answer = lastbit.json("check", steps / name, "--only", "step", expect=0)
+        assert answer["findings"] == [] and not any("as backward gave" in line for line in answer["proven"]), answer
 
 
 @pytest.mark.parametrize("name", RANKS)

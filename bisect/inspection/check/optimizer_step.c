@@ -1,0 +1,177 @@
+/* Numbers before and behind an update: see optimizer_step.h. */
+#include "check/optimizer_step.h"
+
+#include "shadow/shadow_numbers.h"
+
+#include "base/array.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- which values ---- */
+
+static bool is_update(const lb_program *p, const lb_group *g, uint32_t op)
+{
+    return op >= g->first_op && op - g->first_op < g->ops && p->ops[op].phase == LB_PHASE_OPTIMIZER;
+}
+
+static bool is_copy(const char *name)
+{
+    return strncmp(name, "aten::copy_", 11) == 0 || strncmp(name, "aten::_foreach_copy_", 20) == 0;
+}
+
+/* A fused update takes the scale of a GradScaler as its last argument but one. */
+static bool takes_scale(const lb_program *p, const lb_op *op)
+{
+    if (strncmp(lb_op_name(p, op), "aten::_fused_", 13) != 0 || op->args < 2) return false;
+    return lb_op_args(p, op)[op->args - 2].tag == LB_ARG_VALUE;
+}
+
+static void find_last(const lb_program *p, const lb_moved_run *run, lb_optimizer_tensor *t)
+{
+    const lb_value *like = &p->values[t->source];
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        const lb_value *x = &p->values[v];
+        const uint32_t giver = run->graph.giver[v];
+        if (x->storage != like->storage || giver == LB_NONE || !is_update(p, t->group, giver)) continue;
+        if (lb_layout_numel(&x->layout) != t->numel || !lb_op_writes_flagged(p, &p->ops[giver], LB_VALUE_PARAMETER))
+            continue;
+        t->copied |= is_copy(lb_op_name(p, &p->ops[giver]));
+        t->scaled |= takes_scale(p, &p->ops[giver]);
+        if (t->last == LB_NONE || x->version > p->values[t->last].version) t->last = v, t->op = giver;
+    }
+}
+
+/* "exp_avg" of "optimizer.exp_avg:NAME" where that is the tensor's name. */
+static bool is_state_of(const lb_program *p, const lb_value *x, const char *name, char state[64])
+{
+    static const char prefix[] = "optimizer.";
+    if (!(x->flags & LB_VALUE_STATE) || x->name == LB_NONE) return false;
+    const char *text = lb_program_text(p, x->name), *colon = strchr(text, ':');
+    if (strncmp(text, prefix, sizeof prefix - 1) != 0 || !colon || strcmp(colon + 1, name) != 0) return false;
+    const size_t n = (size_t)(colon - text) - (sizeof prefix - 1);
+    if (n >= 64) return false;
+    memcpy(state, text + sizeof prefix - 1, n), state[n] = '\0';
+    return true;
+}
+
+static void find_states(const lb_program *p, const lb_optimizer_rule *rule, lb_optimizer_tensor *t)
+{
+    char state[64];
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (!lb_op_is_source(p, &p->ops[i])) continue;
+        const uint32_t v = lb_op_results(p, &p->ops[i])[0];
+        const lb_value *x = &p->values[v];
+        if (!is_state_of(p, x, t->name, state)) continue;
+        bool known = strcmp(state, "step") == 0 && lb_layout_numel(&x->layout) == 1;
+        if (known) t->count = v;
+        for (uint32_t k = 0; k < LB_RULE_STATES; k++)
+            if (lb_optimizer_rule_has_state(rule, k, state)) t->states[k] = v, known = true;
+        if (!known && lb_layout_numel(&x->layout) == t->numel && t->n_others++ < 2) t->others[t->n_others - 1] = v;
+    }
+}
+
+static bool add_tensor(lb_optimizer_step *s, const lb_group *g, const lb_trained_row *row)
+{
+    const lb_program *p = s->run->program;
+    lb_optimizer_rule rule;
+    lb_optimizer_tensor t = {.name = row->name, .group = g, .source = row->source, .read = row->read};
+    t.last = t.op = t.count = LB_NONE, t.steps = lb_optimizer_rule_count(p, g);
+    for (uint32_t k = 0; k < LB_RULE_STATES; k++) t.states[k] = LB_NONE;
+    t.numel = lb_layout_numel(&p->values[row->source].layout);
+    t.n = (uint32_t)(t.numel < LB_OPTIMIZER_NUMBERS ? t.numel : LB_OPTIMIZER_NUMBERS);
+    find_last(p, s->run, &t);
+    if (t.last == LB_NONE || row->read == LB_NONE || !t.n) return true;
+    if (!lb_optimizer_rule_of(p, g, &rule)) find_states(p, &rule, &t);
+    lb_optimizer_tensor *grown = lb_array_grow(s->tensors, s->n, sizeof *grown);
+    if (!grown) return false;
+    s->tensors = grown, s->tensors[s->n++] = t;
+    return true;
+}
+
+bool lb_optimizer_step_open(const lb_moved_run *run, const lb_trained *trained, lb_optimizer_step *s)
+{
+    const lb_program *p = run->program;
+    *s = (lb_optimizer_step){.run = run};
+    for (uint32_t i = 0; i < trained->n; i++) {
+        const lb_group *g = lb_program_group_of(p, p->values[trained->rows[i].source].storage);
+        if (g && g->ops && !add_tensor(s, g, &trained->rows[i])) return false;
+    }
+    return true;
+}
+
+/* ---- their numbers ---- */
+
+/* Of `numel` elements the k-th of n, spread evenly. */
+static int64_t position(const lb_optimizer_tensor *t, uint32_t k)
+{
+    return (int64_t)((double)t->numel * k / t->n);
+}
+
+static void take(lb_optimizer_step *s, const lb_optimizer_tensor *t, const lb_tensor *tensor, double **to)
+{
+    const bool one = lb_layout_numel(&tensor->layout) == 1 && t->numel != 1;
+    if (*to || (!one && lb_layout_numel(&tensor->layout) != t->numel)) return;
+    double *all = lb_shadow_numbers_copy(tensor), *some = malloc(t->n * sizeof *some);
+    s->failed |= !all || !some;
+    for (uint32_t k = 0; all && some && k < t->n; k++) some[k] = all[one ? 0 : position(t, k)];
+    free(all);
+    *to = some;
+}
+
+static bool recorded(const lb_optimizer_step *s, uint32_t v, lb_tensor *tensor)
+{
+    return v != LB_NONE && lb_program_view_value(s->run->view, v, tensor, NULL) == LB_OK && tensor->data;
+}
+
+/* A state that a program named itself: a mean of squares where no number is below zero, or else one of gradients. */
+static void take_other(lb_optimizer_step *s, lb_optimizer_tensor *t, const lb_tensor *tensor)
+{
+    double *x = NULL;
+    take(s, t, tensor, &x);
+    bool square = x != NULL;
+    for (uint32_t k = 0; square && k < t->n; k++) square = x[k] >= 0;
+    double **to = &t->state[square ? 1 : 0];
+    if (*to)
+        free(x);
+    else
+        *to = x;
+}
+
+/* States and the number itself as the step found them: sources, whose recorded numbers are exact. */
+static void take_sources(lb_optimizer_step *s, lb_optimizer_tensor *t)
+{
+    lb_tensor x;
+    if (t->before) return;
+    if (recorded(s, t->source, &x)) take(s, t, &x, &t->before);
+    for (uint32_t k = 0; k < LB_RULE_STATES; k++)
+        if (recorded(s, t->states[k], &x)) take(s, t, &x, &t->state[k]);
+    for (uint32_t i = 0; i < t->n_others && i < 2; i++)
+        if (recorded(s, t->others[i], &x)) take_other(s, t, &x);
+    if (recorded(s, t->count, &x)) lb_shadow_numbers(&x, &t->steps), t->steps += 1;
+}
+
+void lb_optimizer_step_note(lb_optimizer_step *s, const lb_event *event)
+{
+    const uint32_t *giver = s->run->graph.giver;
+    lb_tensor x;
+    for (uint32_t i = 0; i < s->n && !s->failed; i++) {
+        lb_optimizer_tensor *t = &s->tensors[i];
+        if (giver[t->read] == event->op && lb_event_exact(event, t->read, &x)) take(s, t, &x, &t->gradient);
+        if (t->op != event->op || !lb_event_exact(event, t->last, &x)) continue;
+        take(s, t, &x, &t->after);
+        take_sources(s, t);
+    }
+}
+
+void lb_optimizer_step_release(lb_optimizer_step *s)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        lb_optimizer_tensor *t = &s->tensors[i];
+        free(t->before), free(t->gradient), free(t->after);
+        for (uint32_t k = 0; k < LB_RULE_STATES; k++) free(t->state[k]);
+    }
+    free(s->tensors);
+    *s = (lb_optimizer_step){0};
+}

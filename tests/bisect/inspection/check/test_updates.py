@@ -1,0 +1,87 @@
+"""`lastbit check --only step` of optimizers that are named after a rule: what they did to parameters is that rule, or it is said what else."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+PROGRAM = ROOT / "tests/programs/named_optimizers.py"
+TORCHS = {
+    "SGD": ["sgd", "sgd_momentum", "sgd_nesterov", "sgd_maximize", "sgd_fused"],
+    "Adam": ["adam", "adam_decay", "adam_decoupled", "adam_amsgrad", "adamw", "adamw_each", "adamw_foreach", "adamw_fused"],
+    "NAdam": ["nadam", "nadam_decoupled"],
+    "RAdam": ["radam", "radam_late"],
+    "Adamax": ["adamax", "adamax_foreach"],
+    "RMSprop": ["rmsprop", "rmsprop_centered"],
+    "Adagrad": ["adagrad", "adagrad_begun", "adagrad_fused"],
+}
+TORCHS["Adam"] += ["adamw_maximize", "adamw_bf16"]
+OWN = {"own": "Adam", "own_uncorrected": "Adam", "own_names": "Adam", "own_lion": "Lion"}
+# name: what is said of it, and the factor where it is one number.
+FAULTS = {
+    "coupled": ("adds weight decay to the gradient", None),
+    "fully": ("takes weight decay without the learning rate", None),
+    "no_decay": ("leaves weight decay out", None),
+    "uncorrected": ("corrects neither moment", None),
+    "second_uncorrected": ("does not correct the second moment", None),
+    "inside": ("adds eps under the root", None),
+    "step_early": ("a count of steps that is one too high", None),
+    "step_late": ("a count of steps that is one too low", None),
+    "betas_exchanged": ("exchanges the two betas", None),
+    "ascends": ("goes up the gradient", None),
+    "half": ("moves 0.5 times as far", 0.5),
+    "coupled_and_uncorrected": ("adds weight decay to the gradient, where it goes through the moments, and corrects neither", None),
+    "one_of_them": ("moves 0.5 times as far", 0.5),
+    "no_momentum": ("leaves the momentum out", None),
+}
+
+
+@pytest.fixture(scope="module")
+def steps(lastbit, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("optimizers")
+    names = [*sum(TORCHS.values(), []), "adamw_pair", "adafactor", *OWN, *FAULTS, "clipped"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, PROGRAM, folder, *names], check=True, timeout=600, env=environment)
+    return folder
+
+
+def answer_of(lastbit, steps, name, expect):
+    return lastbit.json("check", steps / f"{name}.lb", "--only", "step", expect=expect)
+
+
+@pytest.mark.parametrize("name, rule", [(name, rule) for rule, names in TORCHS.items() for name in names] + list(OWN.items()))
+def test_an_optimizer_that_does_what_its_name_says_is_proven_to(lastbit, steps, name, rule):
+    answer = answer_of(lastbit, steps, name, 0)
+    assert (answer["findings"], answer["not_judged"]) == ([], [])
+    assert any(f"moved 6 parameters as {rule} does" in line for line in answer["proven"]), answer["proven"]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_an_optimizer_does_otherwise_is_said(lastbit, steps, name):
+    said, factor = FAULTS[name]
+    (row,) = answer_of(lastbit, steps, name, 1)["findings"]
+    assert row["kind"] == "update" and said in row["message"] and row["phase"] == "optimizer", row
+    assert row["factor"] == (pytest.approx(factor, rel=1e-6) if factor else None)
+    parameters = "1 of its 6" if name == "one_of_them" else "6 of its 6"
+    assert f"{parameters} parameters" in row["message"] and row["layer"] == ("0.bias" if name == "one_of_them" else "0.weight")
+    assert row["source"]["text"].startswith(("p.add_(", "p.sub_(")), row["source"]
+
+
+def test_each_group_is_told_with_its_own_options(lastbit, steps):
+    first, second = (line for line in answer_of(lastbit, steps, "adamw_pair", 0)["proven"] if "moved" in line)
+    assert "group 0 moved 2 parameters as Adam does, lr 0.001, weight decay 0.1 of the parameter itself, also on 1 of one" in first
+    assert second.endswith("group 1 moved 4 parameters as Adam does, lr 0.01")
+
+
+def test_what_no_rule_is_known_of_claims_nothing(lastbit, steps):
+    """Adafactor's update is no function of one number alone."""
+    answer = answer_of(lastbit, steps, "adafactor", 0)
+    assert answer["findings"] == [] and [(row["why"], row["passed"]) for row in answer["not_judged"]] == [("its rule is not known", True)]
+
+
+def test_an_update_that_nothing_explains_is_not_judged(lastbit, steps):
+    """A class of that name may add something to its rule; that torch's own does so is not tried here."""
+    answer = answer_of(lastbit, steps, "clipped", 125)
+    assert answer["findings"] == [] and "none of the changes that were tried explains it" in answer["not_judged"][0]["why"]
