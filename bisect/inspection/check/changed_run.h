@@ -3,7 +3,7 @@
 #ifndef LB_BISECT_CHANGED_RUN_H
 #define LB_BISECT_CHANGED_RUN_H
 
-#include "check/moved_run.h"
+#include "moved/moved_run.h"
 
 #include <lastbit/replay.h>
 

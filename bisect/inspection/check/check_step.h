@@ -2,7 +2,7 @@
 #ifndef LB_BISECT_CHECK_STEP_H
 #define LB_BISECT_CHECK_STEP_H
 
-#include "check/cotangents.h"
+#include "moved/cotangents.h"
 #include "check/optimizer_step.h"
 #include "check/proof_list.h"
 

@@ -1,7 +1,7 @@
 /* Where digits go: the steps in their order. See digits.h. */
 #include "check/digits.h"
 
-#include "check/cotangents.h"
+#include "moved/cotangents.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #define LB_BISECT_OPTIMIZER_STEP_H
 
 #include "optimizers/optimizer_rule.h"
-#include "check/trained.h"
+#include "moved/trained.h"
 
 enum { LB_OPTIMIZER_NUMBERS = 4096 };
 

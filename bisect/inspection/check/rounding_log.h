@@ -8,7 +8,7 @@
 #ifndef LB_BISECT_ROUNDING_LOG_H
 #define LB_BISECT_ROUNDING_LOG_H
 
-#include "check/moved_run.h"
+#include "moved/moved_run.h"
 
 /* One result beside its exact numbers. */
 typedef struct lb_rounding_size {

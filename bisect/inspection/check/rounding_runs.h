@@ -4,7 +4,7 @@
 #define LB_BISECT_ROUNDING_RUNS_H
 
 #include "check/rounding_log.h"
-#include "check/trained.h"
+#include "moved/trained.h"
 
 #include <lastbit/check.h>
 

@@ -9,7 +9,7 @@
 #ifndef LB_BISECT_SCORED_ROWS_H
 #define LB_BISECT_SCORED_ROWS_H
 
-#include "check/moved_run.h"
+#include "moved/moved_run.h"
 
 /* Token ids as an embedding reads them: `rows` sequences of `columns` tokens. */
 typedef struct lb_token_ids {

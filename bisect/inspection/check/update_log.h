@@ -6,7 +6,7 @@
 #ifndef LB_BISECT_UPDATE_LOG_H
 #define LB_BISECT_UPDATE_LOG_H
 
-#include "check/moved_run.h"
+#include "moved/moved_run.h"
 
 #include <lastbit/check.h>
 

@@ -3,7 +3,7 @@
 #ifndef LB_BISECT_COTANGENTS_H
 #define LB_BISECT_COTANGENTS_H
 
-#include "check/trained.h"
+#include "moved/trained.h"
 
 /* Adds a site for each result of forward whose gradient is seen, in the order of the ops. */
 lb_status lb_cotangents_add(lb_moved_run *run, const lb_trained *trained, lb_err *err);

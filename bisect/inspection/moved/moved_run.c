@@ -1,5 +1,5 @@
 /* Exact runs in which values are moved: see moved_run.h. */
-#include "check/moved_run.h"
+#include "moved/moved_run.h"
 
 #include "ranks/rank_run.h"
 #include "shadow/shadow_numbers.h"

@@ -1,5 +1,5 @@
 /* Gradients of results of forward ops: see cotangents.h. */
-#include "check/cotangents.h"
+#include "moved/cotangents.h"
 
 #include <stdlib.h>
 #include <string.h>

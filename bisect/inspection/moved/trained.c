@@ -1,5 +1,5 @@
 /* Losses, parameters and gradients of a step: see trained.h. */
-#include "check/trained.h"
+#include "moved/trained.h"
 
 #include "base/array.h"
 

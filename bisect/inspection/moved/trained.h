@@ -3,7 +3,7 @@
 #ifndef LB_BISECT_TRAINED_H
 #define LB_BISECT_TRAINED_H
 
-#include "check/moved_run.h"
+#include "moved/moved_run.h"
 
 typedef struct lb_trained_row {
     const char *name;
