@@ -20,8 +20,9 @@
  * Decisions are computed anew, and random draws stay. Which row is scored against which token is read from the labels.
  *
  * Ranks run together. A parameter of which they hold copies is moved alike on all of them, and the mean of their losses
- * changes by the mean of their own gradients; what each optimizer read is compared with that mean. Parts of a parameter
- * are moved each by itself.
+ * changes by the mean of their own gradients; what each optimizer read is compared with that mean. What a rank holds
+ * alone (a part of a parameter, a stage of a pipeline) is moved by itself, and what it sends is exact, too. Where ranks
+ * add gradients up before the optimizer, as with sequence parallelism, what the optimizers read is asked instead.
  *
  * What optimizers did to parameters is compared, in f64 and from the same gradients, states and options, with the rule
  * that their class is named after; where it differs, with that rule changed in one thing or two.

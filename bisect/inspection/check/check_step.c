@@ -1,5 +1,6 @@
 /* The gradient of one step against the derivative of its loss: see check_step.h. */
 #include "check/check_step.h"
+#include "check/cuts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,81 +23,6 @@ lb_status lb_check_step_ask(lb_check_step *c, uint32_t seed, uint64_t roots, dou
         if (gap > least * scale && gap > 100 * q->error) *answer = LB_ANSWER_DIFFERS;
     }
     return LB_OK;
-}
-
-/* ---- why a quotient cannot speak ---- */
-
-/* A choice (top-k, a maximum along a dimension) gives indices, which are held, and the numbers that they choose, which
- * are continuous. */
-static bool is_choice(const lb_program *p, const lb_op *o)
-{
-    for (uint32_t i = 0; i < o->results; i++) {
-        const uint32_t v = lb_op_results(p, o)[i];
-        if (v != LB_NONE && !lb_dtype_is_float(p->values[v].dtype)) return true;
-    }
-    return false;
-}
-
-/* An op whose float result has no derivative, or none that autograd was to see, between parameters and the loss. */
-static const char *cut_by(const lb_check_step *c, uint32_t op)
-{
-    const lb_program *p = c->run.program;
-    const lb_op *o = &p->ops[op];
-    const lb_op_row *row = c->run.prepared->ops[op].row;
-    if (lb_cotangents_detaches(p, op)) return "detaches a value that follows from parameters";
-    const uint32_t v = lb_op_outcomes(o) ? lb_op_outcome(p, o, 0) : LB_NONE;
-    if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) return NULL;
-    if (o->flags & LB_OP_VIEW) return NULL;
-    if (row && row->flags & LB_ROW_DISCONTINUOUS && !is_choice(p, o)) return "is not continuous";
-    if (lb_op_is_source(p, o) || o->flags & LB_OP_UNDEFINED) return NULL;
-    if (!row) return "is not known to replay";
-    if (lb_cotangents_seen(p, op) == LB_SEEN_CONSTANT)
-        return "was run without a gradient on what follows from parameters";
-    return NULL;
-}
-
-typedef struct inputs {
-    const lb_check_step *c;
-    bool moves;
-} inputs;
-
-static void note_input(void *context, uint32_t v)
-{
-    inputs *i = context;
-    const lb_program *p = i->c->run.program;
-    i->moves |= lb_trained_moves(&i->c->run, &i->c->trained, v);
-    /* What no computing op reads as it lies there (a window that is detached at once) is known by its storage alone. */
-    for (uint32_t w = 0; w < p->n_values && !i->moves && i->c->run.graph.giver[v] == LB_NONE; w++)
-        i->moves = p->values[w].storage == p->values[v].storage && i->c->trained.moved[w];
-}
-
-/* The first such op of forward; LB_NONE: there is none. */
-static uint32_t first_cut(const lb_check_step *c, const char **why)
-{
-    const lb_program *p = c->run.program;
-    const uint32_t end = c->run.roots[c->run.n_roots - 1].op;
-    for (uint32_t i = 0; i < end; i++) {
-        inputs in = {c, false};
-        if (p->ops[i].phase != LB_PHASE_FORWARD) continue;
-        *why = cut_by(c, i);
-        if (!*why) continue;
-        if (p->ops[i].flags & LB_OP_VIEW)
-            lb_op_each_input(p, &p->ops[i], note_input, &in);
-        else
-            in.moves = lb_trained_moves(&c->run, &c->trained, lb_op_outcome(p, &p->ops[i], 0));
-        if (in.moves) return i;
-    }
-    return LB_NONE;
-}
-
-static bool leave_cut(lb_check_step *c, const char *what, uint32_t op, const char *why)
-{
-    const lb_program *p = c->run.program;
-    const lb_code_line line = lb_op_line(p, &p->ops[op]);
-    char at[200];
-    lb_code_line_text(&line, at, sizeof at);
-    return lb_proof_list_leave(c->report, what, "%s %s, so that its derivative is a matter of intent%s%s",
-                               lb_op_name(p, &p->ops[op]), why, *at ? ": " : "", at);
 }
 
 /* ---- the parameters that follow from the same losses ---- */
@@ -205,8 +131,9 @@ static lb_status judge_roots(lb_check_step *c, uint64_t roots, lb_err *err)
         return judge_lost(c, roots, n, err);
     }
     const char *why = NULL;
-    const uint32_t cut = first_cut(c, &why);
-    if (cut != LB_NONE) return leave_cut(c, what, cut, why) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    uint32_t cut;
+    LB_TRY(lb_cuts_find(c, &c->run, roots, &cut, &why, err));
+    if (cut != LB_NONE) return lb_cuts_leave(c, what, cut, why) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (answer == LB_ANSWER_UNCLEAR) {
         lb_proof_list_leave(c->report, what,
                             "the difference quotient does not settle (%.6g +- %.2g, backward says %.6g)", q.derivative,
@@ -232,7 +159,7 @@ static bool was_asked_for(const lb_check_step *c, const lb_trained_row *row)
 static uint32_t first_detach_behind(const lb_check_step *c, uint32_t reader)
 {
     const char *why;
-    const uint32_t cut = first_cut(c, &why);
+    const uint32_t cut = lb_cuts_next(c, 0, &why);
     return cut != LB_NONE && cut > reader ? cut : reader;
 }
 
@@ -266,7 +193,8 @@ bool lb_check_step_add_parameters(lb_check_step *c)
 {
     for (uint32_t i = 0; i < c->trained.n; i++) {
         const lb_trained_row *row = &c->trained.rows[i];
-        const bool has = row->gradient != LB_NONE && row->roots && row->reader != LB_NONE;
+        const bool led = row->roots || !c->run.n_roots; /* the loss of a stage of a pipeline is another rank's */
+        const bool has = row->gradient != LB_NONE && led && row->reader != LB_NONE;
         if (!has && !was_asked_for(c, row)) continue;
         if (!lb_moved_run_add_site(&c->run, row->source, has ? row->gradient : LB_NONE, row->reader, i)) return false;
         lb_moved_site *s = &c->run.sites[c->run.n_sites - 1];
@@ -333,6 +261,11 @@ static lb_status judge_parameters(lb_check_step *c, lb_err *err)
 const char *lb_check_step_lacks(const lb_check_step *c)
 {
     if (!c->run.n_roots) return "no scalar was seen from which backward began";
+    return lb_check_step_forbids(c);
+}
+
+const char *lb_check_step_forbids(const lb_check_step *c)
+{
     if (c->run.n_roots >= LB_MOVED_RUN_MAX_ROOTS) return "backward began from 64 losses or more";
     if (c->trained.nested) return "a loss follows from the gradient of another one";
     if (c->trained.updated) return "a loss follows from parameters that the same step updated";

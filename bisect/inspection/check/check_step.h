@@ -3,7 +3,7 @@
 #define LB_BISECT_CHECK_STEP_H
 
 #include "moved/cotangents.h"
-#include "check/optimizer_step.h"
+#include "moved/optimizer_step.h"
 #include "check/proof_list.h"
 
 typedef struct lb_check_step {
@@ -24,6 +24,8 @@ lb_status lb_check_step_ask(lb_check_step *step, uint32_t seed, uint64_t roots, 
                             lb_check_answer *answer, lb_err *err);
 /* The backward of the active parameters is wrong: where, and in what way. */
 lb_status lb_check_step_locate(lb_check_step *step, uint64_t roots, const lb_quotient *quotient, lb_err *err);
+/* ", which is 1 / 4, the number of micro-batches" of `losses` of them; "" where no count explains it. */
+void lb_check_step_explain_factor(uint32_t losses, double factor, char *text, size_t room);
 /* What the optimizer read beside what backward gave. */
 bool lb_check_step_read(lb_check_step *step);
 /* What its optimizers did beside the rules that they are named after: `watch` before the first run of the step. */
@@ -33,13 +35,14 @@ lb_status lb_check_step_updates(lb_check_step *step, lb_err *err);
 lb_status lb_check_step_relations(lb_check_step *step, bool *judged, lb_err *err);
 /* Numbers that were read and that no op wrote, in a recording that filled such memory with NaN. */
 bool lb_check_step_unwritten(lb_check_step *step);
-/* The gradients of a step of several ranks that hold copies of all parameters, run together: the first of `n` steps is
- * where findings are placed. */
+/* The gradients of a step of several ranks, run together. */
 lb_status lb_check_step_of_ranks(lb_check_step *steps, uint32_t n, uint32_t parts, lb_err *err);
 /* Sites for the parameters whose gradients the step gave; false when out of memory. */
 bool lb_check_step_add_parameters(lb_check_step *step);
 /* Why nothing of the step can be judged, of its own and whatever other ranks do; NULL: it can. */
 const char *lb_check_step_lacks(const lb_check_step *step);
+/* The same, whether or not it has a loss itself. */
+const char *lb_check_step_forbids(const lb_check_step *step);
 /* Every part that was asked for, relations left out. */
 lb_status lb_check_step_run(lb_check_step *step, uint32_t parts, lb_err *err);
 

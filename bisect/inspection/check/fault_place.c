@@ -92,9 +92,8 @@ static uint32_t culprit(const lb_check_step *c, uint32_t gradient)
     return c->run.graph.giver[gradient];
 }
 
-static void explain_factor(const lb_check_step *c, double factor, char *text, size_t room)
+void lb_check_step_explain_factor(uint32_t n, double factor, char *text, size_t room)
 {
-    const uint32_t n = c->run.n_roots;
     *text = 0;
     if (n > 1 && fabs(factor * n - 1) < 1e-4)
         snprintf(text, room, ", which is 1 / %u, the number of micro-batches", n);
@@ -113,7 +112,7 @@ static void say(const lb_check_step *c, lb_check_finding *f, const lb_moved_site
     else
         snprintf(what, sizeof what, "the result of %s in %s", lb_op_name(p, &p->ops[s->at]),
                  *lb_op_layer(p, &p->ops[s->at]) ? lb_op_layer(p, &p->ops[s->at]) : "(outside)");
-    if (!isnan(f->factor)) explain_factor(c, f->factor, counted, sizeof counted);
+    if (!isnan(f->factor)) lb_check_step_explain_factor(c->run.n_roots, f->factor, counted, sizeof counted);
     if (f->kind == LB_CHECK_SCALE)
         snprintf(
             f->message, sizeof f->message,

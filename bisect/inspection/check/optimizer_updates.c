@@ -2,7 +2,7 @@
  * gradient, states and options, so that rounding has no part in the difference. Where they differ, one change to the
  * rule is looked for, or two, that explain every number. */
 #include "check/check_step.h"
-#include "check/optimizer_step.h"
+#include "moved/optimizer_step.h"
 
 #include <math.h>
 #include <stdio.h>

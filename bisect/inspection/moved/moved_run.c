@@ -53,10 +53,16 @@ static double direction(uint32_t seed, uint32_t site, int64_t element)
     return ((double)(x >> 11) + 0.5) * 0x1p-52 - 1;
 }
 
-/* The direction of one element of a site. */
-static double along(const lb_moved_site *s, uint32_t seed, uint32_t site, int64_t element)
+/* Copies have the direction of the first one. */
+static uint32_t key_of(const lb_moved_run *p, uint32_t site)
 {
-    return s->left_out >= 0 && element / s->width == s->left_out ? 0 : direction(seed, site, element);
+    return p->sites[site].first_site != LB_NONE ? p->sites[site].first_site : site;
+}
+
+/* The direction of one element of a site. */
+static double along(const lb_moved_site *s, uint32_t seed, uint32_t key, int64_t element)
+{
+    return s->left_out >= 0 && element / s->width == s->left_out ? 0 : direction(seed, key, element);
 }
 
 /* A value of nothing but zeros (an adapter's second factor, a bias) is moved by a hundredth. */
@@ -92,13 +98,13 @@ static void measure_value(lb_moved_site *s, const lb_tensor *t)
 }
 
 /* Products of a gradient with the directions; returns the root of its mean square, NaN where it has no numbers. */
-static double multiply(const lb_moved_site *s, uint32_t row, const lb_tensor *t, double dots[LB_MOVED_RUN_SEEDS])
+static double multiply(const lb_moved_site *s, uint32_t key, const lb_tensor *t, double dots[LB_MOVED_RUN_SEEDS])
 {
     double *x = is_real(t) ? lb_shadow_numbers_copy(t) : NULL;
     const int64_t n = x ? lb_layout_numel(&t->layout) : 0;
     for (uint32_t seed = 0; x && seed < LB_MOVED_RUN_SEEDS; seed++) {
         dots[seed] = 0;
-        for (int64_t i = 0; i < n; i++) dots[seed] += x[i] * along(s, seed, row, i) * reach(s);
+        for (int64_t i = 0; i < n; i++) dots[seed] += x[i] * along(s, seed, key, i) * reach(s);
     }
     const double norm = x ? root_mean_square(x, n) : NAN;
     free(x);
@@ -111,7 +117,7 @@ static void move(const run *r, uint32_t row, const lb_tensor *t)
     const int64_t n = x ? lb_layout_numel(&t->layout) : 0;
     const lb_moved_site *s = &r->moved->sites[row];
     const double size = r->step * reach(s) * s->weight;
-    for (int64_t i = 0; i < n; i++) x[i] += size * along(s, r->seed, row, i);
+    for (int64_t i = 0; i < n; i++) x[i] += size * along(s, r->seed, key_of(r->moved, row), i);
     if (x) lb_shadow_put(t, x);
     free(x);
 }
@@ -124,9 +130,9 @@ static void measure_gradients(run *r, const lb_event *event)
         lb_tensor t;
         if (s->gradient != LB_NONE && p->graph.giver[s->gradient] == event->op &&
             lb_event_exact(event, s->gradient, &t))
-            s->norm = multiply(s, i, &t, s->dots), s->measured = isfinite(s->norm);
+            s->norm = multiply(s, key_of(p, i), &t, s->dots), s->measured = isfinite(s->norm);
         if (s->read != LB_NONE && p->graph.giver[s->read] == event->op && lb_event_exact(event, s->read, &t))
-            multiply(s, i, &t, s->read_dots);
+            multiply(s, key_of(p, i), &t, s->read_dots);
     }
 }
 
@@ -174,7 +180,7 @@ static bool take_source(void *context, int32_t rank, int64_t step, uint32_t valu
     lb_tensor t;
     for (uint32_t i = 0; r->first && i < p->n_sites; i++)
         if (p->sites[i].start == value && lb_program_view_value(p->view, value, &t, NULL) == LB_OK)
-            multiply(&p->sites[i], i, &t, p->sites[i].start_dots);
+            multiply(&p->sites[i], key_of(p, i), &t, p->sites[i].start_dots);
     if (row == LB_NONE || lb_program_view_value(p->view, value, &t, NULL) != LB_OK) return false;
     if (r->first) measure_value(&p->sites[row], &t);
     if (r->first || !p->active[row] || !is_real(&t)) return false;
@@ -210,9 +216,9 @@ static lb_status run_ranks(joint_run *j, const lb_prepared **prepared, lb_err *e
     return status;
 }
 
-static lb_moved_run *rank_at(lb_moved_run *p, uint32_t i)
+static lb_moved_run *rank_at(const lb_moved_run *p, uint32_t i)
 {
-    return p->together ? p->together[i] : p;
+    return p->together ? p->together[i] : (lb_moved_run *)p;
 }
 
 static uint32_t ranks_of(const lb_moved_run *p)
@@ -220,7 +226,15 @@ static uint32_t ranks_of(const lb_moved_run *p)
     return p->together ? p->n_together : 1;
 }
 
-/* As `how` says, on each rank; `*losses`: the mean over ranks of the losses whose bits `roots` has. */
+/* Ranks with a loss of their own: of a pipeline its last stages. */
+static uint32_t ranks_with_losses(const lb_moved_run *p)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < ranks_of(p); i++) n += rank_at(p, i)->n_roots > 0;
+    return n ? n : 1;
+}
+
+/* As `how` says, on each rank; `*losses`: the mean over ranks that have some of the losses whose bits `roots` has. */
 static lb_status run_once(lb_moved_run *p, const run *how, uint64_t roots, double *losses, double *largest, lb_err *err)
 {
     joint_run j = {calloc(ranks_of(p), sizeof *j.ranks), ranks_of(p)};
@@ -233,7 +247,7 @@ static lb_status run_once(lb_moved_run *p, const run *how, uint64_t roots, doubl
     for (uint32_t i = 0; i < j.n && status == LB_OK; i++)
         for (uint32_t k = 0; k < j.ranks[i].moved->n_roots; k++) {
             if (!(roots >> k & 1)) continue;
-            *losses += j.ranks[i].losses[k] / j.n;
+            *losses += j.ranks[i].losses[k] / ranks_with_losses(p);
             *largest = fmax(*largest, fabs(j.ranks[i].losses[k]));
         }
     free(prepared), free(j.ranks);
@@ -248,8 +262,8 @@ static double change_of(const lb_moved_run *p, const lb_moved_site *s)
 }
 
 /* Sites above the lowest quarter are moved by as little as changes the loss like that. Copies of a parameter on several
- * ranks are moved alike: by what `first`, the run of the first rank, says. */
-static bool weigh(lb_moved_run *p, const lb_moved_run *first)
+ * ranks are moved alike: by what the first of them says, whose rank was weighed before. */
+static bool weigh(lb_moved_run *p, const lb_moved_run *whole)
 {
     double *changes = malloc(((size_t)p->n_sites + 1) * sizeof *changes), largest = 0;
     uint32_t n = 0;
@@ -264,7 +278,7 @@ static bool weigh(lb_moved_run *p, const lb_moved_run *first)
         lb_moved_site *s = &p->sites[i];
         const double change = change_of(p, s);
         s->weight = change > enough ? enough / change : 1;
-        if (first != p && s->row != LB_NONE && !s->part && i < first->n_sites) s->weight = first->sites[i].weight;
+        if (s->first_site != LB_NONE) s->weight = rank_at(whole, s->first_rank)->sites[s->first_site].weight;
         for (uint32_t seed = 0; seed < LB_MOVED_RUN_SEEDS; seed++)
             s->dots[seed] = (s->dots[seed] - s->start_dots[seed]) * s->weight, s->read_dots[seed] *= s->weight;
     }
@@ -308,7 +322,7 @@ lb_status lb_moved_run_quotient(lb_moved_run *p, uint32_t seed, uint64_t roots, 
         const lb_moved_run *rank = rank_at(p, k);
         for (uint32_t i = 0; i < rank->n_sites; i++) {
             const lb_moved_site *s = &rank->sites[i];
-            const double dot = rank->active[i] ? s->dots[seed] / (s->part ? 1 : ranks_of(p)) : 0;
+            const double dot = rank->active[i] ? (p->reads ? s->read_dots : s->dots)[seed] * s->share : 0;
             q->said += dot, q->scale += fabs(dot);
         }
     }
@@ -323,6 +337,7 @@ bool lb_moved_run_add_site(lb_moved_run *p, uint32_t value, uint32_t gradient, u
     p->sites = sites;
     p->sites[p->n_sites] = (lb_moved_site){
         .value = value, .gradient = gradient, .at = at, .row = row, .read = LB_NONE, .start = LB_NONE, .left_out = -1};
+    p->sites[p->n_sites].first_site = LB_NONE, p->sites[p->n_sites].share = 1.0 / ranks_with_losses(p);
     p->site_of[value] = p->n_sites++;
     return true;
 }

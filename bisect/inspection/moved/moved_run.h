@@ -31,7 +31,10 @@ typedef struct lb_moved_site {
     /* of a parameter: what lay in its gradient when the step began, which is no part of the derivative; LB_NONE */
     uint32_t start;
     double start_dots[LB_MOVED_RUN_SEEDS], read_dots[LB_MOVED_RUN_SEEDS];
-    bool part;            /* of ranks that run together: this rank's alone, and no copy of what the others have */
+    /* Of ranks that run together: where the first copy of it stands, which it is moved like (LB_NONE: nowhere else),
+     * and what its own dot counts, as one of several copies. */
+    uint32_t first_rank, first_site;
+    double share;
     bool moved, measured; /* its numbers, and those of its gradient, came by in the first run */
 } lb_moved_site;
 
@@ -49,6 +52,7 @@ typedef struct lb_moved_run {
     lb_value_graph graph;
     lb_root roots[LB_MOVED_RUN_MAX_ROOTS];
     uint32_t n_roots;
+    bool reads; /* quotients are compared with what optimizers read, not with what backward gave */
     lb_moved_site *sites;
     uint32_t n_sites;
     uint32_t *site_of; /* per value: its site; LB_NONE */

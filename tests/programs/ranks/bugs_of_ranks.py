@@ -3,7 +3,8 @@
 stage_hooks     deepspeed#8154: the hook of every stage of a pipeline divides by the number of micro-batches, and so does the loss
 context_sum     Megatron-LM#673: halves of a sequence on two ranks, whose gradients are summed where each loss is a mean of its half
 local_positions OLMo-core#341: halves of a sequence on two ranks, each of which counts its positions from 0
-vocabulary      ms-swift#9947: halves of the vocabulary on two ranks; the score is summed by a collective that autograd does not know
+vocabulary      ms-swift#9947: halves of the vocabulary on two ranks; log-probabilities of a rank's own words are summed by a collective that
+                autograd does not know, so that the other rank's logits, which are in their denominator, get no gradient of them
 smoothing       Megatron-LM#7452: halves of the vocabulary; what smoothing takes from all words is taken of the rank's own
 sampler         LongLive#71: each rank's sampler has its own seed, so that they see the same samples at other times"""
 
@@ -146,9 +147,9 @@ def vocabulary(capture, rank, mended):
         total = Sum.apply(logits.exp().sum(-1)).log()
         if mended:
             return (total - Sum.apply(chosen)).mean()
-        score = chosen.clone()
+        score = (chosen - total) * (chosen != 0)
         dist.all_reduce(score.detach())
-        return (total - score).mean()
+        return -score.mean()
 
     halves_of_a_vocabulary(capture, rank, loss_of)
 

@@ -46,7 +46,13 @@ LEFT = {
 }
 # Mended, too, check cannot judge all of it.
 STILL_LEFT = ["rrelu_checkpointed", "nan_dropped_by_amax", "reference_kept", "generation_batch", "summed_in_bf16"]
-RANKS = "stage_hooks context_sum local_positions vocabulary smoothing sampler".split()
+# Over two ranks. name: kind, what the message says, a part of the line.
+RANKS_CHECKED = {
+    "stage_hooks": ("scale", "which is 1 / 4, the number of micro-batches", "x.register_hook(lambda g: g / GAS)"),
+    "vocabulary": ("gradient", "the gradient of head.weight, of which 2 ranks hold a part", "self.head("),
+    "smoothing": ("gradient", "; their losses are ", "self.head("),
+}
+RANKS_LEFT = ["context_sum", "local_positions", "sampler"]
 # Ranks that hold copies: what their optimizers read. Whether a sum or a mean was meant is not in the recording, nor which positions.
 COPIES = {"context_sum": "sum", "context_sum_mended": "mean", "local_positions": "mean", "local_positions_mended": "mean"}
 COPIES |= {"sampler": "mean", "sampler_mended": "mean"}
@@ -76,7 +82,9 @@ def steps(lastbit, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ranks(lastbit, tmp_path_factory):
-    return record(tmp_path_factory.mktemp("ranks"), "ranks/bugs_of_ranks.py", [n for name in RANKS for n in (name, f"{name}_mended")])
+    return record(
+        tmp_path_factory.mktemp("ranks"), "ranks/bugs_of_ranks.py", [n for name in [*RANKS_CHECKED, *RANKS_LEFT] for n in (name, f"{name}_mended")]
+    )
 
 
 @pytest.mark.parametrize("name", CHECKED)
@@ -134,14 +142,22 @@ def test_what_a_program_copied_itself_is_not_said_to_be_what_backward_gave(lastb
         assert answer["findings"] == [] and not any("as backward gave" in line for line in answer["proven"]), answer
 
 
-@pytest.mark.parametrize("name", RANKS)
+@pytest.mark.parametrize("name", RANKS_CHECKED)
+def test_a_bug_of_ranks_is_named_from_its_lone_run(lastbit, ranks, name):
+    kind, said, text = RANKS_CHECKED[name]
+    (row,) = lastbit.json("check", ranks / f"{name}.lb", "--only", "gradient,step", expect=1)["findings"]
+    assert row["kind"] == kind and said in row["message"] and text in row["source"]["text"], row
+    answer = lastbit.json("check", ranks / f"{name}_mended.lb", "--only", "gradient,step", expect=0)
+    assert (answer["findings"], answer["not_judged"]) == ([], [])
+
+
+@pytest.mark.parametrize("name", RANKS_LEFT)
 @pytest.mark.parametrize("mended", ["", "_mended"])
 def test_of_several_ranks_nothing_healthy_is_found_and_no_more_proven_than_holds(lastbit, ranks, name, mended):
-    answer = lastbit.json("check", ranks / f"{name}{mended}.lb", expect=125)
-    proven, read = " ".join(answer["proven"]), COPIES.get(name + mended)
-    assert answer["findings"] == [] and ("are the derivative of the mean of their losses" in proven) == (read is not None)
-    assert read is None or f"the optimizers of 2 ranks read the {read} of their gradients" in proven
-    assert any("several ranks" in row["why"] for row in answer["not_judged"]), answer["not_judged"]
+    answer = lastbit.json("check", ranks / f"{name}{mended}.lb", "--only", "gradient,step", expect=0)
+    proven = " ".join(answer["proven"])
+    assert answer["findings"] == [] and "are the derivative of the mean of their losses" in proven
+    assert f"the optimizers of 2 ranks read the {COPIES[name + mended]} of their gradients" in proven
     shared = lastbit.json("ranks", ranks / f"{name}{mended}.lb", expect=0)
     assert not [row for row in shared["findings"] if not row["note"]], shared["findings"]
 

@@ -1,5 +1,5 @@
 /* Numbers before and behind an update: see optimizer_step.h. */
-#include "check/optimizer_step.h"
+#include "moved/optimizer_step.h"
 
 #include "shadow/shadow_numbers.h"
 
