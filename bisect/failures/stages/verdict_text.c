@@ -353,8 +353,12 @@ char *lb_bisection_text(const lb_bisection *b, const char *path)
     if (b->note) put_text(out, "note", b->note);
     put_reproducer(out, b);
     put_command(out, "record it", b->again ? strdup(b->again) : NULL);
-    if (!b->checked && !b->command && b->outcome == LB_BISECT_CLEAN && !b->reference)
-        put_command(out, "asks more", lb_bisect_show_text(b, path));
+    if (!b->checked && !b->command && b->outcome == LB_BISECT_CLEAN && !b->reference) {
+        put_text(out, "not asked",
+                 "whether it computes the right thing. What one run proves of that by itself - that its gradients are "
+                 "the derivative of its loss, that tokens meet only where they may, where its digits go - asks");
+        put_command(out, "", lb_bisect_show_text(b, path));
+    }
     if (!b->checked && b->outcome != LB_BISECT_CLEAN && !b->again)
         put_command(out, "shows it", lb_bisect_show_text(b, path));
     if (!b->checked) put_command(out, "cures it", lb_bisect_cure_text(b, path));

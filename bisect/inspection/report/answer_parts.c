@@ -113,4 +113,6 @@ void lb_answer_parts_lines(json_t *answer, const json_t *at)
     const json_t *second = json_object_get(at, "source_b");
     tell_line(answer, json_is_object(second) ? "line, first side" : "line", json_object_get(at, "source"));
     tell_line(answer, "line, second side", second);
+    const json_t *forward = json_object_get(at, "source_forward");
+    if (!json_equal(forward, json_object_get(at, "source"))) tell_line(answer, "line of forward", forward);
 }

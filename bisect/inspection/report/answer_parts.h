@@ -28,7 +28,7 @@ void lb_answer_parts_ranks(const json_t *row, char text[LB_ANSWER_PARTS_TEXT]);
 void lb_answer_parts_site(const json_t *at, char text[LB_ANSWER_PARTS_TEXT]);
 /* "step 2, rank 0, forward, layers.2.scan, aten::exp, op 186" */
 void lb_answer_parts_place(const json_t *at, char text[LB_ANSWER_PARTS_TEXT]);
-/* The lines of code of a place, as facts. */
+/* The lines of code of a place, as facts: of both sides, or of a backward and its forward. */
 void lb_answer_parts_lines(json_t *answer, const json_t *at);
 
 /* One for each command. */

@@ -1,4 +1,4 @@
-/* Answers about one run or one checkpoint: bisect, watch, ranks, audit, replay. See answer.h. */
+/* Answers about one run or one checkpoint: bisect, watch, ranks, audit, fingerprint, replay. See answer.h. */
 #include "report/answer_parts.h"
 
 #include <math.h>
@@ -408,61 +408,6 @@ void lb_answer_parts_fingerprint(json_t *answer, const json_t *result)
     lb_answer_parts_fact_text(answer, "file", json_object_get(match, "path"));
     lb_answer_parts_fact(answer, "tensors", "%lld", integer(match, "count"));
     if (compared) lb_answer_parts_fact(answer, "exit code", findings ? "1: different or found" : "0: same or clean");
-}
-
-/* ---- check ---- */
-
-/* What is wrong, by its kind; the proof in numbers stands below. */
-static const char *check_words(const char *kind)
-{
-    static const char *const words[][2] = {{"gradient", "a gradient is not the derivative of the loss"},
-                                           {"scale", "a gradient is the derivative of the loss times a constant"},
-                                           {"detached", "the loss depends on a parameter that gets no gradient"},
-                                           {"redrawn", "a recomputation drew other numbers than the forward"},
-                                           {"lost", "gradients lack some of the losses that were differentiated"},
-                                           {"read", "an optimizer read something else than backward gave"},
-                                           {"update", "an optimizer does not follow the rule of its name"},
-                                           {"future", "scores depend on the tokens that they are to predict"},
-                                           {"target", "scores are compared with a token further on than the next"},
-                                           {"rows", "sequences of the batch meet"},
-                                           {"documents", "packed documents meet"},
-                                           {"padding", "what the attention mask hides is seen"},
-                                           {"weights", "micro-batches were divided once too often"},
-                                           {"means", "micro-batches were each divided by their own number of tokens"},
-                                           {"unwritten", "numbers were read that no op wrote"},
-                                           {"rounded", "one line rounds more than all others together"},
-                                           {"absorbed", "parameters of 16 bits do not move"},
-                                           {"saturated", "numbers lie beyond the range of their dtype"},
-                                           {"underflow", "numbers became zero"}};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (is(words[i][0], kind)) return words[i][1];
-    return kind;
-}
-
-void lb_answer_parts_check(json_t *answer, const json_t *result)
-{
-    const json_t *findings = json_object_get(result, "findings"), *first = json_array_get(findings, 0);
-    const size_t n = json_array_size(findings), left = json_array_size(json_object_get(result, "not_judged"));
-    const char *verdict = lb_answer_parts_text(result, "verdict");
-    char site[LB_ANSWER_PARTS_TEXT], more[48] = "";
-    if (n > 1) snprintf(more, sizeof more, " (and %zu more)", n - 1);
-    if (first) {
-        lb_answer_parts_site(first, site);
-        lb_answer_parts_tell(answer, "bad", "%s: %s%s", site, check_words(lb_answer_parts_text(first, "kind")), more);
-        lb_answer_parts_fact_text(answer, "proof", json_object_get(first, "message"));
-        lb_answer_parts_lines(answer, first);
-    } else if (is(verdict, "clean")) {
-        lb_answer_parts_tell(answer, "good", "nothing is wrong that one run can prove");
-    } else {
-        lb_answer_parts_tell(answer, "unknown", "not all of it could be judged: %s",
-                             lb_answer_parts_text(json_array_get(json_object_get(result, "not_judged"), 0), "why"));
-    }
-    lb_answer_parts_fact(answer, "proven", "%zu", json_array_size(json_object_get(result, "proven")));
-    lb_answer_parts_fact(answer, "not judged", "%zu", left);
-    lb_answer_parts_fact(answer, "exit code",
-                         first                  ? "1: different or found"
-                         : is(verdict, "clean") ? "0: same or clean"
-                                                : "125: undecided");
 }
 
 /* ---- replay ---- */

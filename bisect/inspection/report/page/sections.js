@@ -67,7 +67,7 @@
   /* Counts of what is rare are shown where there is any. */
   const tokenColumns = (list) => TOKEN_COLUMNS.filter(([key]) => !["held", "impossible"].includes(key) || lb.rows(list).some((i) => list.get(i, key) > 0));
   const sourceLine = (source) => (has(source) ? `${source.file}:${source.line}${source.function ? ` in ${source.function}` : ""}${source.text ? `: ${source.text}` : ""}` : null);
-  const sourceFacts = (at) => [[has(at.source_b) ? "line, first side" : "line", sourceLine(at.source)], ["line, second side", sourceLine(at.source_b)]];
+  const sourceFacts = (at) => [[has(at.source_b) ? "line, first side" : "line", sourceLine(at.source)], ["line, second side", sourceLine(at.source_b)], ["line of forward", sourceLine(at.source_forward) === sourceLine(at.source) ? null : sourceLine(at.source_forward)]];
   const called = (at) => (Array.isArray(at.arguments) ? at.arguments.map((x) => `${x.name} ${x.first} / ${x.second}${x.group ? ` (group ${x.group})` : ""}`).join(", ") : null);
   const ROW_COLUMNS = [["layer", "layer"], ["step", "step"], ["rank", "rank"], ["phase", "phase"], ["verdict", "verdict"], ["local", "made here"], ["inherited", "from its inputs"], ["rel_l2", "relative L2"], ["max_abs", "max abs"], ["max_rel", "max rel"], ["max_ulp", "max ulp"], ["cosine", "cosine"], ["differing", "differing"], ["elements", "elements"], ["bound_ratio", "of its bound"], ["op", "op"], ["index", "index"], ["parameter", "parameter"], ["pattern", "pattern"], ["why", "why"]];
 
@@ -181,7 +181,7 @@
         ...findings(r),
         ...rest(r, ["outcome", "failure", "begins", "culprit", "culprits", "stages", "trials", "cure", "cures", "shows", "reproducer", "reproducer_size", "seconds", "reason", "findings", "record", "collectives"]),
       ],
-      commands: [["The search", again], ...(r.shows ? [["The failure, replayed", r.shows]] : []), ...(r.cures ? [["The same with the cure: it does not fail", r.cures]] : []), ...(r.reproducer ? [["The smallest capture that still fails", `lastbit bisect --check ${lb.shellWord(r.reproducer)}`]] : []), ...(r.record ? [["What was not recorded, recorded again", r.record]] : [])],
+      commands: [["The search", again], ...(r.shows ? [[r.outcome === "clean" ? "What this run proves by itself: gradients, tokens, where digits go" : "The failure, replayed", r.shows]] : []), ...(r.cures ? [["The same with the cure: it does not fail", r.cures]] : []), ...(r.reproducer ? [["The smallest capture that still fails", `lastbit bisect --check ${lb.shellWord(r.reproducer)}`]] : []), ...(r.record ? [["What was not recorded, recorded again", r.record]] : [])],
     };
   };
 
@@ -354,7 +354,7 @@
     };
   };
 
-  /* ---- audit, replay, anything else ---- */
+  /* ---- audit ---- */
 
   const audit = (part) => {
     const r = part.result, again = line(part, r.checkpoint ? `lastbit audit ${lb.shellWord(r.checkpoint)}` : USAGE.audit);
@@ -363,6 +363,69 @@
       commands: [["The findings", again]],
     };
   };
+
+  /* ---- check ---- */
+
+  const ONE_BY_ONE = 20, LINES = 10, LONGEST = 80;
+  /* Sentences; those behind the first ten are folded. */
+  const sentences = (title, list) => {
+    const items = lb.isColumns(list) || !Array.isArray(list) ? [list] : list, item = (text) => lb.element("li", null, typeof text === "string" ? lb.text(text, 400) : lb.value(text));
+    const more = items.slice(LINES);
+    return block(title, [lb.element("ul", null, items.slice(0, LINES).map(item)), ...(more.length ? [lb.element("details", null, lb.element("summary", null, `and ${lb.format(more.length)} more`), lb.element("ul", null, more.map(item)))] : [])]);
+  };
+
+  const proof = (get, head, open) => {
+    const at = Object.fromEntries(["step", "rank", "phase", "layer", "index", "source", "source_forward"].map((key) => [key, get(key)]));
+    const line = get("command"), op = get("op");
+    return lb.element("details", { class: "finding", ...(open ? { open: "" } : {}) }, lb.element("summary", null, lb.element("strong", null, lb.text(lb.kind(get("kind")))), " ", lb.text(head)),
+      lb.facts([["proof", get("message")], ["where", place(at)], ["op", has(op) ? `${op}${has(get("forward")) ? `, backward of ${get("forward")}` : ""}` : null], ...sourceFacts(at), ["factor", get("factor")], ["effect", get("effect")], ["see", typeof line === "string" && line ? lb.command(line) : null]]));
+  };
+
+  /* The gravest ones one by one, and all of them in a table where there are more. */
+  const proofs = (part) => {
+    const found = part.result.findings, heads = (part.answer || {}).heads || [];
+    if (!lb.isTable(found)) return findings(part.result);
+    const list = lb.list(found);
+    const nodes = lb.rows(list).slice(0, ONE_BY_ONE).map((i) => proof((key) => list.get(i, key), heads[i] ?? list.get(i, "message"), i === 0));
+    const columns = [["kind", "kind"], ["step", "step"], ["rank", "rank"], ["phase", "phase"], ["layer", "layer"], ["op", "op"], ["index", "index"], ["factor", "factor"], ["effect", "effect"], ["message", "proof"], ["command", "see"]];
+    return [block("Findings", list.length > ONE_BY_ONE ? [...nodes, lb.table("Every finding", list, columns)] : nodes)];
+  };
+
+  /* Where digits go, a table of facts for each kind of row, in the words of the text that `check` prints. */
+  const DIGITS = [["rounding", "What costs most digits, each line of code alone"], ["cancellation", "Sums that cancel"], ["updates", "Updates that were absorbed"], ["state", "States of optimizers that underflow"], ["range", "Numbers that left the range of their dtype"], ["headroom", "Headroom of gradients in f16"], ["router", "Choices near a tie"]];
+  const DIGIT_COLUMNS = [["layer", "layer"], ["op", "op"], ["dtype", "dtype"], ["digits", "right digits"], ["bits", "bits"], ["percent", "share, %"], ["recent", "in the last step, %"], ["loss", "effect on the loss"], ["logits", "on logits"], ["gradients", "on gradients"], ["line", "line"], ["cure", "cure"], ["message", "what"]];
+  const percent = (share) => (typeof share === "number" ? Number((100 * share).toPrecision(3)) : share);
+  const digits = (result, again) => {
+    if (!lb.isTable(result.digits)) return findings(result, "Where digits go", "digits");
+    const all = lb.list(result.digits), known = DIGITS.map(([kind]) => kind);
+    const others = [...new Set(lb.rows(all).map((i) => all.get(i, "kind")))].filter((kind) => !known.includes(kind)).map((kind) => [kind, lb.plain(String(kind)).slice(0, LONGEST)]);
+    const nodes = [...DIGITS, ...others].flatMap(([kind, title]) => {
+      const rows = lb.rows(all).filter((i) => all.get(i, "kind") === kind);
+      if (!rows.length) return [];
+      const of = (i, key) => { const field = all.get(i, key); return field !== null && typeof field === "object" ? field : {}; };
+      const made = (i) => ({ layer: all.get(i, "layer") || "(outside)", ...Object.fromEntries(["op", "dtype", "digits", "bits", "message", "cure"].map((key) => [key, all.get(i, key)])), percent: percent(all.get(i, "share")), recent: percent(all.get(i, "recent")), loss: of(i, "effect").loss, logits: of(i, "effect").logits, gradients: of(i, "effect").gradients, line: sourceLine(all.get(i, "source")) });
+      return [lb.element("details", { class: "finding" }, lb.element("summary", null, lb.element("strong", null, lb.text(title)), ` (${lb.format(rows.length)})`), lb.table(title, lb.list(rows.map(made)), DIGIT_COLUMNS))];
+    });
+    if (nodes.length) nodes[0].setAttribute("open", "");
+    return [block("Where digits go", nodes, /--only/.test(again) ? again : `${again} --only digits`)];
+  };
+
+  const check = (part) => {
+    const r = part.result, again = line(part, USAGE.check), found = lb.isTable(r.findings) ? lb.list(r.findings) : { length: 0 };
+    const shows = [...new Set(lb.rows(found).slice(0, ONE_BY_ONE).map((i) => found.get(i, "command")))].filter((one) => typeof one === "string" && one);
+    return {
+      blocks: [
+        ...proofs(part),
+        ...(has(r.proven) ? [sentences("Proven", r.proven)] : []),
+        ...digits(r, again),
+        ...tables(r, [["not_judged", "Not judged, and why", [["what", "what"], ["why", "why"]]]]),
+        ...rest(r, ["verdict", "findings", "proven", "digits", "not_judged", "replays"]),
+      ],
+      commands: [[`What is wrong, what is proven, where digits go${has(r.replays) ? `, by ${lb.format(r.replays)} replays` : ""}`, again], ["Every bit of it as JSON", `${again} --json`], ...shows.map((one) => ["The ops around what was found", one])],
+    };
+  };
+
+  /* ---- replay ---- */
 
   const replay = (part) => {
     const r = part.result, again = line(part, USAGE.replay);
@@ -377,6 +440,8 @@
       commands: [["The verdicts", again]],
     };
   };
+
+  /* ---- a receipt, anything else ---- */
 
   const flat = (value, path = "") => (value !== null && typeof value === "object" && !Array.isArray(value) && !lb.isColumns(value) ? Object.entries(value).flatMap(([key, inner]) => flat(inner, path ? `${path}.${key}` : key)) : [[path, Array.isArray(value) && value.every((entry) => entry === null || typeof entry !== "object") ? value.map(lb.format).join(" ") : lb.isTable(value) ? JSON.stringify(value) : value]]);
   const receipt = (part) => {
@@ -404,7 +469,7 @@
 
   lb.misread = [];
   lb.describe = (part) => {
-    const describe = { diff, bisect, explain, parity, watch, ranks, audit, replay, ls: receipt }[part.command] || other;
+    const describe = { diff, bisect, explain, parity, watch, ranks, audit, check, replay, ls: receipt }[part.command] || other;
     let shown;
     try {
       shown = describe(part);

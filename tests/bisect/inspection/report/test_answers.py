@@ -189,16 +189,55 @@ LEAK = dict(
     factor=None,
     effect=0.1,
 )
-LEAK |= dict(source=dict(file="model.py", line=3, function="forward", text="y = w @ v"), message="12 of 14 rows change", command="lastbit ls")
+LEAK |= dict(
+    source=dict(file="model.py", line=3, function="forward", text="y = w @ v"), message="12 of 14 rows change", command="lastbit ls run.lb --ops"
+)
 
 
 def test_a_check_says_what_one_run_proves(report):
     _, tone, head, facts, _ = only(report(dict(CHECKED, findings=[LEAK, LEAK])))
     assert tone == "bad" and head.startswith("blocks.1") and head.endswith("scores depend on the tokens that they are to predict (and 1 more)")
-    assert facts["proof"] == "12 of 14 rows change" and any("y = w @ v" in text for text in facts.values())
-    assert only(report(dict(CHECKED, verdict="clean")))[1:3] == ("good", "nothing is wrong that one run can prove")
+    assert facts["proof"] == "12 of 14 rows change" and facts["line"] == "model.py:3 in forward: y = w @ v"
+    assert (facts["where"], facts["op"], facts["see"]) == ("step 0, rank 0, forward, op 7", "aten::bmm", "lastbit ls run.lb --ops")
+    assert facts["proven"] == "1, all of them below" and facts["exit code"] == "1: different or found" and "line of forward" not in facts
+    _, tone, head, facts, _ = only(report(dict(CHECKED, verdict="clean")))
+    assert (tone, head) == ("good", "nothing is wrong that one run can prove")
+    assert facts == {"proven": "it holds", "exit code": "0: same or clean"}
     left = dict(CHECKED, verdict="undecided", not_judged=[dict(what="step 0", why="no loss was seen")])
-    assert only(report(left))[1:3] == ("unknown", "not all of it could be judged: no loss was seen")
+    _, tone, head, facts, _ = only(report(left))
+    assert (tone, head) == ("unknown", "not all of it could be judged: no loss was seen")
+    assert facts["not judged"] == "step 0: no loss was seen" and facts["exit code"] == "125: cannot be tested"
+
+
+def test_a_wrong_backward_has_both_its_lines_and_both_its_ops(report):
+    line = dict(file="model.py", line=9, function="forward", text="y = x @ w")
+    _, _, _, facts, _ = only(report(dict(CHECKED, findings=[dict(LEAK, kind="gradient", forward="aten::mm", source_forward=line)])))
+    assert facts["op"] == "aten::bmm, backward of aten::mm"
+    assert (facts["line"], facts["line of forward"]) == ("model.py:3 in forward: y = w @ v", "model.py:9 in forward: y = x @ w")
+    _, _, _, facts, _ = only(report(dict(CHECKED, findings=[dict(LEAK, kind="gradient", source_forward=LEAK["source"])])))
+    assert "line of forward" not in facts, "one line is told once"
+
+
+FACTORS = [
+    ("scale", 2, "a gradient is 2 times the derivative of the loss"),
+    ("scale", 0.25, "a gradient is 1/4 of the derivative of the loss"),
+    ("scale", -1, "a gradient is -1 times the derivative of the loss"),
+    ("read", 2, "an optimizer read 2 times what backward gave"),
+    ("read", None, "an optimizer read something else than backward gave"),
+    ("weights", 0.25, "micro-batches were divided once too often: the loss is 1/4 of what a mean gives"),
+    (
+        "means",
+        2.5,
+        "micro-batches were each divided by their own number of tokens: those of the shortest weigh 2.5 times those of the longest",
+    ),
+    ("gradient", 0, "a gradient is not the derivative of the loss"),
+    ("scale", "inf", "a gradient is the derivative of the loss times a constant"),
+]
+
+
+@pytest.mark.parametrize("kind, factor, words", FACTORS)
+def test_the_head_of_a_check_says_the_factor(report, kind, factor, words):
+    assert only(report(dict(CHECKED, findings=[dict(LEAK, kind=kind, factor=factor)])))[2] == f"blocks.1, aten::bmm: {words}"
 
 
 def test_every_kind_of_finding_has_words(report):
@@ -210,7 +249,9 @@ def test_every_kind_of_finding_has_words(report):
 
 def test_a_bisection_without_a_failure_offers_what_one_run_can_prove(lastbit):
     text = lastbit.run("bisect", "-q", SAMPLES / "clean.lbz", expect=0).stdout
-    assert re.search(r"asks more +lastbit check \S*clean\.lbz", text)
+    asked = text[text.index("not asked") :]
+    assert "gradients" in asked and "derivative" in asked and "tokens" in asked and "digits" in asked
+    assert re.search(r"\n +lastbit check \S*clean\.lbz\n", asked)
     assert lastbit.json("bisect", "-q", SAMPLES / "clean.lbz", expect=0)["shows"].startswith("lastbit check ")
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -93,6 +95,7 @@ FIRST_SCREENS = [
     (("ranks", SAMPLES / "poisoned-rank.lbz", SAMPLES / "poisoned-rank.lbz"), "poisoned-rank"),
     (("watch", OVERFLOW), "step"),
     (("audit", "CHECKPOINT"), "NaN"),
+    (("check", CLEAN), "not all of it could be judged"),
     (("replay", CLEAN), ""),
 ]
 
@@ -107,6 +110,131 @@ def test_the_answer_of_every_command_stands_in_the_first_screen(lastbit, opened,
     (head,) = page.texts("h1")
     assert word in head and len(head) > 12 and first_screen(page, "h1") and first_screen(page, ".card"), head
     assert done.returncode == 125 or f"{done.returncode}: " in page.texts(".card")[0] or args[0] in ("explain", "replay")
+
+
+# Programs of tests/programs/bugs_of_record.py, what `check` says of them, and a word of the head.
+CHECKED = [
+    ("offload_overwritten", 1, "gradients lack some of the losses"),
+    ("tied_written_twice", 1, "a gradient is 2 times the derivative of the loss"),
+    ("weights_do_not_move", 1, "parameters of 16 bits do not move"),
+    ("offload_overwritten_mended", 0, "nothing is wrong that one run can prove"),
+    ("reference_kept", 125, "not all of it could be judged: "),
+]
+
+
+@pytest.fixture(scope="module")
+def checked(lastbit, tmp_path_factory):
+    """What `check --json` says of each of them."""
+    folder = tmp_path_factory.mktemp("checked")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", ROOT / "tests/programs/bugs_of_record.py", folder, *(name for name, _, _ in CHECKED)]
+    subprocess.run(command, check=True, timeout=600, env=environment)
+    return {name: lastbit.json("check", folder / f"{name}.lb", expect=code) for name, code, _ in CHECKED}
+
+
+@pytest.mark.parametrize("name, code, word", CHECKED)
+def test_the_answer_of_a_check_stands_in_the_first_screen(opened, report, checked, name, code, word):
+    answer = checked[name]
+    page = opened(report(answer), width=1280, height=720)
+    (head,), (card,) = page.texts("h1"), page.texts(".card")
+    assert word in head and first_screen(page, "h1") and first_screen(page, ".card"), head
+    assert {0: "0: same or clean", 1: "1: different or found", 125: "125: cannot be tested"}[code] in card
+    for row in answer["findings"][:1]:
+        assert row["command"] in card and f"step {row['step']}, rank 0" in card and row["op"] in card
+        assert f"{row['source']['file']}:{row['source']['line']}" in card and row["source"]["text"][:80] in card
+    for row in answer["not_judged"][: 0 if code == 1 else 3]:
+        assert row["why"] in card
+    picture(page, f"check-{name}")
+
+
+def check_texts(page, title):
+    """What stands under a heading, up to the next one."""
+    script = """
+    (() => {
+      const texts = [];
+      let node = [...document.querySelectorAll("h3")].find((one) => one.textContent === TITLE);
+      while (node && (node = node.nextElementSibling) && node.tagName !== "H3") texts.push(node.textContent);
+      return texts;
+    })()"""
+    return page.evaluate(script.replace("TITLE", json.dumps(title)))
+
+
+@pytest.mark.parametrize("name, code, word", CHECKED)
+def test_a_check_lists_what_is_wrong_what_is_proven_and_what_was_not_judged(opened, report, checked, name, code, word):
+    answer = checked[name]
+    page = opened(report(answer))
+    assert "Other fields" not in page.texts("h3"), "every field has its place"
+    found = check_texts(page, "Findings")
+    assert len(found) == len(answer["findings"])
+    for row, text in zip(answer["findings"], found):
+        assert row["message"] in text and row["command"] in text and row["source"]["text"] in text and row["op"] in text
+        assert row["forward"] is None or f"backward of {row['forward']}" in text
+    proven = "".join(check_texts(page, "Proven"))
+    assert all(line in proven for line in answer["proven"])
+    assert (
+        [row[:1] for row in every_row(page, "Not judged, and why")] == [[row["what"]] for row in answer["not_judged"]]
+        if answer["not_judged"]
+        else True
+    )
+    assert (page.evaluate("document.querySelectorAll('details.finding[open]').length") >= 1) == bool(answer["findings"] or answer["digits"])
+    shown = [row["command"] for row in answer["findings"]]
+    assert set(shown) <= set(page.texts(".command code"))
+
+
+def test_a_check_shows_where_digits_go_as_its_text_does(opened, report, checked):
+    answer = checked["offload_overwritten_mended"]
+    page = opened(report(answer))
+    rows = [row for row in answer["digits"] if row["kind"] == "rounding"]
+    caption = "What costs most digits, each line of code alone"
+    shown = every_row(page, caption)
+    assert [row[:3] for row in shown] == [[row["layer"] or "(outside)", row["op"], row["dtype"] or "–"] for row in rows]
+    headings = page.evaluate(
+        f"[...[...document.querySelectorAll('caption')].find((one) => one.textContent === {json.dumps(caption)}).parentNode.tHead.rows[0].cells].map((cell) => cell.textContent)"
+    )
+    for heading in ("layer", "op", "dtype", "right digits", "share, %", "line", "cure", "effect on the loss", "on gradients"):
+        assert heading in headings
+    share = headings.index("share, %")
+    assert float(shown[0][share]) == pytest.approx(100 * rows[0]["share"], rel=1e-2)
+    for row, cells in zip(rows, shown):
+        assert row["cure"][:60] in cells[headings.index("cure")] and row["source"]["file"] in cells[headings.index("line")]
+    for name in ("offload_overwritten_mended", "weights_do_not_move"):
+        moved = [row for row in checked[name]["digits"] if row["kind"] == "updates"]
+        absorbed = every_row(opened(report(checked[name])), "Updates that were absorbed")
+        assert [row[0] for row in absorbed] == [row["layer"] for row in moved] and moved
+
+
+def many(checked):
+    answer = dict(checked["tied_written_twice"])
+    (row,) = answer["findings"][:1]
+    answer["findings"] = [dict(row, index=i, layer=f"blocks.{i}") for i in range(45)]
+    answer["proven"] = [f"sentence {i}" for i in range(30)]
+    answer["not_judged"] = [dict(what=f"step {i}", why="no loss was seen") for i in range(70)]
+    return answer
+
+
+def test_long_lists_of_a_check_are_folded_and_whole(opened, report, checked):
+    page = opened(report(many(checked)))
+    assert page.evaluate("document.querySelectorAll('details.finding').length") >= 20
+    assert page.evaluate("[...document.querySelectorAll('details.finding')].slice(0, 20).filter((one) => one.open).length") == 1
+    assert [row[4] for row in every_row(page, "Every finding")] == [f"blocks.{i}" for i in range(45)]
+    assert len(every_row(page, "Not judged, and why")) == 70
+    proven = check_texts(page, "Proven")
+    assert "sentence 9" in proven[0] and "sentence 10" not in proven[0] and "and 20 more" in proven[1] and "sentence 29" in proven[1]
+
+
+def test_hostile_texts_in_a_check_are_text(opened, report, checked):
+    answer = dict(checked["weights_do_not_move"])
+    for name in ("findings", "digits"):
+        answer[name] = [
+            {k: name_ if isinstance(v, str) else v for k, v in row.items()} | dict(source=dict(file=name_, line=1, function=name_, text=name_))
+            for row, name_ in zip(answer[name] * 20, HOSTILE)
+        ]
+    answer["proven"], answer["not_judged"] = HOSTILE, [dict(what=name, why=name) for name in HOSTILE]
+    page = opened(report(answer))
+    assert page.evaluate("document.querySelectorAll('main img, main script, main b, main iframe, main [onerror]').length") == 0
+    assert HOSTILE[1] in "".join(check_texts(page, "Findings")) and HOSTILE[1] in "".join(check_texts(page, "Proven"))
+    assert HOSTILE[1] in "".join(check_texts(page, "Where digits go"))
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "a long name does not widen the page"
 
 
 @pytest.mark.parametrize("name", ["scan-overflow", "bad-expert", "polar-bf16", "stale-scale", "poisoned-rank"])
@@ -221,7 +349,7 @@ def test_explain_replay_and_a_receipt_are_shown(lastbit, opened, report):
 def test_every_command_is_shown_whatever_its_fields_are(opened, report):
     """Other types than the command prints, too: nothing is lost, and nothing complains."""
     odd = dict(unknown=[dict(a=1)], layers="text", first=[1], findings=3, trials={}, alarms=None, steps="x", tokens=[[]], verdict=["v"])
-    names = "diff bisect explain parity ranks watch audit replay ls show other".split()
+    names = "diff bisect explain parity ranks watch audit check fingerprint replay ls show other".split()
     page = opened(report(*[dict(schema=f"lastbit.{name}/1", **more) for name in names for more in ({}, odd)]), odd=True)
     assert len(cards(page)) == 2 * len(names)
 
