@@ -76,8 +76,8 @@ static lb_status f64_results(lb_memory *memory, const lb_call *call, lb_tensor *
         results[i].data = lb_memory_scratch(memory, bytes, err);
         if (!results[i].data) return LB_ERR_LIMIT;
         memset(results[i].data, 0, bytes);
-        if (!lb_dtype_is_float(lb_dtype_part(original->dtype)))
-            lb_memory_tensor_copy(&results[i], original, NULL); /* a recorded mask */
+        if (!lb_dtype_is_float(lb_dtype_part(original->dtype)) || (i && call->row->flags & LB_ROW_RANDOM))
+            lb_memory_tensor_copy(&results[i], original, NULL); /* a recorded draw */
     }
     return LB_OK;
 }

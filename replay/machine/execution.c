@@ -144,9 +144,22 @@ static lb_status take_branches(lb_machine *machine, lb_execution *e)
     return LB_OK;
 }
 
-static bool draws_from_recording(const lb_prepared_op *prepared)
+/* Draws stay what was recorded, in a shadow what was decided: they stand behind the result that is computed from
+ * them. False: one was not kept. */
+static lb_status take_draws(lb_machine *machine, const lb_prepared_op *prepared, lb_operands_outputs *outputs,
+                            bool *kept)
 {
-    return (prepared->row->flags & LB_ROW_RANDOM) != 0;
+    const lb_program *program = machine->prepared->program;
+    *kept = true;
+    for (uint32_t i = 1; i < outputs->n && prepared->row->flags & LB_ROW_RANDOM; i++) {
+        const uint32_t v = outputs->values[i];
+        if (v == LB_NONE) continue;
+        LB_TRY(lb_rebase_output(machine, v));
+        if (machine->is_shadow) LB_TRY(lb_rebase_decision(machine, v));
+        *kept &= !lb_storage_of(machine, v)->missing;
+        outputs->tensors[i] = lb_memory_storage_window(lb_storage_of(machine, v), &program->values[v]);
+    }
+    return LB_OK;
 }
 
 typedef struct masks {
@@ -375,8 +388,9 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
         return stand_in_because(machine, op, "it writes through a view that is conjugated or negated when it is read");
     LB_TRY(take_given(machine, prepared, &e.outputs));
     LB_TRY(lb_operands_outputs_open(machine, op, &e.outputs));
-    if (draws_from_recording(prepared)) LB_TRY(lb_rebase_outputs(machine, op));
-    if (draws_from_recording(prepared) && machine->is_shadow) LB_TRY(lb_rebase_decisions(machine, op));
+    bool kept;
+    LB_TRY(take_draws(machine, prepared, &e.outputs, &kept));
+    if (!kept) return stand_in_because(machine, op, "what it drew was not kept");
     const lb_operand_plan plan = {prepared->row, prepared->form, &e.outputs, watch};
     LB_TRY(lb_operands_build(machine, op, &plan, &e.args, &e.n_args));
     LB_TRY(lb_round_operands(machine, op, &e));

@@ -145,15 +145,18 @@ lb_status lb_rebase_outputs(lb_machine *machine, const lb_op *op)
     return LB_OK;
 }
 
+lb_status lb_rebase_decision(lb_machine *machine, uint32_t v)
+{
+    lb_tensor recorded, decided;
+    if (!lb_rebase_recorded(machine, v, &recorded) || !lb_rebase_decided(machine, v, &decided)) return LB_OK;
+    return decided.data != recorded.data ? lb_rebase_put(machine, v, &decided) : LB_OK;
+}
+
 lb_status lb_rebase_decisions(lb_machine *machine, const lb_op *op)
 {
-    const lb_program *program = machine->prepared->program;
     for (uint32_t i = 0; i < op->results + op->written; i++) {
-        uint32_t v = lb_op_outcome(program, op, i);
-        lb_tensor recorded, decided;
-        if (v == LB_NONE || !lb_rebase_recorded(machine, v, &recorded) || !lb_rebase_decided(machine, v, &decided))
-            continue;
-        if (decided.data != recorded.data) LB_TRY(lb_rebase_put(machine, v, &decided));
+        const uint32_t v = lb_op_outcome(machine->prepared->program, op, i);
+        if (v != LB_NONE) LB_TRY(lb_rebase_decision(machine, v));
     }
     return LB_OK;
 }

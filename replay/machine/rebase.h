@@ -15,7 +15,9 @@ static inline lb_memory_storage *lb_storage_of(const lb_machine *machine, uint32
 bool lb_rebase_recorded(lb_machine *machine, uint32_t value, lb_tensor *tensor);
 /* What a discontinuous op of the exact shadow decides: the recorded bytes, or what the observer puts in their place. */
 bool lb_rebase_decided(lb_machine *machine, uint32_t value, lb_tensor *tensor);
-/* Into the outcomes of an op whose recorded ones stand in, what the observer puts in their place. */
+/* Into an outcome of an op for which its recording stands in, what the observer puts in its place. */
+lb_status lb_rebase_decision(lb_machine *machine, uint32_t value);
+/* Into all of them. */
 lb_status lb_rebase_decisions(lb_machine *machine, const lb_op *op);
 /* Puts the recorded bytes of `value` into its window; `*loaded` false when they were not kept (nothing happens then).
  * What lies between the elements of the window is brought too in isolated mode, where it is what the recording had

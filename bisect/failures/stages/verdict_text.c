@@ -356,7 +356,7 @@ char *lb_bisection_text(const lb_bisection *b, const char *path)
     if (!b->checked && !b->command && b->outcome == LB_BISECT_CLEAN && !b->reference) {
         put_text(out, "not asked",
                  "whether it computes the right thing. What one run proves of that by itself - that its gradients are "
-                 "the derivative of its loss, that tokens meet only where they may, where its digits go - asks");
+                 "the derivative of its loss, that tokens meet only where they may, where its digits go - is asked by");
         put_command(out, "", lb_bisect_show_text(b, path));
     }
     if (!b->checked && b->outcome != LB_BISECT_CLEAN && !b->again)

@@ -93,14 +93,21 @@ static void look_at(lb_rounding_log *log, uint32_t op, uint32_t v, const lb_tens
     free(x), free(y);
 }
 
-/* Choices, draws and what they give are held in exact runs. */
+/* Choices and draws are held in exact runs. What follows from a draw in the same op is not. */
+static bool is_draw(const lb_rounding_log *log, uint32_t op, uint32_t k)
+{
+    const lb_op_row *row = log->run->prepared->ops[op].row;
+    return row && row->flags & LB_ROW_RANDOM && (k > 0 || !row->kernel);
+}
+
 static bool is_held(const lb_rounding_log *log, uint32_t op)
 {
     const lb_op_row *row = log->run->prepared->ops[op].row;
     const lb_op *o = &log->run->program->ops[op];
-    if (!lb_op_computes(log->run->program, o) || o->flags & (LB_OP_UNDEFINED | LB_OP_RANDOM | LB_OP_COLLECTIVE))
-        return true;
-    return row && row->flags & (LB_ROW_DISCONTINUOUS | LB_ROW_RANDOM | LB_ROW_ZERO | LB_ROW_HOST);
+    const bool random = row ? row->flags & LB_ROW_RANDOM : o->flags & LB_OP_RANDOM;
+    if (!lb_op_computes(log->run->program, o) || o->flags & (LB_OP_UNDEFINED | LB_OP_COLLECTIVE)) return true;
+    if (random && !(row && row->kernel)) return true;
+    return row && row->flags & (LB_ROW_DISCONTINUOUS | LB_ROW_ZERO | LB_ROW_HOST);
 }
 
 static bool note_op(void *context, const lb_event *event)
@@ -112,6 +119,7 @@ static bool note_op(void *context, const lb_event *event)
     for (uint32_t k = 0; k < event->n_results; k++) {
         const uint32_t v = event->values[k];
         if (v == LB_NONE || v >= p->n_values || !lb_dtype_is_float(p->values[v].dtype)) continue;
+        if (is_draw(log, event->op, k)) continue;
         if (p->values[v].flags & LB_VALUE_UNDEFINED || !lb_rounding_log_is_first(p, event->op, k)) continue;
         const lb_tensor *recorded = event->recorded[k].data ? &event->recorded[k] : &event->computed[k];
         const lb_tensor *exact = &event->shadow[k];

@@ -155,6 +155,55 @@ static void chained_replay_hands_the_difference_on_as_inherited(void **state)
     free_hand(h);
 }
 
+/* s = x + y, which was recorded wrong; d = dropout(s) by a mask that was drawn, t = d + d. */
+static hand *dropped_sum(bool keep_mask)
+{
+    hand *h = new_hand();
+    uint32_t x = hand_value(h, 1, 0, LB_F32, 0, 4), y = hand_value(h, 2, 0, LB_F32, 0, 4),
+             s = hand_value(h, 3, 0, LB_F32, 0, 4), d = hand_value(h, 4, 0, LB_F32, 0, 4),
+             mask = hand_value(h, 5, 0, LB_BOOL, 0, 4), t = hand_value(h, 6, 0, LB_F32, 0, 4);
+    hand_record(h, x, (float[]){1, 2, 3, 4}, true);
+    hand_record(h, y, (float[]){10, 20, 30, 40}, true);
+    hand_record(h, s, (float[]){12, 22, 33, 44}, true);
+    hand_record(h, d, (float[]){24, 0, 66, 88}, true);
+    hand_record(h, mask, (float[]){1, 0, 1, 1}, keep_mask);
+    hand_record(h, t, (float[]){48, 0, 132, 176}, true);
+    hand_source(h, x, LB_SOURCE_PARAMETER);
+    hand_source(h, y, LB_SOURCE_BATCH);
+    hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(x), hand_arg(y), hand_int(1)}, 3, (hand_values){&s, 1},
+            (hand_values){0});
+    lb_arg half = {.tag = LB_ARG_FLOAT, .u.f = 0.5};
+    hand_op(h, "aten::native_dropout", LB_OP_RANDOM, (lb_arg[]){hand_arg(s), half, hand_int(1)}, 3,
+            (hand_values){(uint32_t[]){d, mask}, 2}, (hand_values){0});
+    hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(d), hand_arg(d), hand_int(1)}, 3, (hand_values){&t, 1},
+            (hand_values){0});
+    return h;
+}
+
+static void what_follows_from_a_draw_is_computed_and_handed_on(void **state)
+{
+    (void)state;
+    hand *h = dropped_sum(true);
+    fixture f = {.plan = LB_PLAN_INIT};
+    f.plan.mode = LB_REPLAY_CHAINED;
+    replay(&f, &h, 1);
+    assert_float_equal(f.seen.first[1], 22, 0); /* of 11, by the mask that was drawn */
+    assert_float_equal(f.seen.first[2], 44, 0);
+    assert_true(f.seen.approximate[1] && f.seen.approximate[2]);
+    free_hand(h);
+}
+
+static void without_its_draw_an_op_is_not_judged(void **state)
+{
+    (void)state;
+    hand *h = dropped_sum(false);
+    fixture f = {.plan = LB_PLAN_INIT};
+    replay(&f, &h, 1);
+    assert_int_equal(f.seen.verdict[1], LB_VERDICT_MISSING);
+    assert_int_equal(f.seen.verdict[2], LB_VERDICT_IDENTICAL);
+    free_hand(h);
+}
+
 static void no_verdict_rests_on_a_value_that_was_not_kept_and_differs(void **state)
 {
     (void)state;
@@ -453,6 +502,8 @@ int main(void)
         cmocka_unit_test(an_unknown_op_stands_in_and_is_counted),
         cmocka_unit_test(a_memory_limit_is_kept_and_said),
         cmocka_unit_test(by_products_are_taken_as_recorded),
+        cmocka_unit_test(what_follows_from_a_draw_is_computed_and_handed_on),
+        cmocka_unit_test(without_its_draw_an_op_is_not_judged),
         cmocka_unit_test(the_sign_of_a_zero_is_no_divergence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
