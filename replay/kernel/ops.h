@@ -106,7 +106,8 @@ enum lb_row_flags {
     LB_ROW_MATMUL = 1 << 3,
     /* comparison, round, sign, top-k, integer result: the shadow takes the recorded result */
     LB_ROW_DISCONTINUOUS = 1 << 4,
-    LB_ROW_RANDOM = 1 << 5,    /* results are recorded sources; kernel may be NULL */
+    /* results are recorded sources: all of them, or all behind the first one, which the kernel computes from them */
+    LB_ROW_RANDOM = 1 << 5,
     LB_ROW_VIEW = 1 << 6,      /* results alias args[0]; the interpreter does it, kernel is NULL */
     LB_ROW_UNDEFINED = 1 << 7, /* result bytes are whatever they are: empty_like */
     LB_ROW_DECISION = 1 << 8,

@@ -2,8 +2,11 @@
  *
  * Dropout is in between: its mask is the draw, its output depends on the input. The kernel is called with the recorded
  * mask in results[1] (filled in by the caller) and computes results[0] alone, so that a changed input passes through
- * the same mask. */
+ * the same mask. The same holds of a rectifier with random slopes and the noise that it writes: the slope where the
+ * input is not positive, and 1 elsewhere. */
 #include "kernel/pointwise.h"
+
+#include "ops/row_call.h"
 
 #include <string.h>
 
@@ -32,6 +35,42 @@ static lb_status dropout(lb_call *call, bool keep, lb_kernel kernel)
 }
 LB_WITH_TWIN(native_dropout, dropout(call, false, twin ? dropped_twin : dropped_kernel))
 LB_WITH_TWIN(fused_dropout, dropout(call, true, twin ? dropped_twin : dropped_kernel))
+
+/* rrelu_with_noise(self, noise, lower, upper, training): the slope is in the middle where nothing is drawn. On the CPU
+ * torch multiplies by the draw before that is rounded to the dtype of the noise. */
+static lb_status rectified(lb_call *call, bool twin)
+{
+    const double unit = lb_dtype_unit_roundoff(call->args[1].tensor.dtype);
+    const lb_operand scale = lb_operand_real(twin && unit > 0x1p-24 ? 1 + unit * 0x1p24 : 1);
+    const lb_operand slope = lb_operand_real((call->args[2].f + call->args[3].f) / 2);
+    if (!call->args[4].i) {
+        lb_row_call p = {
+            .row = "aten::leaky_relu", .args = {call->args[0], slope}, .n_args = 2, .results = {call->results[0]}};
+        p.n_results = 1;
+        return lb_row_call_run(call, &p, twin);
+    }
+    if (call->n_results < 2 || !call->results[1].data)
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: needs the recorded noise", call->row->name);
+    const lb_operand args[3] = {call->args[0], lb_operand_tensor(&call->results[1]), scale};
+    lb_call inner = *call;
+    inner.args = args, inner.n_args = 3, inner.n_results = 1;
+    return twin ? dropped_twin(&inner) : dropped_kernel(&inner);
+}
+LB_WITH_TWIN(rrelu, rectified(call, twin))
+
+/* rrelu_with_noise_backward(grad_output, self, noise, lower, upper, training, self_is_result) */
+static lb_status rectified_backward(lb_call *call, bool twin)
+{
+    const bool drawn = call->args[5].i;
+    lb_row_call p = {.row = drawn ? "aten::mul.Tensor" : "aten::leaky_relu_backward",
+                     .args = {call->args[0], drawn ? call->args[2] : call->args[1],
+                              lb_operand_real((call->args[3].f + call->args[4].f) / 2), call->args[6]},
+                     .n_args = drawn ? 2 : 4,
+                     .results = {call->results[0]},
+                     .n_results = 1};
+    return lb_row_call_run(call, &p, twin);
+}
+LB_WITH_TWIN(rrelu_backward, rectified_backward(call, twin))
 
 #define RANDOM(NAME, ARGS) {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_RANDOM, .samples = "random"},
 
@@ -80,7 +119,14 @@ const lb_op_row lb_rows_random[] = {
     RANDOM("randperm", "n dtype layout device pin_memory")
     RANDOM("randperm.generator", "n generator dtype layout device pin_memory")
     RANDOM("random", "self generator")
-    RANDOM("rrelu_with_noise", "self noise lower upper training generator")
+    {.name = "aten::rrelu_with_noise", .args = "self! noise! lower upper training generator", LB_COMPUTED_BY(rrelu),
+     .roundings = 4, .flags = LB_ROW_RANDOM, .samples = "rrelu"},
+    {.name = "aten::rrelu_with_noise_functional", .args = "self! noise! lower upper training generator",
+     LB_COMPUTED_BY(rrelu), .roundings = 4, .flags = LB_ROW_RANDOM, .samples = "rrelu"},
+    {.name = "aten::rrelu_with_noise_backward",
+     .args = "grad_output! self! noise! lower upper training self_is_result", LB_COMPUTED_BY(rrelu_backward),
+     .roundings = 2, .flags = LB_ROW_ELEMENTWISE | LB_ROW_EXACT, .samples = "rrelu backward"},
+    RANDOM("rrelu_with_noise.out", "self noise lower upper training generator") /* its noise stands before its result */
     RANDOM("rrelu", "self lower upper training generator")
     RANDOM("random.from", "self from to generator")
     RANDOM("random.to", "self to generator")

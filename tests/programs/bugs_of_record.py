@@ -184,10 +184,11 @@ def scatter_mask_folded(record, mended):
 
 
 def rrelu_checkpointed(record, mended):
-    """pytorch#193671: a recomputation that stops early keeps the noise of RReLU as it was allocated."""
-    model = Model(inner=torch.nn.RReLU(), through=lambda block, x: checkpoint(block, x, use_reentrant=False))
+    """pytorch#193671: a recomputation that stops early keeps the noise of RReLU as it was allocated, where nothing behind it is saved."""
+    model = Model(through=lambda block, x: checkpoint(block, x, use_reentrant=False))
+    model.blocks[1] = torch.nn.Sequential(model.blocks[1], torch.nn.RReLU())
     with set_checkpoint_early_stop(not mended):
-        train_once(record, model, tokens(2, 12))
+        train_once(record, model, tokens(2, 12), poison=True)
 
 
 def draws_not_preserved(record, mended):

@@ -75,7 +75,9 @@ class Block(torch.nn.Module):
             y.register_hook(lambda g: g.view(b, t, 2, -1).flip(-2).reshape(g.shape))
         x = x + self.drop(self.out(y))
         h = self.up(self.n2(x))
-        h = F.relu(h) if self.name == "relu" else F.gelu(h)
+        h = F.relu(h) if self.name == "relu" else F.rrelu(h, training=True) if "rrelu" in self.name else F.gelu(h)
+        if self.name == "mask_of_cuda":  # as dropout runs there
+            h = torch.native_dropout(h, 0.2, True)[0]
         if self.name == "custom_twice" and self.index == 1:
             h = Twice.apply(h)
         if self.name in ("scan", "scan_lost"):

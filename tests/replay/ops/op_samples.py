@@ -399,6 +399,19 @@ def native_dropout_backward(draw, options):
 
 
 @generator
+def rrelu(draw, options):
+    """Slopes are drawn in training, where they may all be one; otherwise the one in the middle is taken."""
+    for dtype in FLOATS:
+        for lower, upper, training in ((0.125, 1 / 3, True), (0.125, 1 / 3, False), (-0.5, 2, True), (0.25, 0.25, True), (0, 0, True)):
+            shape = draw.shape()
+            x, noise = draw.tensor(shape, dtype), draw.dense(shape, dtype, 1.0)
+            if "backward" in options:
+                yield (draw.tensor(shape, dtype), x, noise, lower, upper, training, False), {}
+            else:
+                yield (x, noise, lower, upper, training), {}
+
+
+@generator
 def lerp(draw, options):
     for dtype in FLOATS:
         for weight in (0.1, 0.5, 0.9, -0.2, 0.05, 1.0):

@@ -24,7 +24,8 @@ FAULTS = {
     "gas_lost": ("lost", "", "backward()", None),
 }
 HEALTHY = """plain sgd foreach fused muon clip tied padding relu scan frozen drop drop_checkpoint drop_checkpoint_reentrant gas gas_clip scaler_gas
-scaler_clip autocast autocast_drop_checkpoint_gas bf16 bf16_sgd_tied""".split()
+scaler_clip autocast autocast_drop_checkpoint_gas bf16 bf16_sgd_tied
+mask_of_cuda rrelu rrelu_checkpoint""".split()
 ARCHITECTURES = "llama gpt2 mamba mixtral gemma2 qwen2 qwen3_moe olmo2 gpt_neox bloom bert t5".split()
 
 
