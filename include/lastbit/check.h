@@ -27,6 +27,9 @@
  * What optimizers did to parameters is compared, in f64 and from the same gradients, states and options, with the rule
  * that their class is named after; where it differs, with that rule changed in one thing or two.
  *
+ * An op whose inputs hold NaN and whose results are finite runs again by itself with numbers in the place of NaN:
+ * finite results that are others then were to be NaN. What masks and conditions of the program hide stays the same.
+ *
  * What autograd was told to leave out (detach, no_grad) is no part of the derivative: a gradient is right if it is the
  * derivative with such values held, or without.
  *
@@ -72,6 +75,7 @@ extern "C" {
     X(PADDING, "padding")     /* what the attention mask hides is seen */                                              \
     X(WEIGHTS, "weights")     /* the micro-batches were divided by their number once too often */                      \
     X(UNWRITTEN, "unwritten") /* numbers were read that no op wrote, and what the step leaves follows from them */     \
+    X(DROPPED, "dropped")     /* finite numbers follow from NaN, and what the step leaves from them */                 \
     X(MEANS, "means")         /* micro-batches were each divided by their own number of tokens */                      \
     X(ROUNDED, "rounded")     /* one line rounds more than all others together, or a phase is off by a tenth */        \
     X(ABSORBED, "absorbed")   /* parameters of 16 bits do not move */                                                  \

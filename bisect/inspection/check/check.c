@@ -82,8 +82,11 @@ static lb_status check_parts(check_run *c, ranks_step *s, lb_err *err)
     for (uint32_t i = 0; i < s->n; i++) {
         if (c->parts & LB_CHECK_PART_RELATIONS && !c->tried)
             LB_TRY(lb_check_step_relations(&s->steps[i], &c->tried, err));
-        if (c->parts & LB_CHECK_PART_MEMORY && !lb_check_step_unwritten(&s->steps[i]))
+        if (!(c->parts & LB_CHECK_PART_MEMORY)) continue;
+        bool poisoned;
+        if (!lb_check_step_unwritten(&s->steps[i], &poisoned))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+        if (!poisoned) LB_TRY(lb_check_step_dropped(&s->steps[i], err));
     }
     for (uint32_t i = 0; updates && i < s->n; i++)
         if (!lb_check_step_watch_updates(&s->steps[i])) return lb_fail(err, LB_ERR_NOMEM, "out of memory for updates");

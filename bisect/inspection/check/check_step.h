@@ -33,8 +33,11 @@ bool lb_check_step_watch_updates(lb_check_step *step);
 lb_status lb_check_step_updates(lb_check_step *step, lb_err *err);
 /* Relations between its tokens; `*judged`: the step has a loss that scores tokens. */
 lb_status lb_check_step_relations(lb_check_step *step, bool *judged, lb_err *err);
-/* Numbers that were read and that no op wrote, in a recording that filled such memory with NaN. */
-bool lb_check_step_unwritten(lb_check_step *step);
+/* Numbers that were read and that no op wrote, in a recording that filled such memory with NaN: whether it did is
+ * `*poisoned`. */
+bool lb_check_step_unwritten(lb_check_step *step, bool *poisoned);
+/* NaN in whose place an op gives finite numbers that follow from it, and that go on to what leaves the step. */
+lb_status lb_check_step_dropped(lb_check_step *step, lb_err *err);
 /* The gradients of a step of several ranks, run together. */
 lb_status lb_check_step_of_ranks(lb_check_step *steps, uint32_t n, uint32_t parts, lb_err *err);
 /* Sites for the parameters whose gradients the step gave; false when out of memory. */

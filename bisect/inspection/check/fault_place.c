@@ -72,14 +72,6 @@ static lb_status last_wrong(lb_check_step *c, uint64_t roots, const place *list,
     return LB_OK;
 }
 
-/* A hook has a line of its own, where the backward of an op has the op's. */
-static bool is_foreign(const lb_check_step *c, uint32_t op)
-{
-    const lb_program *p = c->run.program;
-    const uint32_t forward = c->run.graph.forward[op];
-    return p->ops[op].line && forward != LB_NONE && p->ops[forward].line && p->ops[op].line != p->ops[forward].line;
-}
-
 static uint32_t culprit(const lb_check_step *c, uint32_t gradient)
 {
     uint32_t ops[256];
@@ -88,7 +80,7 @@ static uint32_t culprit(const lb_check_step *c, uint32_t gradient)
     for (uint32_t i = 0; i < n; i++)
         if (lb_cotangents_is_custom(p, ops[i]) && !(p->ops[ops[i]].flags & LB_OP_VIEW)) return ops[i];
     for (uint32_t i = 0; i < n; i++)
-        if (is_foreign(c, ops[i]) && !(p->ops[ops[i]].flags & LB_OP_VIEW)) return ops[i];
+        if (lb_cotangents_is_foreign(&c->run, ops[i]) && !(p->ops[ops[i]].flags & LB_OP_VIEW)) return ops[i];
     return c->run.graph.giver[gradient];
 }
 

@@ -149,7 +149,7 @@ static bool look_at(lb_check_step *c, search *s, uint32_t i, bool harms, bool *d
     return true;
 }
 
-bool lb_check_step_unwritten(lb_check_step *c)
+bool lb_check_step_unwritten(lb_check_step *c, bool *poisoned)
 {
     const lb_program *p = c->run.program;
     search s = {.check = c, .program = p, .made = malloc(((size_t)p->n_values + 1) * sizeof *s.made)};
@@ -165,6 +165,7 @@ bool lb_check_step_unwritten(lb_check_step *c)
             fine = look_at(c, &s, i, harms, &done);
     }
     free(s.made);
+    *poisoned = filled > 0;
     if (fine && filled && !(done && harms))
         fine =
             lb_proof_list_prove(c->report, "step %lld: what %u ops left unwritten reached nothing that the step leaves",

@@ -51,6 +51,13 @@ bool lb_cotangents_is_custom(const lb_program *p, uint32_t op)
     return o->phase == LB_PHASE_BACKWARD && n > 8 && strcmp(name + n - 8, "Backward") == 0 && !strstr(name, "::");
 }
 
+bool lb_cotangents_is_foreign(const lb_moved_run *run, uint32_t op)
+{
+    const lb_program *p = run->program;
+    const uint32_t forward = run->graph.forward[op];
+    return p->ops[op].line && forward != LB_NONE && p->ops[forward].line && p->ops[op].line != p->ops[forward].line;
+}
+
 static bool is_custom_node(const lb_program *p, int64_t node)
 {
     for (uint32_t i = 0; i < p->n_ops; i++)

@@ -14,6 +14,8 @@ bool lb_cotangents_node(const lb_program *program, uint32_t op, int64_t *node);
 /* An op of backward that a function of the program's own runs (torch.autograd.Function). Nodes of autograd's own have a
  * number at the end of their names. */
 bool lb_cotangents_is_custom(const lb_program *program, uint32_t op);
+/* An op of backward in a hook: it has a line of its own, where the backward of an op has the op's. */
+bool lb_cotangents_is_foreign(const lb_moved_run *run, uint32_t op);
 
 /* What autograd sees of an op of forward. */
 typedef enum lb_check_seen {

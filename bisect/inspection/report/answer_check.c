@@ -31,6 +31,7 @@ static const struct {
      "micro-batches were each divided by their own number of tokens: those of the shortest weigh %s those of the "
      "longest"},
     {"unwritten", "numbers were read that no op wrote", NULL},
+    {"dropped", "NaN goes in, and finite numbers come out that follow from it", NULL},
     {"rounded", "one line rounds more than all others together", NULL},
     {"absorbed", "parameters of 16 bits do not move", NULL},
     {"saturated", "numbers lie beyond the range of their dtype", NULL},

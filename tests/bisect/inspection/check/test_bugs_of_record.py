@@ -22,6 +22,7 @@ CHECKED = {
     "labels_shifted_twice": ("target", "", "cross_entropy"),
     "packed_without_blocks": ("documents", "layers.0.self_attn", "scaled_dot_product_attention"),
     "experts_unwritten": ("unwritten", "", "self.expert_of[order] < 3"),
+    "nan_dropped_by_amax": ("dropped", "", "torch.fmax(largest, column)"),
     "rrelu_checkpointed": ("unwritten", "blocks.1.1", "checkpoint(block, x"),
     "tile_of_a_product": ("rounded", "blocks.1.down", "self.down("),
     "dout_read_early": ("gradient", "blocks.1", "ds @ k"),
@@ -37,7 +38,6 @@ BISECTED = {
 }
 # Not answered: what check says (125: it could not judge), and a part of what it says was not judged.
 LEFT = {
-    "nan_dropped_by_amax": (125, "not finite"),  # where the NaN begins is told, and not where it is dropped
     "reference_kept": (125, "no scalar was seen"),  # what a program keeps and reads later is no part of a step
     # What was meant is not in the recording: where the answer begins, that padding has no positions, where documents end.
     "loss_mask_by_one": (0, ""),
