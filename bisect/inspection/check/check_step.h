@@ -36,6 +36,9 @@ lb_status lb_check_step_relations(lb_check_step *step, bool *judged, lb_err *err
 /* Numbers that were read and that no op wrote, in a recording that filled such memory with NaN: whether it did is
  * `*poisoned`. */
 bool lb_check_step_unwritten(lb_check_step *step, bool *poisoned);
+/* The first op of backward that reads numbers which no op wrote, and whose result follows from these seeds;
+ * `*maker`: the op that made their memory. LB_NONE: there is none. */
+uint32_t lb_check_step_reads_unwritten(const lb_check_step *step, uint64_t roots, uint32_t *maker);
 /* NaN in whose place an op gives finite numbers that follow from it, and that go on to what leaves the step. */
 lb_status lb_check_step_dropped(lb_check_step *step, lb_err *err);
 /* The gradients of a step of several ranks, run together. */

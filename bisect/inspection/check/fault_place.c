@@ -163,6 +163,26 @@ static lb_status add_redrawn(lb_check_step *c, uint32_t op, uint32_t first, cons
     return LB_OK;
 }
 
+/* ---- memory that no op wrote ---- */
+
+/* What lies there is another thing in every run: the exact one reads zeros. */
+static lb_status add_unwritten(lb_check_step *c, uint32_t op, uint32_t maker, const lb_quotient *q, lb_err *err)
+{
+    const lb_program *p = c->run.program;
+    const lb_code_line line = lb_op_line(p, &p->ops[maker]);
+    char made[240];
+    lb_code_line_text(&line, made, sizeof made);
+    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_UNWRITTEN, p);
+    if (!f) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    lb_proof_list_place(f, p, op, c->run.graph.forward[op], c->path);
+    f->effect = fabs(q->said - q->derivative) / fabs(q->derivative);
+    snprintf(f->message, sizeof f->message,
+             "it reads numbers that no op wrote: %s made their memory%s%s; with zeros there the gradients are not the "
+             "derivative of the loss (%.6g along a random direction, where a difference quotient gives %.6g +- %.1g)",
+             lb_op_name(p, &p->ops[maker]), *made ? " at " : "", made, q->said, q->derivative, q->error);
+    return LB_OK;
+}
+
 /* ---- the finding ---- */
 
 /* A gradient that is the derivative of the last loss alone lacks all others: it was overwritten, and not added to. */
@@ -229,6 +249,8 @@ lb_status lb_check_step_locate(lb_check_step *c, uint64_t roots, const lb_quotie
     uint32_t n, found, first = LB_NONE;
     const uint32_t again = redrawn(c->run.program, &first);
     if (again != LB_NONE) return add_redrawn(c, again, first, q, err);
+    const uint32_t reader = lb_check_step_reads_unwritten(c, roots, &first);
+    if (reader != LB_NONE) return add_unwritten(c, reader, first, q, err);
     LB_TRY(lb_cotangents_add(&c->run, &c->trained, err));
     LB_TRY(lb_moved_run_measure(&c->run, err));
     place *list = list_places(c, roots, &n);

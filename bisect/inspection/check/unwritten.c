@@ -1,6 +1,6 @@
 /* Memory that no op wrote and some op read. `record --poison` fills it with NaN, which the recording shows as an op: a
  * fill by NaN right behind one that leaves its results unwritten. What is NaN later, and read from there, was never
- * written, whatever kernel was to do so. */
+ * written, whatever kernel was to do so. Without NaN there, it is told of a backward whose gradients are wrong. */
 #include "check/check_step.h"
 
 #include "shadow/shadow_numbers.h"
@@ -147,6 +147,50 @@ static bool look_at(lb_check_step *c, search *s, uint32_t i, bool harms, bool *d
         return !harms || find(c, s, i);
     }
     return true;
+}
+
+/* ---- without NaN ---- */
+
+/* The op that made memory without writing it, where no op before `end` wrote any of it; LB_NONE. */
+static uint32_t maker_of(const lb_program *p, int64_t storage, uint32_t end)
+{
+    for (uint32_t i = end; i-- > 0;) {
+        const lb_op *op = &p->ops[i];
+        const uint32_t v = op->results ? lb_op_results(p, op)[0] : LB_NONE;
+        if (lb_op_writes(p, op, storage) != LB_NONE) return LB_NONE;
+        if (op->flags & LB_OP_UNDEFINED && v != LB_NONE && p->values[v].storage == storage) return i;
+    }
+    return LB_NONE;
+}
+
+typedef struct reader {
+    const lb_program *program;
+    uint32_t op, maker; /* LB_NONE: it reads nothing of that kind */
+} reader;
+
+static void note_unwritten(void *context, uint32_t v)
+{
+    reader *r = context;
+    const lb_value *x = v == LB_NONE ? NULL : &r->program->values[v];
+    if (!x || r->maker != LB_NONE || !(x->flags & LB_VALUE_UNDEFINED) || !lb_layout_numel(&x->layout)) return;
+    if (lb_op_writes(r->program, &r->program->ops[r->op], x->storage) != LB_NONE) return;
+    r->maker = maker_of(r->program, x->storage, r->op);
+}
+
+uint32_t lb_check_step_reads_unwritten(const lb_check_step *c, uint64_t roots, uint32_t *maker)
+{
+    const lb_program *p = c->run.program;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(p, op, 0) : LB_NONE;
+        reader r = {p, i, LB_NONE};
+        if (op->phase != LB_PHASE_BACKWARD || v == LB_NONE || !lb_value_graph_computes(p, op)) continue;
+        if (op->flags & (LB_OP_VIEW | LB_OP_UNDEFINED) || !(lb_trained_from(&c->run, &c->trained, v) & roots)) continue;
+        lb_op_each_input(p, op, note_unwritten, &r);
+        *maker = r.maker;
+        if (r.maker != LB_NONE) return i;
+    }
+    return LB_NONE;
 }
 
 bool lb_check_step_unwritten(lb_check_step *c, bool *poisoned)

@@ -17,6 +17,7 @@ FAULTS = {
     "rows_zeroed": ("gradient", "blocks.1", "zeros_like", None),
     "weight_hook": ("scale", "blocks.1.up", "g * 3", 3),
     "drop_checkpoint_redrawn": ("redrawn", "blocks.1.drop", "self.drop(", None),
+    "rrelu_stopped_checkpoint": ("unwritten", "blocks.1.1", "checkpoint(block, x", None),
     "tied_added_twice": ("read", "", "model.wte.weight.grad.add_", 2),
     "one_halved": ("read", "", "grad.div_(2)", 0.5),
     "gradient_zeroed": ("detached", "blocks.0", "g * 0", 0),
