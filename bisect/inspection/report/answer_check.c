@@ -20,6 +20,8 @@ static const struct {
     {"redrawn", "a recomputation drew other numbers than the forward", NULL},
     {"lost", "gradients lack some of the losses that were differentiated", NULL},
     {"read", "an optimizer read something else than backward gave", "an optimizer read %s what backward gave"},
+    {"update", "an optimizer does something else than the rule of its name",
+     "an optimizer moves parameters %s as far as the rule of its name"},
     {"future", "scores depend on the tokens that they are to predict", NULL},
     {"target", "scores are compared with a token further on than the next", NULL},
     {"rows", "sequences of the batch meet", NULL},
