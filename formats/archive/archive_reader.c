@@ -285,6 +285,11 @@ static lb_status locate_blob(lb_archive *a, uint64_t number, const lb_blob_row *
     return LB_OK;
 }
 
+void lb_archive_unload(const lb_archive *a)
+{
+    if (a->map) madvise((void *)(uintptr_t)a->map, a->size, MADV_DONTNEED);
+}
+
 lb_status lb_archive_blob_row(lb_archive *a, uint64_t number, const void **bytes, size_t *size, lb_err *err)
 {
     lb_blob_row row = lb_index_blob(&a->index, number);

@@ -33,6 +33,8 @@ lb_status lb_archive_open_scanned(const char *path, bool salvage, lb_archive **a
 lb_status lb_archive_read_table(lb_archive *archive, const lb_segment_row *row, char **json, lb_err *err);
 /* The table of a rank (LB_NO_RANK: of the archive); NULL when there is none. */
 const char *lb_archive_rank_table(const lb_archive *archive, int32_t rank, const char *name);
+/* The pages of the file that were read are no longer held; what was given stays where it is. */
+void lb_archive_unload(const lb_archive *archive);
 /* Blob by row, digest checked the first time. */
 lb_status lb_archive_blob_row(lb_archive *archive, uint64_t row, const void **bytes, size_t *size, lb_err *err);
 /* Only that check, of a blob that is not in a pack: what is decoded for it is not kept, and a large blob never whole in

@@ -331,6 +331,11 @@ static uint32_t find_holder(lb_capture *c, const lb_program *program, uint32_t v
     return holder == LB_NONE && named ? value : holder;
 }
 
+void lb_capture_unload(const lb_capture *capture)
+{
+    for (uint32_t m = 0; m < capture->n_members; m++) lb_archive_unload(capture->members[m].archive);
+}
+
 bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32_t value)
 {
     if (value >= program->n_values) return false;

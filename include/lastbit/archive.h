@@ -113,6 +113,9 @@ LB_API const char *lb_capture_table_name(const lb_capture *capture, int32_t rank
 LB_API lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor,
                                   lb_err *err);
 LB_API bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32_t value);
+/* Pages of the files that were read no longer count as this process's memory. What was given stays where it is, and is
+ * fetched again when it is read again. */
+LB_API void lb_capture_unload(const lb_capture *capture);
 
 /* Where a process of `rank` writes inside the capture folder: "NAME.lb/rank-00003.tar"; malloc'ed. */
 LB_API char *lb_capture_archive_path(const char *folder, int32_t rank);

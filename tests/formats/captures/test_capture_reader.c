@@ -57,6 +57,25 @@ static void a_folder_has_ranks_steps_values_and_tables(void **state)
     lb_capture_close(c);
 }
 
+static void what_was_given_can_be_read_after_pages_were_given_back(void **state)
+{
+    (void)state;
+    const char *path = in_scratch("unloaded.lb/");
+    OK(sample_capture(path, 1, 1, true, &err));
+    lb_capture *c;
+    const lb_program *p;
+    lb_tensor t;
+    OK(lb_capture_open(path, &c, &err));
+    OK(lb_capture_program(c, 0, 0, &p, &err));
+    const uint32_t v = find_name(p, "source.f32");
+    OK(lb_capture_value(c, p, v, &t, &err));
+    const lb_digest before = lb_digest_tensor(&t);
+    lb_capture_unload(c);
+    assert_true(lb_digest_equal(before, lb_digest_tensor(&t)));
+    check_step(c, 0, 0);
+    lb_capture_close(c);
+}
+
 static void a_single_archive_opens_as_a_capture(void **state)
 {
     (void)state;
@@ -203,6 +222,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_folder_has_ranks_steps_values_and_tables),
+        cmocka_unit_test(what_was_given_can_be_read_after_pages_were_given_back),
         cmocka_unit_test(a_single_archive_opens_as_a_capture),
         cmocka_unit_test(bytes_that_one_rank_lacks_are_found_at_another),
         cmocka_unit_test(a_strided_value_is_a_window_on_its_dense_range),
