@@ -120,6 +120,12 @@ void lb_load_f32(float *dst, lb_dtype src_dtype, const void *src, size_t n)
     }
 }
 
+LB_INLINE void f32_widen_body(double *dst, const any_f32 *src, size_t n)
+{
+    for (size_t i = 0; i < n; i++) dst[i] = (double)src[i];
+}
+LB_PER_ISA(f32_widen, f32_widen_body, (double *dst, const any_f32 *src, size_t n), (dst, src, n))
+
 void lb_load_f64(double *dst, lb_dtype src_dtype, const void *src, size_t n)
 {
     switch (src_dtype) {
@@ -127,7 +133,7 @@ void lb_load_f64(double *dst, lb_dtype src_dtype, const void *src, size_t n)
         if (n && dst != src) memmove(dst, src, n * sizeof *dst);
         return;
     case LB_C128: LOAD_LOOP(any_f64, s[2 * i]);
-    case LB_F32: LOAD_LOOP(any_f32, (double)s[i]);
+    case LB_F32: f32_widen(dst, src, n); return;
     case LB_I32: LOAD_LOOP(any_i32, (double)s[i]);
     case LB_I64: LOAD_LOOP(any_i64, (double)s[i]);
     case LB_U32: LOAD_LOOP(any_u32, (double)s[i]);

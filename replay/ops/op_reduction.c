@@ -211,7 +211,9 @@ static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
         }
         return lb_frame_end(&f);
     }
-    for (int64_t i = 0; i < n && !usual; i++) {
+    const bool squares = f.wide && p == 2;
+    for (int64_t i = 0; i < n && squares; i++) ((double *)terms)[i] = x64[i] * x64[i];
+    for (int64_t i = 0; i < n && !usual && !squares; i++) {
         if (f.wide)
             ((double *)terms)[i] = power(x64[i], p);
         else
