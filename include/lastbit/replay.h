@@ -115,6 +115,10 @@ typedef struct lb_plan {
      * ops, decisions and random draws take their recorded results. Isolated: re-anchored to the recorded inputs at each
      * op; chained: from the sources on. Events then carry both `computed` and `shadow`. */
     bool shadow;
+    /* chained: the shadow is all that runs, and nothing is compared; events carry no `computed`. Isolated: what was
+     * recorded is taken as it is, without being computed, and nothing is judged; observer.beside is told of results and
+     * their shadows one after the other, and events carry none. */
+    bool shadow_only;
     uint64_t memory_bytes; /* 0: no limit */
     /* a changed decision (item, nonzero, top-k) takes its recorded outcome and the chain goes on, conditional; still
      * undecided where the outcome was not kept */
@@ -176,6 +180,11 @@ typedef struct lb_observer {
     void *context;
     /* Return false to stop the replay early (the run ends with LB_OK). */
     bool (*op)(void *context, const lb_event *event);
+    /* Isolated with plan.shadow_only, before the op's own event (may be NULL): a result or written value as it was
+     * recorded (computed, where its bytes were not kept), and in f64 from the op's recorded inputs. Valid during the
+     * call. A value that nothing is told of has no shadow. */
+    void (*beside)(void *context, const lb_program *program, uint32_t op, uint32_t value, const lb_tensor *recorded,
+                   const lb_tensor *exact);
     void (*step_end)(void *context, int32_t rank, int64_t step);
     /* Asked before a source is loaded (may be NULL): return true after pointing `tensor->data` at other contents of the
      * same dtype and layout (valid until the next call), e.g. another capture's parameter. */

@@ -261,22 +261,29 @@ static lb_status silence_squares(lb_bound *bound, const lb_call *call, lb_err *e
 
 /* ---- the bound --------------------------------------------------------------------------------------------------- */
 
-lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call, lb_err *err)
+lb_status lb_bound_exact(lb_bound *bound, lb_memory *memory, const lb_call *call, lb_err *err)
 {
     *bound = (lb_bound){.n_results = call->n_results, .memory = memory};
-    const lb_op_row *row = call->row;
     bound->exact = calloc(2 * call->n_results + 1, sizeof *bound->exact);
     if (!bound->exact) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     bound->twin = bound->exact + call->n_results;
+    LB_TRY(f64_results(memory, call, bound->exact, err));
 
     lb_err local = LB_ERR_INIT;
     lb_call wide = *call;
-    wide.method = (lb_method){0};
-    wide.err = &local;
-    LB_TRY(f64_results(memory, call, bound->exact, err));
-    wide.results = bound->exact;
+    wide.method = (lb_method){0}, wide.err = &local, wide.results = bound->exact;
     if (lb_row_run(&wide) != LB_OK)
-        return lb_fail(err, LB_ERR_UNSUPPORTED, "%s has no f64 evaluation here: %s", row->name, local.message);
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "%s has no f64 evaluation here: %s", call->row->name, local.message);
+    return LB_OK;
+}
+
+lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call, lb_err *err)
+{
+    const lb_op_row *row = call->row;
+    LB_TRY(lb_bound_exact(bound, memory, call, err));
+    lb_err local = LB_ERR_INIT;
+    lb_call wide = *call;
+    wide.method = (lb_method){0}, wide.err = &local;
     bool any = false; /* twins take it that some result is f64 */
     for (uint32_t i = 0; i < call->n_results; i++)
         any |= bound->exact[i].data && lb_dtype_part(bound->exact[i].dtype) == LB_F64;

@@ -29,6 +29,8 @@ typedef struct lb_bound {
     lb_memory *memory;
 } lb_bound;
 
+/* The f64 evaluation alone, which is no bound yet. LB_ERR_UNSUPPORTED as below; release in any case. */
+lb_status lb_bound_exact(lb_bound *bound, lb_memory *memory, const lb_call *call, lb_err *err);
 /* LB_ERR_UNSUPPORTED when the row cannot be evaluated in f64. Release in any case. */
 lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call, lb_err *err);
 void lb_bound_release(lb_bound *bound);

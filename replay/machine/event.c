@@ -5,6 +5,8 @@
 #include "machine/decision.h"
 #include "judgement/factorisation.h"
 #include "judgement/verdict.h"
+#include "kernel/complex_rows.h"
+#include "kernel/required_arguments.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -68,14 +70,20 @@ static const char *why_unknown(const char *op)
     return why ? why : "no row of the op table has this name";
 }
 
+/* NULL: there is none. */
+static const lb_machine *shadow_of(const lb_machine *machine)
+{
+    return machine->alone ? machine : machine->shadow;
+}
+
 /* The shadow's window on a value; data NULL: it has none. Of a chain it is the shadow's own memory, in which an
  * observer may write. */
 static lb_status shadow_window(const lb_machine *machine, uint32_t value, lb_tensor *window)
 {
-    lb_memory_storage *storage = lb_storage_of(machine->shadow, value);
+    lb_memory_storage *storage = lb_storage_of(shadow_of(machine), value);
     if (!storage->base || storage->missing) return LB_OK;
     if (storage->borrowed)
-        LB_TRY(lb_memory_storage_convert(machine->shadow->memory, storage, storage->held, NULL, machine->err));
+        LB_TRY(lb_memory_storage_convert(shadow_of(machine)->memory, storage, storage->held, NULL, machine->err));
     *window = lb_memory_storage_window(storage, &machine->prepared->program->values[value]);
     return LB_OK;
 }
@@ -84,8 +92,8 @@ bool lb_event_exact(const lb_event *event, uint32_t value, lb_tensor *tensor)
 {
     const lb_machine *machine = event->machine;
     tensor->data = NULL;
-    if (!machine || !machine->shadow || value >= machine->prepared->recorded->n_values) return false;
-    const lb_memory_storage *storage = lb_storage_of(machine->shadow, value);
+    if (!machine || !shadow_of(machine) || value >= machine->prepared->recorded->n_values) return false;
+    const lb_memory_storage *storage = lb_storage_of(shadow_of(machine), value);
     if (!storage->base || storage->missing) return false;
     *tensor = lb_memory_storage_window(storage, &machine->prepared->program->values[value]);
     return true;
@@ -96,15 +104,15 @@ static lb_status tell(lb_machine *machine, account *a, lb_verdict verdict, doubl
 {
     const lb_observer *observer = machine->run->observer;
     uint32_t origin = origin_of(machine);
-    if (machine->is_shadow || !observer || !observer->op || origin == LB_NONE) return LB_OK;
+    if ((machine->is_shadow && !machine->alone) || !observer || !observer->op || origin == LB_NONE) return LB_OK;
     const lb_prepared *prepared = machine->prepared;
     for (uint32_t i = 0; i < a->n; i++) {
         uint32_t v = a->values[i];
         if (v == LB_NONE) continue;
         lb_memory_storage *storage = lb_storage_of(machine, v);
-        if (storage->base && !storage->missing && !a->computed[i].data)
+        if (storage->base && !storage->missing && !a->computed[i].data && !machine->alone)
             a->computed[i] = lb_memory_storage_window(storage, &prepared->program->values[v]);
-        if (machine->shadow) LB_TRY(shadow_window(machine, v, &a->shadow[i]));
+        if (shadow_of(machine)) LB_TRY(shadow_window(machine, v, &a->shadow[i]));
         if (v >= prepared->recorded->n_values) a->values[i] = LB_NONE;
     }
     lb_event event = {.program = prepared->recorded,
@@ -243,6 +251,67 @@ static void show_isolated_shadow(const lb_execution *e, account *a)
     }
 }
 
+/* ---- the shadow alone ---- */
+
+/* Isolated: results are shown beside their shadows, and nothing is judged. */
+static bool shows_alone(const lb_machine *machine)
+{
+    const lb_plan *plan = machine->run->plan;
+    return plan->shadow && plan->shadow_only && plan->mode == LB_REPLAY_ISOLATED;
+}
+
+static void show_unit(lb_machine *machine, const lb_execution *e, const account *a, uint32_t first,
+                      const lb_bound *bound)
+{
+    const lb_observer *observer = machine->run->observer;
+    for (uint32_t i = 0; i < e->per_unit; i++) {
+        const uint32_t v = e->outputs.values[first + i];
+        if (v == LB_NONE || v >= machine->prepared->recorded->n_values || !bound->exact[i].data) continue;
+        const lb_tensor *r = recorded_of(a, v);
+        observer->beside(observer->context, machine->prepared->recorded, origin_of(machine), v,
+                         r ? r : &e->outputs.tensors[first + i], &bound->exact[i]);
+    }
+}
+
+/* One call after the other, so that no more than one has exact numbers at a time. */
+static lb_status show_units(lb_machine *machine, const lb_execution *e, const account *a)
+{
+    const lb_observer *observer = machine->run->observer;
+    lb_status status = LB_OK;
+    if (!observer || !observer->beside || origin_of(machine) == LB_NONE) return LB_OK;
+    for (uint32_t u = 0; u < e->units && status == LB_OK; u++) {
+        if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
+        const lb_call call = call_of(machine, e, u * e->per_unit);
+        if (call.row->flags & LB_ROW_DISCONTINUOUS && lb_row_is_exact(&call)) continue;
+        lb_err local = LB_ERR_INIT;
+        lb_call asked = call;
+        asked.err = &local;
+        if (lb_required_arguments_are_there(&asked) != LB_OK) continue;
+        lb_bound bound;
+        status = lb_bound_exact(&bound, machine->memory, &call, &local);
+        if (status == LB_OK) show_unit(machine, e, a, u * e->per_unit, &bound);
+        lb_bound_release(&bound);
+        if (status == LB_ERR_UNSUPPORTED) status = LB_OK;
+        if (status != LB_OK) return lb_fail(machine->err, status, "%s", local.message);
+    }
+    return LB_OK;
+}
+
+lb_status lb_event_taken(lb_machine *machine, const lb_op *op, const lb_execution *e)
+{
+    account a;
+    LB_TRY(open_account(machine, op, &a));
+    for (uint32_t i = 0; i < a.n; i++)
+        if (a.values[i] != LB_NONE) lb_rebase_recorded(machine, a.values[i], &a.recorded[i]);
+    LB_TRY(show_units(machine, e, &a));
+    for (uint32_t i = 0; i < e->outputs.n; i++) {
+        bool loaded;
+        if (e->outputs.values[i] != LB_NONE) LB_TRY(lb_rebase_load(machine, e->outputs.values[i], &loaded));
+    }
+    count(machine, LB_VERDICT_IDENTICAL, true, false, true);
+    return tell(machine, &a, LB_VERDICT_IDENTICAL, NAN, &e->inputs, false, NULL);
+}
+
 /* ---- computed --------------------------------------------------------------------------------------------------- */
 
 typedef struct comparison {
@@ -322,7 +391,8 @@ static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, c
 {
     const lb_choice *choice = lb_machine_choice(machine);
     const bool swapped = is_swapped(machine, e);
-    bool shadowed = machine->run->plan->shadow && machine->run->plan->mode == LB_REPLAY_ISOLATED;
+    bool shadowed =
+        machine->run->plan->shadow && machine->run->plan->mode == LB_REPLAY_ISOLATED && !shows_alone(machine);
     *j = (lb_judgement){LB_VERDICT_IDENTICAL, NAN};
     if (e->units && (shadowed || (c->compared && !c->same && e->inputs.exact && !c->unkept)))
         LB_TRY(judge_units(machine, e, a, j));
@@ -367,6 +437,7 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
     if (watch) {
         compare_outputs(machine, e, &a, likes, &c);
         lb_status status = weigh(machine, e, &a, &c, likes, &j);
+        if (status == LB_OK && shows_alone(machine)) status = show_units(machine, e, &a);
         if (status != LB_OK) {
             close_account(&a);
             return status;

@@ -20,6 +20,8 @@ typedef struct lb_execution {
 
 /* Outputs were computed: compare and judge them, tell the observer, re-anchor in isolated mode. */
 lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execution *execution);
+/* Isolated, with the shadow alone: the recorded results, all of which were kept, are taken as they are. */
+lb_status lb_event_taken(lb_machine *machine, const lb_op *op, const lb_execution *execution);
 /* Whether a result of the unit whose results begin at `first` lived on CUDA when it was recorded. */
 bool lb_event_on_cuda(const lb_machine *machine, const lb_execution *execution, uint32_t first);
 /* Whether it did and read tensors of the host. */

@@ -70,15 +70,20 @@ static uint64_t first_draw(const lb_machine *machine, uint32_t unit)
     return x;
 }
 
-static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared, lb_execution *e, lb_err *local)
+static lb_status count_units(lb_machine *machine, const lb_prepared_op *prepared, lb_execution *e)
 {
-    const lb_choice *choice = lb_machine_choice(machine);
     e->units = lb_operands_units(e->args, e->n_args, prepared->form);
     e->unit = e->units == 1 && prepared->form != LB_FORM_FOREACH && prepared->form != LB_FORM_FOREACH_INPLACE
                   ? e->args
                   : lb_machine_take(machine, (e->n_args + 1) * sizeof *e->unit);
-    if (!e->unit) return LB_ERR_NOMEM;
     e->per_unit = e->units ? e->outputs.n / e->units : 0;
+    return e->unit ? LB_OK : LB_ERR_NOMEM;
+}
+
+static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared, lb_execution *e, lb_err *local)
+{
+    const lb_choice *choice = lb_machine_choice(machine);
+    LB_TRY(count_units(machine, prepared, e));
     for (uint32_t u = 0; u < e->units; u++) {
         if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
         lb_call call = {prepared->row, e->unit,        e->n_args, e->outputs.tensors + (size_t)u * e->per_unit,
@@ -371,6 +376,31 @@ static lb_status stand_in_because(lb_machine *machine, const lb_op *op, const ch
     return status;
 }
 
+/* Isolated, with the shadow alone: were all results kept? Then nothing but the shadow is computed. */
+static bool takes_results(lb_machine *machine, const lb_prepared_op *prepared, const lb_operands_outputs *outputs)
+{
+    const lb_plan *plan = machine->run->plan;
+    if (!plan->shadow || !plan->shadow_only || plan->mode != LB_REPLAY_ISOLATED) return false;
+    if (!prepared->row->kernel || outputs->ready) return false;
+    for (uint32_t i = 0; i < outputs->n; i++) {
+        lb_tensor recorded;
+        if (outputs->values[i] != LB_NONE && !lb_rebase_recorded(machine, outputs->values[i], &recorded)) return false;
+    }
+    return true;
+}
+
+/* A mask that a call gives besides is the recorded one in the shadow, too. */
+static lb_status take_results(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared, lb_execution *e)
+{
+    for (uint32_t i = 0; i < e->outputs.n; i++) {
+        lb_tensor *t = &e->outputs.tensors[i], recorded;
+        if (!t->data || lb_dtype_is_float(lb_dtype_part(t->dtype))) continue;
+        if (lb_rebase_recorded(machine, e->outputs.values[i], &recorded)) lb_memory_tensor_copy(t, &recorded, NULL);
+    }
+    if (count_units(machine, prepared, e) != LB_OK) return lb_fail(machine->err, LB_ERR_NOMEM, "out of memory");
+    return lb_event_taken(machine, op, e);
+}
+
 static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     bool recorded = shadow_takes_recorded(machine, op, prepared),
@@ -395,6 +425,7 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
     LB_TRY(lb_operands_build(machine, op, &plan, &e.args, &e.n_args));
     LB_TRY(lb_round_operands(machine, op, &e));
     LB_TRY(take_branches(machine, &e));
+    if (takes_results(machine, prepared, &e.outputs)) return take_results(machine, op, prepared, &e);
     lb_err local = LB_ERR_INIT;
     lb_status status = prepared->row->kernel && !e.outputs.ready ? call_units(machine, prepared, &e, &local) : LB_OK;
     if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(machine->err, status, "%s", local.message);

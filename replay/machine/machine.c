@@ -88,6 +88,10 @@ lb_status lb_machine_new(lb_run *run, int32_t rank, lb_machine **out, lb_err *er
     machine->resume = LB_NONE;
     *out = machine;
     if (!run->plan->shadow || run->plan->mode == LB_REPLAY_ISOLATED) return LB_OK;
+    if (run->plan->shadow_only) {
+        machine->is_shadow = machine->alone = true;
+        return LB_OK;
+    }
     lb_status status = make_shadow(machine, err);
     if (status != LB_OK) {
         lb_machine_free(machine);
@@ -365,7 +369,7 @@ lb_status lb_machine_stand_in(lb_machine *machine, lb_err *err)
     const lb_op *op = &machine->prepared->program->ops[machine->next];
     if (machine->shadow) LB_TRY(lb_machine_stand_in(machine->shadow, err));
     LB_TRY(lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL));
-    if (!machine->is_shadow) end_op(machine);
+    if (!machine->is_shadow || machine->alone) end_op(machine);
     return LB_OK;
 }
 
@@ -400,6 +404,6 @@ lb_status lb_machine_finish(lb_machine *machine, const lb_inputs *inputs, lb_err
         LB_TRY(lb_operands_outputs_list(machine, op, LB_FORM_OUT, &e.outputs));
         LB_TRY(lb_event_computed(machine, op, &e));
     }
-    if (!machine->is_shadow) end_op(machine);
+    if (!machine->is_shadow || machine->alone) end_op(machine);
     return LB_OK;
 }

@@ -117,6 +117,7 @@ typedef struct lb_machine {
     /* The exact shadow of a chain: a machine of its own, all float values f64, one op ahead of this one. */
     struct lb_machine *shadow;
     bool is_shadow;
+    bool alone;        /* a shadow that is all that runs (plan.shadow_only) */
     lb_run shadow_run; /* what the shadow runs under: quiet, uncompared */
     lb_plan shadow_plan;
     lb_replay_summary shadow_summary;

@@ -13,7 +13,9 @@ typedef struct seen {
     lb_verdict verdict[64];
     bool approximate[64], conditional[64];
     double ratio[64];
-    double first[64]; /* element 0 of the first computed result, NaN when there is none */
+    double first[64];     /* element 0 of the first computed result, NaN when there is none */
+    double exact[64];     /* the same of its shadow */
+    double beside[64][2]; /* elements 0 of what was recorded and of its shadow */
     uint32_t stop_at;
 } seen;
 
@@ -31,8 +33,20 @@ static bool look(void *context, const lb_event *event)
             s->first[s->n] = lb_to_f64(event->computed[i].dtype, event->computed[i].data);
             break;
         }
+    const lb_tensor *exact = event->n_results && event->shadow[0].data ? &event->shadow[0] : NULL;
+    s->exact[s->n] = exact ? lb_to_f64(exact->dtype, exact->data) : NAN;
     s->n++;
     return s->n != s->stop_at;
+}
+
+/* Told before the op's own event. */
+static void look_beside(void *context, const lb_program *program, uint32_t op, uint32_t value,
+                        const lb_tensor *recorded, const lb_tensor *exact)
+{
+    seen *s = context;
+    assert_true(op < program->n_ops && value < program->n_values);
+    s->beside[s->n][0] = lb_to_f64(recorded->dtype, recorded->data);
+    s->beside[s->n][1] = *(double *)exact->data;
 }
 
 typedef struct fixture {
@@ -47,8 +61,8 @@ typedef struct fixture {
 /* Runs the programs one after another on one machine. */
 static void replay(fixture *f, hand **hands, uint32_t n)
 {
-    lb_observer observer = {&f->seen, look, NULL, NULL};
-    lb_run run = {&f->plan, &observer, {NULL, hand_recorded}, &f->summary, NULL, false};
+    lb_observer observer = {.context = &f->seen, .op = look, .beside = look_beside};
+    lb_run run = {&f->plan, &observer, {hands[0], hand_recorded}, &f->summary, NULL, false};
     lb_machine *machine;
     lb_prepared *prepared[4];
     lb_err err = LB_ERR_INIT;
@@ -202,6 +216,47 @@ static void without_its_draw_an_op_is_not_judged(void **state)
     assert_int_equal(f.seen.verdict[1], LB_VERDICT_MISSING);
     assert_int_equal(f.seen.verdict[2], LB_VERDICT_IDENTICAL);
     free_hand(h);
+}
+
+static void a_shadow_by_itself_is_what_it_is_beside_its_machine(void **state)
+{
+    (void)state;
+    fixture f[2] = {{.plan = LB_PLAN_INIT}, {.plan = LB_PLAN_INIT}};
+    for (int alone = 0; alone < 2; alone++) {
+        hand *h = arithmetic(true, true);
+        f[alone].plan.mode = LB_REPLAY_CHAINED, f[alone].plan.compare = false;
+        f[alone].plan.shadow = true, f[alone].plan.shadow_only = alone;
+        replay(&f[alone], &h, 1);
+        free_hand(h);
+        assert_int_equal(f[alone].seen.n, 3);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_float_equal(f[0].seen.exact[i], f[1].seen.exact[i], 0);
+        assert_false(isnan(f[0].seen.first[i]));
+        assert_true(isnan(f[1].seen.first[i]));
+    }
+    assert_float_equal(f[1].seen.exact[2], 122, 0);
+}
+
+static void recorded_results_are_taken_and_shown_beside_what_the_op_gives(void **state)
+{
+    (void)state;
+    for (int kept = 0; kept < 2; kept++) {
+        hand *h = arithmetic(kept, kept);
+        fixture f = {.plan = LB_PLAN_INIT};
+        f.plan.shadow = f.plan.shadow_only = true;
+        replay(&f, &h, 1);
+        assert_int_equal(f.seen.n, 3);
+        assert_float_equal(f.seen.beside[0][0], kept ? 12 : 11, 0);
+        assert_float_equal(f.seen.beside[0][1], 11, 0);
+        for (int i = 1; i < 3; i++) { /* each from what was recorded before it, in place, too */
+            const double expected = (kept ? 144 : 121) + (i - 1);
+            assert_float_equal(f.seen.beside[i][0], expected, 0);
+            assert_float_equal(f.seen.beside[i][1], expected, 0);
+        }
+        assert_int_equal(f.summary.compared, kept ? 0 : 1);
+        free_hand(h);
+    }
 }
 
 static void no_verdict_rests_on_a_value_that_was_not_kept_and_differs(void **state)
@@ -492,6 +547,8 @@ int main(void)
         cmocka_unit_test(an_unswapped_replay_equals_the_recording_in_every_mode),
         cmocka_unit_test(isolated_replay_blames_the_op_that_differs_and_no_other),
         cmocka_unit_test(chained_replay_hands_the_difference_on_as_inherited),
+        cmocka_unit_test(a_shadow_by_itself_is_what_it_is_beside_its_machine),
+        cmocka_unit_test(recorded_results_are_taken_and_shown_beside_what_the_op_gives),
         cmocka_unit_test(no_verdict_rests_on_a_value_that_was_not_kept_and_differs),
         cmocka_unit_test(what_depends_on_missing_bytes_is_missing),
         cmocka_unit_test(the_observer_can_stop_a_run),
