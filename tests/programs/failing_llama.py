@@ -1,6 +1,6 @@
 """Training steps of a Hugging Face Llama of a real size, failing in one decoder layer: for measuring how long a bisection takes.
 
-failing_llama.py FAULT [--shape llama|smollm|small] [--steps N] [--optimizer single|foreach|fused]
+failing_llama.py FAULT [--shape llama|smollm|slice|small] [--steps N] [--optimizer single|foreach|fused]
 
 none       it does not fail
 weight     before step 2 a weight is multiplied by 1e30: everything in the program, as after a broken checkpoint merge
@@ -31,6 +31,11 @@ SHAPES = {
         30,
         SMOLLM,
         (2, 64),
+    ),
+    "slice": (  # of the same width, and in all else a seventh of it
+        4,
+        {**SMOLLM, "vocab_size": 6552, "num_hidden_layers": 4},
+        (1, 64),
     ),
 }
 FAULTS = ["none", "weight", "gradient", "overflow", "half", "rate"]

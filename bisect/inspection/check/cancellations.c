@@ -20,7 +20,7 @@ typedef struct cancellation {
 static double size_of(const lb_digits *d, uint32_t v)
 {
     const lb_rounding_size *s = &d->log.sizes[lb_value_graph_whole(&d->run.graph, v)];
-    if (s->numbers) return sqrt(s->whole / (double)s->numbers);
+    if (s->numbers) return sqrt(s->apart.whole / (double)s->numbers);
     lb_tensor t;
     double *x = lb_moved_run_recorded(&d->run, v, &t), sum = 0;
     const int64_t n = x ? lb_layout_numel(&t.layout) : 0;

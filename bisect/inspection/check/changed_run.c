@@ -145,7 +145,7 @@ lb_status lb_changed_run_run(lb_moved_run *moved, const lb_changed_run *changed,
 {
     run r = {.moved = moved, .changed = changed, .asked = calloc((size_t)moved->program->n_values + 1, 1)};
     lb_plan plan = LB_PLAN_INIT;
-    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
+    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
     const lb_observer observer = {.context = &r, .op = note_op, .source = take_source, .computes = computes};
     lb_rank_run ranks = {.programs = (const lb_prepared *const *)&moved->prepared,
                          .n_programs = 1,

@@ -52,7 +52,8 @@ static void go_back(walk *w, uint32_t v)
     if (w->seen[v]) return;
     w->seen[v] = 1;
     const lb_rounding_size *s = &w->d->log.sizes[v];
-    if (g->given[v] && op != LB_NONE && s->numbers && s->largest > w->largest) w->largest = s->largest, w->found = op;
+    if (g->given[v] && op != LB_NONE && s->numbers && s->apart.largest > w->largest)
+        w->largest = s->apart.largest, w->found = op;
     for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) go_back(w, g->preds[k]);
 }
 

@@ -23,8 +23,9 @@ typedef struct range {
 
 static void add_size(range *r, const lb_rounding_size *s)
 {
-    r->numbers += s->numbers, r->nonzero += s->nonzero, r->vanished += s->vanished;
-    r->subnormal += s->subnormal, r->saturated += s->saturated, r->reach = fmax(r->reach, s->reach);
+    r->numbers += s->numbers, r->nonzero += s->counts.nonzero, r->vanished += s->counts.vanished;
+    r->subnormal += s->counts.subnormal, r->saturated += s->counts.saturated;
+    r->reach = fmax(r->reach, s->apart.reach);
 }
 
 static double share_of(int64_t part, int64_t whole)
@@ -291,8 +292,8 @@ static bool tell_headroom(const lb_digits *d)
         if (v == LB_NONE || p->values[v].dtype != LB_F16 || p->ops[i].flags & LB_OP_RECOMPUTE) continue;
         const lb_rounding_size *s = &d->log.sizes[v];
         add_size(&r, s), last = i;
-        if (s->saturated && beyond == LB_NONE) beyond = i;
-        if (s->vanished > most) most = s->vanished, below = i;
+        if (s->counts.saturated && beyond == LB_NONE) beyond = i;
+        if (s->counts.vanished > most) most = s->counts.vanished, below = i;
     }
     if (last == LB_NONE || !(r.reach > 0)) return true;
     const double scale = loss_scale(d, &at), bits = log2(65504 / r.reach);

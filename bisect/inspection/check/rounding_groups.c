@@ -33,7 +33,7 @@ static lb_rounding_group *group_for(lb_rounding_groups *g, const lb_program *p, 
     return &list[g->n++];
 }
 
-static void add_value(lb_rounding_group *one, const lb_rounding_size *s, lb_dtype dtype, bool final)
+static void add_value(lb_rounding_group *one, const lb_rounding_apart *s, lb_dtype dtype, bool final)
 {
     if (final) one->summed += s->squares;
     if (!final) one->passing += s->squares, one->passed += s->whole;
@@ -69,7 +69,7 @@ lb_status lb_rounding_groups_make(const lb_rounding_runs *runs, const lb_roundin
             g->sums[i] |= final && p->ops[i].written;
             if (!one) one = group_for(g, p, i);
             if (!one) return lb_fail(err, LB_ERR_NOMEM, "out of memory for groups of ops");
-            add_value(one, &log->sizes[v], p->values[v].dtype, final);
+            add_value(one, &log->sizes[v].apart, p->values[v].dtype, final);
         }
         if (one) one->ops++, g->group_of[i] = (uint32_t)(one - g->list);
     }

@@ -1,8 +1,8 @@
 /* Each op by itself, beside its exact numbers: see rounding_log.h. */
 #include "check/rounding_log.h"
 
+#include "shadow/number_blocks.h"
 #include "pair/op_kind.h"
-#include "shadow/shadow_numbers.h"
 
 #include <lastbit/replay.h>
 
@@ -13,6 +13,8 @@
 static const double MASK = 0x1p96; /* such numbers hide what they are added to */
 /* So far beyond the range of their dtype lie the masks of programs that write -1e9 for them. */
 static const double MASKED = 0x1p13;
+/* Bytes of the recording that are read before they are given back. */
+static const uint64_t ENOUGH = (uint64_t)1 << 27;
 
 bool lb_rounding_log_is_first(const lb_program *p, uint32_t op, uint32_t k)
 {
@@ -36,61 +38,56 @@ static double range_of(lb_dtype dtype)
     return most + ldexp(1, exponent - 1 - lb_dtype_precision(dtype));
 }
 
-/* `beyond`: numbers from there on are meant to be infinite. */
-static void measure(lb_rounding_size *s, lb_dtype dtype, double beyond, const double *recorded, const double *exact,
-                    int64_t n)
+/* Numbers of forward from `beyond` on are meant to be infinite. */
+static lb_rounding_limits limits_of(const lb_rounding_log *log, uint32_t op, lb_dtype dtype)
 {
-    const double range = range_of(dtype), most = lb_dtype_max_finite(dtype), normal = lb_dtype_min_normal(dtype);
-    *s = (lb_rounding_size){.numbers = n};
-    for (int64_t i = 0; i < n; i++) {
-        const double x = exact[i], y = recorded[i], d = y - x;
-        s->nonzero += x != 0, s->vanished += x != 0 && y == 0;
-        s->subnormal += y != 0 && fabs(y) < normal;
-        s->saturated += isfinite(x) && fabs(x) > range && fabs(x) < beyond && !(fabs(y) < most);
-        if (!isfinite(x) || fabs(x) >= MASK) continue;
-        s->reach = fmax(s->reach, fabs(x));
-        s->whole += x * x;
-        if (isfinite(d)) s->squares += d * d, s->largest = fmax(s->largest, fabs(d));
-    }
+    const bool forward = log->run->program->ops[op].phase == LB_PHASE_FORWARD;
+    return (lb_rounding_limits){.range = range_of(dtype),
+                                .most = lb_dtype_max_finite(dtype),
+                                .normal = lb_dtype_min_normal(dtype),
+                                .beyond = forward ? fmin(MASK, MASKED * lb_dtype_max_finite(dtype)) : MASK};
 }
 
-static bool keep(lb_rounding_log *log, uint32_t v, const double *recorded, const double *exact, int64_t n)
+static double *room_to_keep(lb_rounding_log *log, uint32_t v, int64_t n)
 {
-    float *rounded = malloc((size_t)(n > 0 ? n : 1) * sizeof *rounded);
-    if (!rounded) return false;
-    for (int64_t i = 0; i < n; i++) {
-        const double d = recorded[i] - exact[i];
-        rounded[i] = isfinite(d) && fabs(exact[i]) < MASK ? (float)d : 0;
-    }
-    free(log->rounded[v]);
-    log->rounded[v] = rounded;
-    return true;
-}
-
-static void keep_recorded(lb_rounding_log *log, uint32_t v, const double *recorded, int64_t n)
-{
-    double *kept = malloc((size_t)(n > 0 ? n : 1) * sizeof *kept);
-    log->failed |= !kept;
-    if (kept) memcpy(kept, recorded, (size_t)n * sizeof *kept);
     free(log->kept[v]);
-    log->kept[v] = kept;
+    log->kept[v] = log->wanted[v] ? malloc((size_t)(n > 0 ? n : 1) * sizeof **log->kept) : NULL;
+    log->failed |= log->wanted[v] && !log->kept[v];
+    return log->kept[v];
 }
 
+static void measure(lb_rounding_log *log, uint32_t op, uint32_t v, const lb_number_blocks *recorded,
+                    const lb_number_blocks *exact, float *rounded)
+{
+    lb_rounding_size *s = &log->sizes[v];
+    const lb_rounding_limits limits = limits_of(log, op, log->run->program->values[v].dtype);
+    double *kept = room_to_keep(log, v, exact->n), rooms[2][LB_NUMBER_BLOCK];
+    *s = (lb_rounding_size){.numbers = exact->n};
+    for (int64_t i = 0, n; i < exact->n && !log->failed; i += n) {
+        n = lb_number_blocks_count(exact, i);
+        const double *y = lb_number_blocks_at(recorded, i, n, rooms[0]),
+                     *x = lb_number_blocks_at(exact, i, n, rooms[1]);
+        lb_rounding_apart_add(&s->apart, y, x, n);
+        lb_rounding_counts_add(&s->counts, &limits, y, x, n);
+        if (rounded) lb_rounding_sums_keep(rounded + i, y, x, n);
+        if (kept) memcpy(kept + i, y, (size_t)n * sizeof *kept);
+        if (log->note) log->note(log->context, op, v, y, x, i, n);
+    }
+}
+
+/* What was rounded is kept where it is anything. */
 static void look_at(lb_rounding_log *log, uint32_t op, uint32_t v, const lb_tensor *recorded, const lb_tensor *exact)
 {
-    const lb_dtype dtype = log->run->program->values[v].dtype;
+    lb_number_blocks x = {0}, y = {0};
     const int64_t n = lb_layout_numel(&exact->layout);
-    double *x = lb_shadow_numbers_copy(exact), *y = lb_shadow_numbers_copy(recorded);
-    if (x && y) {
-        const bool forward = log->run->program->ops[op].phase == LB_PHASE_FORWARD;
-        measure(&log->sizes[v], dtype, forward ? fmin(MASK, MASKED * lb_dtype_max_finite(dtype)) : MASK, y, x, n);
-        if (log->wanted[v]) keep_recorded(log, v, y, n);
-        if (log->note) log->note(log->context, op, v, y, x, n);
-        if (op < log->last && log->sizes[v].squares > 0 && !keep(log, v, y, x, n)) log->failed = true;
-    } else {
-        log->failed = true;
-    }
-    free(x), free(y);
+    float *rounded = op < log->last ? malloc((size_t)(n > 0 ? n : 1) * sizeof *rounded) : NULL;
+    log->failed |= !lb_number_blocks_open(exact, &x) || !lb_number_blocks_open(recorded, &y);
+    log->failed |= op < log->last && !rounded;
+    if (!log->failed) measure(log, op, v, &y, &x, rounded);
+    lb_number_blocks_close(&x), lb_number_blocks_close(&y);
+    free(log->rounded[v]);
+    log->rounded[v] = log->sizes[v].apart.squares > 0 ? rounded : NULL;
+    if (!log->rounded[v]) free(rounded);
 }
 
 /* Choices and draws are held in exact runs. What follows from a draw in the same op is not. */
@@ -110,6 +107,34 @@ static bool is_held(const lb_rounding_log *log, uint32_t op)
     return row && row->flags & (LB_ROW_DISCONTINUOUS | LB_ROW_ZERO | LB_ROW_HOST);
 }
 
+/* Each result is read once, or twice where another op reads it: no more of the recording stays in memory than that. */
+static void unload(lb_rounding_log *log, const lb_tensor *recorded)
+{
+    log->read += lb_dtype_bytes(recorded->dtype, (size_t)lb_layout_numel(&recorded->layout));
+    if (log->read < ENOUGH) return;
+    lb_capture_unload(log->run->view->capture);
+    log->read = 0;
+}
+
+static void note_result(void *context, const lb_program *program, uint32_t op, uint32_t v, const lb_tensor *recorded,
+                        const lb_tensor *exact)
+{
+    lb_rounding_log *log = context;
+    const lb_program *p = log->run->program;
+    (void)program;
+    if (is_held(log, op) || v >= p->n_values || !lb_dtype_is_float(p->values[v].dtype)) return;
+    if (p->values[v].flags & LB_VALUE_UNDEFINED || !recorded->data || !lb_dtype_is_float(exact->dtype)) return;
+    if (!lb_layout_same_shape(&exact->layout, &recorded->layout)) return;
+    for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[op]); k++) {
+        if (lb_op_outcome(p, &p->ops[op], k) != v || !lb_rounding_log_is_first(p, op, k)) continue;
+        look_at(log, op, v, recorded, exact);
+        log->shown[v] = 1;
+        unload(log, recorded);
+        return;
+    }
+}
+
+/* Results whose exact numbers did not come by. */
 static bool note_op(void *context, const lb_event *event)
 {
     lb_rounding_log *log = context;
@@ -121,13 +146,7 @@ static bool note_op(void *context, const lb_event *event)
         if (v == LB_NONE || v >= p->n_values || !lb_dtype_is_float(p->values[v].dtype)) continue;
         if (is_draw(log, event->op, k)) continue;
         if (p->values[v].flags & LB_VALUE_UNDEFINED || !lb_rounding_log_is_first(p, event->op, k)) continue;
-        const lb_tensor *recorded = event->recorded[k].data ? &event->recorded[k] : &event->computed[k];
-        const lb_tensor *exact = &event->shadow[k];
-        const bool own = exact->data && exact->data != event->recorded[k].data && recorded->data;
-        if (own && lb_dtype_is_float(exact->dtype) && lb_layout_same_shape(&exact->layout, &recorded->layout))
-            look_at(log, event->op, v, recorded, exact);
-        else
-            unknown = true;
+        unknown |= !log->shown[v];
     }
     if (unknown && !log->unknown++) log->first_unknown = event->op;
     return !log->failed;
@@ -138,8 +157,8 @@ lb_status lb_rounding_log_open(const lb_moved_run *run, lb_rounding_log *log, lb
     const size_t n = (size_t)run->program->n_values + 1;
     *log = (lb_rounding_log){.run = run, .first_unknown = LB_NONE};
     log->sizes = calloc(n, sizeof *log->sizes), log->rounded = calloc(n, sizeof *log->rounded);
-    log->wanted = calloc(n, 1), log->kept = calloc(n, sizeof *log->kept);
-    if (log->sizes && log->rounded && log->wanted && log->kept) return LB_OK;
+    log->wanted = calloc(n, 1), log->kept = calloc(n, sizeof *log->kept), log->shown = calloc(n, 1);
+    if (log->sizes && log->rounded && log->wanted && log->kept && log->shown) return LB_OK;
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
 }
 
@@ -166,12 +185,13 @@ lb_status lb_rounding_log_make(lb_capture *capture, lb_rounding_log *log, lb_err
     lb_replay *replay;
     lb_replay_summary summary;
     lb_plan plan = LB_PLAN_INIT;
-    plan.mode = LB_REPLAY_ISOLATED, plan.shadow = true, plan.first_step = plan.last_step = p->step;
+    plan.mode = LB_REPLAY_ISOLATED, plan.shadow = plan.shadow_only = true, plan.first_step = plan.last_step = p->step;
     plan.ranks = &p->rank, plan.n_ranks = 1;
-    const lb_observer observer = {.context = log, .op = note_op};
+    const lb_observer observer = {.context = log, .op = note_op, .beside = note_result};
     LB_TRY(lb_replay_open(capture, &replay, err));
     lb_status status = lb_replay_run(replay, &plan, &observer, &summary, err);
     lb_replay_close(replay);
+    lb_capture_unload(capture);
     if (status == LB_OK && log->failed) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for what ops rounded");
     return status;
 }
@@ -182,5 +202,6 @@ void lb_rounding_log_release(lb_rounding_log *log)
     for (uint32_t v = 0; log->rounded && v < n; v++) free(log->rounded[v]);
     for (uint32_t v = 0; log->kept && v < n; v++) free(log->kept[v]);
     free(log->rounded), free(log->sizes), free(log->wanted), free(log->kept);
+    free(log->shown);
     *log = (lb_rounding_log){0};
 }

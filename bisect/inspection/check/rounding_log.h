@@ -8,19 +8,15 @@
 #ifndef LB_BISECT_ROUNDING_LOG_H
 #define LB_BISECT_ROUNDING_LOG_H
 
+#include "check/rounding_sums.h"
+
 #include "moved/moved_run.h"
 
 /* One result beside its exact numbers. */
 typedef struct lb_rounding_size {
-    int64_t numbers;  /* 0: nothing is known of it */
-    double squares;   /* sum of the squares of what was rounded */
-    double whole;     /* of the exact numbers */
-    double largest;   /* of what was rounded; nothing but finite numbers counts in these three */
-    double reach;     /* the largest exact number, by its size */
-    int64_t nonzero;  /* exact numbers that are not zero */
-    int64_t vanished; /* of these, recorded as zero */
-    int64_t subnormal;
-    int64_t saturated; /* beyond the range of the dtype: recorded as its largest number, an infinity or a NaN */
+    int64_t numbers; /* 0: nothing is known of it */
+    lb_rounding_apart apart;
+    lb_rounding_counts counts;
 } lb_rounding_size;
 
 typedef struct lb_rounding_log {
@@ -30,10 +26,14 @@ typedef struct lb_rounding_log {
     uint8_t *wanted;         /* per value: its recorded numbers are kept, whatever the recording has of them */
     double **kept;           /* per value, row-major; NULL */
     uint32_t last;           /* op behind which nothing is kept */
+    uint64_t read;           /* bytes of the recording since its pages were given back */
     uint32_t unknown;        /* ops whose exact numbers are not known */
     uint32_t first_unknown;
-    /* Told of every result of which both are known; may be NULL. */
-    void (*note)(void *context, uint32_t op, uint32_t value, const double *recorded, const double *exact, int64_t n);
+    uint8_t *shown; /* per value: its exact numbers came by */
+    /* Told of every result of which both are known, a block after the other, `n` numbers from `from` on; may be NULL.
+     */
+    void (*note)(void *context, uint32_t op, uint32_t value, const double *recorded, const double *exact, int64_t from,
+                 int64_t n);
     void *context;
     bool failed; /* out of memory */
 } lb_rounding_log;

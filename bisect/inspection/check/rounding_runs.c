@@ -2,6 +2,7 @@
 #include "check/rounding_runs.h"
 
 #include "base/array.h"
+#include "shadow/number_blocks.h"
 #include "pair/token_heads.h"
 #include "ranks/rank_run.h"
 #include "shadow/shadow_numbers.h"
@@ -10,13 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double MASK = 0x1p96;
-
 typedef struct pass {
     lb_rounding_runs *runs;
     bool first;
     const uint8_t *added;
-    double loss, squares[2], largest;
+    double loss;
+    lb_rounding_apart apart[2]; /* of logits, of gradients */
     bool seen[2];
     uint32_t losses;
     bool failed;
@@ -86,16 +86,13 @@ void lb_rounding_runs_close(lb_rounding_runs *r)
 static void add_rounding(pass *s, uint32_t v, const lb_tensor *t)
 {
     const float *rounded = s->runs->log->rounded[v];
-    if (!rounded || !is_real(t)) return;
-    double *x = lb_shadow_numbers_copy(t);
-    if (!x) {
-        s->failed = true;
-        return;
-    }
     const int64_t n = lb_layout_numel(&t->layout);
-    for (int64_t i = 0; i < n; i++) x[i] += (double)rounded[i];
-    lb_shadow_put(t, x);
-    free(x);
+    if (!rounded || !is_real(t)) return;
+    double *in_place = lb_number_blocks_in_place(t), *x = in_place ? in_place : lb_shadow_numbers_copy(t);
+    s->failed |= !x;
+    if (x) lb_rounding_sums_put(x, rounded, n);
+    if (x && !in_place) lb_shadow_put(t, x);
+    if (!in_place) free(x);
 }
 
 static void note_loss(pass *s, const lb_event *event)
@@ -112,19 +109,30 @@ static void note_loss(pass *s, const lb_event *event)
     }
 }
 
-static void compare(pass *s, lb_rounding_aim *aim, const double *x, int64_t n)
+/* How far the numbers are from exact ones; of the first run, which has none yet, NULL: how large they are. */
+static bool compare(const lb_tensor *t, const double *exact, lb_rounding_apart *apart)
 {
-    lb_rounding_runs *r = s->runs;
-    const int what = aim->gradient;
-    for (int64_t i = 0; i < n; i++) {
-        const double a = s->first ? x[i] : aim->exact[i], d = s->first ? x[i] : x[i] - a;
-        if (!isfinite(d) || fabs(a) >= MASK) continue;
-        if (s->first)
-            r->sizes[what] += d * d, r->reach = what ? r->reach : fmax(r->reach, fabs(d));
-        else
-            s->squares[what] += d * d, s->largest = what ? s->largest : fmax(s->largest, fabs(d));
+    lb_number_blocks x;
+    double room[LB_NUMBER_BLOCK];
+    if (!lb_number_blocks_open(t, &x)) return false;
+    for (int64_t i = 0, n; i < x.n; i += n) {
+        n = lb_number_blocks_count(&x, i);
+        const double *numbers = lb_number_blocks_at(&x, i, n, room);
+        lb_rounding_apart_add(apart, numbers, exact ? exact + i : numbers, n);
     }
-    s->seen[what] = true;
+    lb_number_blocks_close(&x);
+    return true;
+}
+
+static void note_aim(pass *s, lb_rounding_aim *aim, const lb_tensor *t)
+{
+    if (s->first && !aim->exact) {
+        aim->exact = lb_shadow_numbers_copy(t);
+        s->failed |= !aim->exact;
+    }
+    if (!aim->exact) return;
+    s->failed |= !compare(t, s->first ? NULL : aim->exact, &s->apart[aim->gradient]);
+    s->seen[aim->gradient] = true;
 }
 
 static void note_aims(pass *s, const lb_event *event)
@@ -133,37 +141,38 @@ static void note_aims(pass *s, const lb_event *event)
     for (uint32_t i = 0; i < r->n_aims; i++) {
         lb_tensor t;
         if (r->run->graph.giver[r->aims[i].value] != event->op) continue;
-        if (!lb_event_exact(event, r->aims[i].value, &t) || !is_real(&t)) continue;
-        double *x = lb_shadow_numbers_copy(&t);
-        s->failed |= !x;
-        if (x && (s->first || r->aims[i].exact)) compare(s, &r->aims[i], x, lb_layout_numel(&t.layout));
-        if (!s->first || r->aims[i].exact)
-            free(x);
-        else
-            r->aims[i].exact = x;
+        if (lb_event_exact(event, r->aims[i].value, &t) && is_real(&t)) note_aim(s, &r->aims[i], &t);
     }
 }
 
 /* ---- the first run: which rounding the loss feels, to first order ---- */
 
-static void multiply(pass *s, const lb_event *event)
+static void multiply_site(pass *s, uint32_t i, const float *rounded, const lb_tensor *t)
 {
     lb_rounding_runs *r = s->runs;
-    for (uint32_t i = 0; i < r->run->n_sites; i++) {
-        const lb_moved_site *site = &r->run->sites[i];
-        const float *rounded = site->value < r->run->program->n_values ? r->log->rounded[site->value] : NULL;
+    lb_number_blocks x;
+    double room[LB_NUMBER_BLOCK];
+    r->products[i] = r->spreads[i] = NAN;
+    if (lb_layout_numel(&t->layout) != r->log->sizes[r->run->sites[i].value].numbers) return;
+    s->failed |= !lb_number_blocks_open(t, &x);
+    if (s->failed) return;
+    r->products[i] = r->spreads[i] = 0;
+    for (int64_t k = 0, n; k < x.n; k += n) {
+        n = lb_number_blocks_count(&x, k);
+        lb_rounding_sums_multiply(lb_number_blocks_at(&x, k, n, room), rounded + k, n, &r->products[i], &r->spreads[i]);
+    }
+    lb_number_blocks_close(&x);
+}
+
+static void multiply(pass *s, const lb_event *event)
+{
+    const lb_moved_run *run = s->runs->run;
+    for (uint32_t i = 0; i < run->n_sites; i++) {
+        const lb_moved_site *site = &run->sites[i];
+        const float *rounded = site->value < run->program->n_values ? s->runs->log->rounded[site->value] : NULL;
         lb_tensor t;
-        if (!rounded || site->gradient == LB_NONE || r->run->graph.giver[site->gradient] != event->op) continue;
-        if (!lb_event_exact(event, site->gradient, &t) || !is_real(&t)) continue;
-        const int64_t n = lb_layout_numel(&t.layout);
-        double *x = n == r->log->sizes[site->value].numbers ? lb_shadow_numbers_copy(&t) : NULL;
-        r->products[i] = r->spreads[i] = 0;
-        for (int64_t k = 0; x && k < n; k++) {
-            const double term = x[k] * (double)rounded[k];
-            if (isfinite(term)) r->products[i] += term, r->spreads[i] += term * term;
-        }
-        if (!x) r->products[i] = r->spreads[i] = NAN;
-        free(x);
+        if (!rounded || site->gradient == LB_NONE || run->graph.giver[site->gradient] != event->op) continue;
+        if (lb_event_exact(event, site->gradient, &t) && is_real(&t)) multiply_site(s, i, rounded, &t);
     }
 }
 
@@ -171,21 +180,14 @@ static void multiply(pass *s, const lb_event *event)
 static void note_watched(pass *s, uint32_t v, const lb_tensor *t)
 {
     lb_rounding_runs *r = s->runs;
-    if (!r->watch[v] || !is_real(t) || (!s->first && (s->added || !r->exact[v]))) return;
-    double *x = lb_shadow_numbers_copy(t);
-    s->failed |= !x;
+    if (!r->watch[v] || !is_real(t)) return;
     if (s->first) {
         free(r->exact[v]);
-        r->exact[v] = x;
-        return;
+        r->exact[v] = lb_shadow_numbers_copy(t);
+        s->failed |= !r->exact[v];
+    } else if (!s->added && r->exact[v]) {
+        s->failed |= !compare(t, r->exact[v], &r->apart[v]);
     }
-    lb_rounding_apart *apart = &r->apart[v];
-    for (int64_t i = 0; x && i < lb_layout_numel(&t->layout); i++) {
-        const double a = r->exact[v][i], d = fabs(x[i] - a);
-        if (!isfinite(d) || fabs(a) >= MASK) continue;
-        apart->largest = fmax(apart->largest, d), apart->squares += d * d, apart->whole += a * a;
-    }
-    free(x);
 }
 
 static bool note_op(void *context, const lb_event *event)
@@ -217,7 +219,7 @@ static lb_status run_once(pass *s, lb_err *err)
 {
     lb_moved_run *run = s->runs->run;
     lb_plan plan = LB_PLAN_INIT;
-    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
+    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
     const lb_observer observer = {.context = s, .op = note_op};
     lb_rank_run ranks = {.programs = (const lb_prepared *const *)&run->prepared,
                          .n_programs = 1,
@@ -251,6 +253,7 @@ lb_status lb_rounding_runs_first(lb_rounding_runs *r, const lb_rounding_log *log
     r->spreads = calloc((size_t)r->run->n_sites + 1, sizeof *r->spreads);
     if (!r->products || !r->spreads) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", r->run->n_sites);
     LB_TRY(run_once(&s, err));
+    r->sizes[0] = s.apart[0].whole, r->sizes[1] = s.apart[1].whole, r->reach = s.apart[0].reach;
     r->loss = s.losses && s.losses == r->run->n_roots ? s.loss : NAN;
     r->recorded = recorded_loss(r->run, log);
     return LB_OK;
@@ -264,7 +267,7 @@ lb_status lb_rounding_runs_add(lb_rounding_runs *r, const uint8_t *added, lb_che
     if (s.losses == r->run->n_roots && isfinite(r->loss) && r->loss != 0)
         effect->loss = fabs(s.loss - r->loss) / fabs(r->loss), effect->reached = s.loss;
     if (s.seen[0] && r->sizes[0] > 0)
-        effect->logits = sqrt(s.squares[0] / r->sizes[0]), effect->largest_logit = s.largest / r->reach;
-    if (s.seen[1] && r->sizes[1] > 0) effect->gradients = sqrt(s.squares[1] / r->sizes[1]);
+        effect->logits = sqrt(s.apart[0].squares / r->sizes[0]), effect->largest_logit = s.apart[0].largest / r->reach;
+    if (s.seen[1] && r->sizes[1] > 0) effect->gradients = sqrt(s.apart[1].squares / r->sizes[1]);
     return LB_OK;
 }

@@ -15,10 +15,6 @@ typedef struct lb_rounding_aim {
     double *exact; /* of the run without rounding; NULL: none came by */
 } lb_rounding_aim;
 
-typedef struct lb_rounding_apart {
-    double largest, squares, whole;
-} lb_rounding_apart;
-
 typedef struct lb_rounding_runs {
     lb_moved_run *run;
     const lb_rounding_log *log;

@@ -2,6 +2,7 @@
 #include "check/update_log.h"
 
 #include "base/array.h"
+#include "shadow/number_blocks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +16,10 @@ typedef struct lb_update_tensor {
     uint32_t op;
     lb_dtype dtype;
     int64_t n;
-    double *first, *added, *now; /* NULL: no update was seen yet */
+    double *added;          /* NULL: no update was seen yet */
+    lb_number_blocks first; /* what it began with, as it was recorded */
+    lb_number_blocks now;   /* what it is, the same; not open where those bytes were not kept: */
+    double *left;           /* the numbers that it was seen to be left with; NULL */
     int64_t decays, absorbed_decays;
     bool copied; /* a copy writes it */
     bool lost;   /* what it began with was not kept */
@@ -80,42 +84,82 @@ static void consider(void *context, uint32_t v)
     if (x->storage == s->like->storage && lb_layout_same_shape(&x->layout, &s->like->layout)) s->found = v;
 }
 
-/* The numbers that the first op found where it wrote the value, malloc'ed; NULL: they were not kept. */
-static double *found_before(const lb_moved_run *run, uint32_t op, uint32_t value)
+/* The recorded numbers of a value; false: they were not kept. */
+static bool open_recorded(lb_update_log *log, uint32_t value, lb_number_blocks *blocks)
 {
-    search s = {run->program, &run->program->values[value], LB_NONE};
     lb_tensor t;
-    lb_op_each_input(run->program, &run->program->ops[op], consider, &s);
-    return s.found == LB_NONE || s.found == value ? NULL : lb_moved_run_recorded(run, s.found, &t);
+    lb_number_blocks_close(blocks);
+    if (lb_program_view_value(log->run->view, value, &t, NULL) != LB_OK || !t.data || !lb_dtype_is_float(t.dtype) ||
+        lb_dtype_is_complex(t.dtype))
+        return false;
+    if (lb_number_blocks_open(&t, blocks)) return true;
+    log->failed = true;
+    return false;
+}
+
+/* The numbers that the first op found where it wrote the value. */
+static bool open_found(lb_update_log *log, uint32_t op, uint32_t value, lb_number_blocks *blocks)
+{
+    search s = {log->run->program, &log->run->program->values[value], LB_NONE};
+    lb_op_each_input(log->run->program, &log->run->program->ops[op], consider, &s);
+    return s.found != LB_NONE && s.found != value && open_recorded(log, s.found, blocks);
 }
 
 /* Behind the first op each finds what the one before it left. */
-static bool begin(lb_update_log *log, lb_update_tensor *t, uint32_t op, uint32_t value, int64_t n)
+static void begin(lb_update_log *log, lb_update_tensor *t, uint32_t op, uint32_t value)
 {
-    if (t->first) return n == t->n;
-    t->first = found_before(log->run, op, value), t->n = n;
-    t->lost |= !t->first;
-    if (!t->first) return false;
-    t->added = calloc((size_t)n + 1, sizeof *t->added), t->now = malloc(((size_t)n + 1) * sizeof *t->now);
-    log->failed |= !t->added || !t->now;
-    if (!log->failed) memcpy(t->now, t->first, (size_t)n * sizeof *t->now);
-    return !log->failed;
+    if (t->added || t->lost) return;
+    t->lost = !open_found(log, op, value, &t->first) || !open_found(log, op, value, &t->now);
+    if (t->lost) return;
+    t->n = t->first.n, t->added = calloc((size_t)t->n + 1, sizeof *t->added);
+    log->failed |= !t->added;
+}
+
+static const double *now_at(const lb_update_tensor *t, int64_t from, int64_t n, double *room)
+{
+    return t->left ? t->left + from : lb_number_blocks_at(&t->now, from, n, room);
 }
 
 static void add_update(lb_update_log *log, lb_update_tensor *t, uint32_t op, const double *recorded,
-                       const double *exact)
+                       const double *exact, int64_t from, int64_t n)
 {
     const bool decay = is_decay(lb_op_name(log->run->program, &log->run->program->ops[op]));
-    for (int64_t i = 0; i < t->n; i++) {
-        const double update = exact[i] - t->now[i];
-        if (isfinite(update)) t->added[i] += update;
-        t->decays += decay && update != 0, t->absorbed_decays += decay && update != 0 && recorded[i] == t->now[i];
-        t->now[i] = recorded[i];
+    double room[LB_NUMBER_BLOCK];
+    const double *now = now_at(t, from, n, room);
+    for (int64_t i = 0; i < n; i++) {
+        const double update = exact[i] - now[i];
+        t->added[from + i] += isfinite(update) ? update : 0;
+        t->decays += decay & (update != 0), t->absorbed_decays += decay & (update != 0) & (recorded[i] == now[i]);
     }
-    t->op = op, t->read = false;
+    if (t->left) memcpy(t->left + from, recorded, (size_t)n * sizeof *recorded);
 }
 
-void lb_update_log_note(void *context, uint32_t op, uint32_t v, const double *recorded, const double *exact, int64_t n)
+/* Where it is left behind the op: as it was recorded, or by the numbers that come by. */
+static void end_update(lb_update_log *log, lb_update_tensor *t, uint32_t op, uint32_t value)
+{
+    t->op = op, t->read = false;
+    if (open_recorded(log, value, &t->now)) {
+        free(t->left);
+        t->left = NULL;
+    }
+}
+
+/* Before the first block of a result whose bytes were not kept: what there was is copied, to be written over. */
+static void make_room(lb_update_log *log, lb_update_tensor *t, uint32_t value)
+{
+    lb_tensor recorded;
+    if (t->left || lb_program_view_value(log->run->view, value, &recorded, NULL) == LB_OK) return;
+    t->left = malloc(((size_t)t->n + 1) * sizeof *t->left);
+    log->failed |= !t->left;
+    double room[LB_NUMBER_BLOCK];
+    for (int64_t i = 0, n; t->left && i < t->n; i += n) {
+        n = lb_number_blocks_count(&t->now, i);
+        memcpy(t->left + i, lb_number_blocks_at(&t->now, i, n, room), (size_t)n * sizeof *t->left);
+    }
+}
+
+void lb_update_log_note(void *context, uint32_t op, uint32_t v, const double *recorded, const double *exact,
+                        int64_t from, int64_t n)
 {
     lb_update_log *log = context;
     const lb_program *p = log->run->program;
@@ -123,13 +167,19 @@ void lb_update_log_note(void *context, uint32_t op, uint32_t v, const double *re
     for (uint32_t i = 0; i < log->n; i++) {
         lb_update_tensor *t = &log->tensors[i];
         if (t->storage != p->values[v].storage) {
+            if (from) continue;
             const bool writes = lb_op_writes(p, &p->ops[op], t->storage) != LB_NONE;
-            t->read |= t->first && !writes && lb_op_reads(p, &p->ops[op], t->storage) != LB_NONE;
+            t->read |= t->added && !writes && lb_op_reads(p, &p->ops[op], t->storage) != LB_NONE;
             continue;
         }
         t->dtype = p->values[v].dtype;
         t->copied |= is_copy(lb_op_name(p, &p->ops[op]));
-        if (!t->copied && begin(log, t, op, v, n)) add_update(log, t, op, recorded, exact);
+        if (t->copied) continue;
+        if (!from) begin(log, t, op, v);
+        if (t->lost || log->failed || lb_layout_numel(&p->values[v].layout) != t->n) continue;
+        if (!from) make_room(log, t, v);
+        if (!log->failed) add_update(log, t, op, recorded, exact, from, n);
+        if (from + n == t->n) end_update(log, t, op, v);
     }
 }
 
@@ -156,9 +206,14 @@ static void add_step(lb_update_window *w, const lb_program *p, const lb_update_t
     if (!row) return;
     row->dtype = t->dtype, row->step = p->step, row->op = t->op;
     row->last_updates = row->last_absorbed = 0;
-    for (int64_t i = 0; i < t->n; i++) {
-        if (t->added[i] == 0) continue;
-        row->last_updates++, row->last_absorbed += t->now[i] == t->first[i];
+    double rooms[2][LB_NUMBER_BLOCK];
+    for (int64_t i = 0, n; i < t->n; i += n) {
+        n = lb_number_blocks_count(&t->first, i);
+        const double *first = lb_number_blocks_at(&t->first, i, n, rooms[0]), *now = now_at(t, i, n, rooms[1]);
+        for (int64_t k = 0; k < n; k++) {
+            const bool updated = t->added[i + k] != 0;
+            row->last_updates += updated, row->last_absorbed += updated & (now[k] == first[k]);
+        }
     }
     row->updates += row->last_updates, row->absorbed += row->last_absorbed;
     row->decays += t->decays, row->absorbed_decays += t->absorbed_decays;
@@ -169,10 +224,11 @@ void lb_update_log_close(lb_update_log *log, lb_update_window *window)
     window->failed |= log->failed;
     for (uint32_t i = 0; i < log->n; i++) {
         lb_update_tensor *t = &log->tensors[i];
-        window->carried += t->copied || (t->first && t->read);
+        window->carried += t->copied || (t->added && t->read);
         window->lost += t->lost;
-        if (t->first && !t->copied && !t->read && !log->failed) add_step(window, log->run->program, t);
-        free(t->first), free(t->added), free(t->now);
+        if (t->added && !t->copied && !t->read && !log->failed) add_step(window, log->run->program, t);
+        lb_number_blocks_close(&t->first), lb_number_blocks_close(&t->now);
+        free(t->added), free(t->left);
     }
     free(log->tensors);
     *log = (lb_update_log){0};

@@ -43,7 +43,7 @@ typedef struct lb_update_log {
 bool lb_update_log_open(const lb_moved_run *run, lb_update_log *log);
 /* As lb_rounding_log.note. */
 void lb_update_log_note(void *context, uint32_t op, uint32_t value, const double *recorded, const double *exact,
-                        int64_t n);
+                        int64_t from, int64_t n);
 /* Adds the step to the window, and frees it. */
 void lb_update_log_close(lb_update_log *log, lb_update_window *window);
 /* Rows of groups and tensors, and findings. `program`: of the last step. */

@@ -200,7 +200,7 @@ static lb_status value_of(void *context, const lb_program *program, uint32_t val
 static lb_status run_ranks(joint_run *j, const lb_prepared **prepared, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
-    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
+    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
     const lb_observer observer = {.context = j, .op = note_op, .source = take_source};
     lb_rank_run ranks = {.programs = prepared,
                          .n_programs = j->n,
