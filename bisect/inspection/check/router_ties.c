@@ -88,13 +88,29 @@ void lb_digits_want_routers(lb_digits *d)
     }
 }
 
-/* False: it is no choice, or its numbers are not known. */
+/* Of as many, from the same numbers: a loss that balances experts chooses once more what a layer did. */
+static bool is_chosen_before(const lb_digits *d, uint32_t op, uint32_t from)
+{
+    const lb_program *p = d->run.program;
+    const lb_value *v = &p->values[from];
+    for (uint32_t i = 0; i < op; i++) {
+        const uint32_t before = chosen_from(d, i);
+        if (before == LB_NONE || lb_op_args(p, &p->ops[i])[1].u.i != lb_op_args(p, &p->ops[op])[1].u.i) continue;
+        const lb_value *w = &p->values[before];
+        if (w->storage == v->storage && w->version == v->version && w->layout.offset == v->layout.offset &&
+            lb_layout_numel(&w->layout) == lb_layout_numel(&v->layout))
+            return true;
+    }
+    return false;
+}
+
+/* False: it is no choice, one that was listed, or its numbers are not known. */
 static bool look_at(const lb_digits *d, uint32_t op, choice *c)
 {
     const lb_program *p = d->run.program;
     const lb_arg *a = lb_op_args(p, &p->ops[op]);
     const uint32_t v = chosen_from(d, op);
-    if (v == LB_NONE) return false;
+    if (v == LB_NONE || is_chosen_before(d, op, v)) return false;
     const lb_layout *l = &p->values[v].layout;
     const int64_t columns = l->ndim ? l->shape[l->ndim - 1] : 0, k = a[1].u.i;
     int64_t n;

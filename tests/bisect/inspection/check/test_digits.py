@@ -38,7 +38,7 @@ def steps(lastbit, tmp_path_factory):
     names = dict.fromkeys([*FAULTS, *COSTLY, *HEALTHY])
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
     program = ROOT / "tests/programs/digit_steps.py"
-    subprocess.run([sys.executable, program, folder, *names, "right_norm_layers"], check=True, timeout=900, env=environment)
+    subprocess.run([sys.executable, program, folder, *names, "right_norm_layers", "right_router_twice"], check=True, timeout=900, env=environment)
     return folder
 
 
@@ -161,6 +161,11 @@ def test_routers_near_a_tie_are_counted_in_roundings_of_their_logits(answers):
     (narrow,), (wide,) = rows(answers("router_bf16"), "router"), rows(answers("right_router"), "router")
     assert (narrow["dtype"], wide["dtype"], narrow["numbers"]) == ("bf16", "f32", 320)
     assert narrow["share"] > 0 and wide["share"] == 0 and "self.router" in narrow["source"]["text"]
+
+
+def test_a_choice_that_is_made_again_is_listed_once(answers):
+    listed = rows(answers("right_router_twice"), "router")
+    assert [row["numbers"] for row in listed] == [320, 320] and listed[0]["message"] != listed[1]["message"], listed
 
 
 def test_a_recording_that_kept_less_has_the_same_answer(lastbit, steps, answers):
