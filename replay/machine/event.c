@@ -253,8 +253,7 @@ static void show_isolated_shadow(const lb_execution *e, account *a)
 
 /* ---- the shadow alone ---- */
 
-/* Isolated: results are shown beside their shadows, and nothing is judged. */
-static bool shows_alone(const lb_machine *machine)
+bool lb_event_shows_alone(const lb_machine *machine)
 {
     const lb_plan *plan = machine->run->plan;
     return plan->shadow && plan->shadow_only && plan->mode == LB_REPLAY_ISOLATED;
@@ -271,6 +270,15 @@ static void show_unit(lb_machine *machine, const lb_execution *e, const account 
         observer->beside(observer->context, machine->prepared->recorded, origin_of(machine), v,
                          r ? r : &e->outputs.tensors[first + i], &bound->exact[i]);
     }
+}
+
+void lb_event_show(lb_machine *machine, uint32_t v, const lb_tensor *exact)
+{
+    const lb_observer *observer = machine->run->observer;
+    const uint32_t origin = origin_of(machine);
+    lb_tensor recorded;
+    if (!observer || !observer->beside || origin == LB_NONE || !lb_rebase_recorded(machine, v, &recorded)) return;
+    observer->beside(observer->context, machine->prepared->recorded, origin, v, &recorded, exact);
 }
 
 /* One call after the other, so that no more than one has exact numbers at a time. */
@@ -392,7 +400,7 @@ static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, c
     const lb_choice *choice = lb_machine_choice(machine);
     const bool swapped = is_swapped(machine, e);
     bool shadowed =
-        machine->run->plan->shadow && machine->run->plan->mode == LB_REPLAY_ISOLATED && !shows_alone(machine);
+        machine->run->plan->shadow && machine->run->plan->mode == LB_REPLAY_ISOLATED && !lb_event_shows_alone(machine);
     *j = (lb_judgement){LB_VERDICT_IDENTICAL, NAN};
     if (e->units && (shadowed || (c->compared && !c->same && e->inputs.exact && !c->unkept)))
         LB_TRY(judge_units(machine, e, a, j));
@@ -437,7 +445,7 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
     if (watch) {
         compare_outputs(machine, e, &a, likes, &c);
         lb_status status = weigh(machine, e, &a, &c, likes, &j);
-        if (status == LB_OK && shows_alone(machine)) status = show_units(machine, e, &a);
+        if (status == LB_OK && lb_event_shows_alone(machine)) status = show_units(machine, e, &a);
         if (status != LB_OK) {
             close_account(&a);
             return status;

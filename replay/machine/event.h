@@ -22,6 +22,10 @@ typedef struct lb_execution {
 lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execution *execution);
 /* Isolated, with the shadow alone: the recorded results, all of which were kept, are taken as they are. */
 lb_status lb_event_taken(lb_machine *machine, const lb_op *op, const lb_execution *execution);
+/* Is that how the machine runs? */
+bool lb_event_shows_alone(const lb_machine *machine);
+/* Then: what a collective gives in f64 beside what was recorded, if that was kept. */
+void lb_event_show(lb_machine *machine, uint32_t value, const lb_tensor *exact);
 /* Whether a result of the unit whose results begin at `first` lived on CUDA when it was recorded. */
 bool lb_event_on_cuda(const lb_machine *machine, const lb_execution *execution, uint32_t first);
 /* Whether it did and read tensors of the host. */

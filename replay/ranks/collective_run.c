@@ -1,6 +1,7 @@
 /* Collectives over machines: see collective_run.h. */
 #include "ranks/collective_run.h"
 
+#include "machine/event.h"
 #include "machine/rebase.h"
 #include "kernel/frame.h"
 #include "machine/operands.h"
@@ -160,6 +161,7 @@ typedef struct exchange {
     size_t size;
     lb_collective_reduction reduction;
     bool premultiplied;
+    bool shows; /* nothing is moved: what it gives in f64 is shown, and the recorded outputs are taken */
     lb_collective_order order;
     uint32_t root;
     lb_inputs known;
@@ -212,6 +214,7 @@ static lb_dtype stream_dtype(const exchange *x)
         if (x->members[r].inputs.n) {
             lb_dtype recorded = x->members[r].program->values[x->members[r].inputs.values[0]].dtype;
             const lb_choice *choice = x->members[r].choice;
+            if (x->shows && lb_dtype_is_float(recorded) && !lb_dtype_is_complex(recorded)) return LB_F64;
             if (lb_dtype_is_complex(recorded))
                 return lb_memory_held_dtype(lb_operands_choice_dtype(choice, recorded), recorded);
             if (!choice->region || !lb_dtype_is_float(recorded)) return recorded;
@@ -494,6 +497,14 @@ static bool receives(const exchange *x, uint32_t who)
     return is_received(x->name, x->root, who);
 }
 
+/* Only of streams that were widened, and not where another dimension than the first is cut. */
+static void show(const exchange *x, const member *m, uint32_t value, const char *bytes)
+{
+    const lb_layout *layout = &m->program->values[value].layout;
+    const lb_tensor exact = {(char *)(uintptr_t)bytes, x->dtype, lb_layout_contiguous(layout->ndim, layout->shape)};
+    if (x->dtype == LB_F64 && !x->name->dim) lb_event_show(m->machine, value, &exact);
+}
+
 static lb_status spread(exchange *x, const member *m, const char *bytes, int64_t received)
 {
     int64_t at = 0;
@@ -503,6 +514,11 @@ static lb_status spread(exchange *x, const member *m, const char *bytes, int64_t
         int64_t n = lb_layout_numel(&m->program->values[v].layout);
         if (at + n > received)
             return lb_fail(x->err, LB_ERR_UNSUPPORTED, "a collective's outputs are larger than what it moves");
+        if (x->shows) {
+            show(x, m, v, bytes + (size_t)at * x->size);
+            at += n;
+            continue;
+        }
         LB_TRY(lb_machine_output(m->machine, v, &window, x->err));
         window = cut_in_front(x, m, window);
         lb_tensor dense = {(char *)bytes + (size_t)at * x->size, x->dtype,
@@ -630,6 +646,7 @@ lb_status lb_collective_run_run(lb_machine *const *machines, uint32_t n, lb_err 
             status = collect(&x, &x.members[r]);
     }
     if (status == LB_OK) {
+        x.shows = lb_event_shows_alone(machines[0]);
         x.dtype = stream_dtype(&x);
         x.size = lb_dtype_bits(x.dtype) / 8;
         read_attributes(&x);
@@ -638,8 +655,8 @@ lb_status lb_collective_run_run(lb_machine *const *machines, uint32_t n, lb_err 
     }
     for (uint32_t r = 0; r < n; r++) {
         if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) break;
-        lb_status end = status == LB_OK && receives(&x, r) ? lb_machine_finish(machines[r], &x.known, err)
-                                                           : lb_machine_stand_in(machines[r], err);
+        lb_status end = status == LB_OK && receives(&x, r) && !x.shows ? lb_machine_finish(machines[r], &x.known, err)
+                                                                       : lb_machine_stand_in(machines[r], err);
         if (end != LB_OK) {
             release(&x);
             return end;
