@@ -78,10 +78,14 @@ bool lb_digits_watch_cancellations(lb_digits *d)
 static lb_check_digit *row_of(const lb_digits *d, uint32_t op)
 {
     const lb_program *p = d->run.program;
+    const lb_code_line line = lb_op_line(p, &p->ops[op]);
     for (uint32_t i = 0; i < d->report->n_digits; i++) {
         lb_check_digit *row = &d->report->digits[i];
-        if (row->kind != LB_CHECK_DIGIT_CANCELLATION || row->step != p->step || row->rank != p->rank) continue;
-        if (p->ops[row->index].line == p->ops[op].line && p->ops[row->index].name == p->ops[op].name) return row;
+        if (row->kind != LB_CHECK_DIGIT_CANCELLATION || row->step != p->step) continue;
+        if (!line.number && row->rank != p->rank) continue;
+        if (row->line.number == line.number && strcmp(row->line.file, line.file) == 0 &&
+            strcmp(row->op, lb_op_name(p, &p->ops[op])) == 0)
+            return row;
     }
     return NULL;
 }

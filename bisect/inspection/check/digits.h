@@ -10,23 +10,30 @@
 /* One recorded step of one rank. */
 typedef struct lb_digits {
     lb_capture *capture;
+    lb_program_view view;
     lb_moved_run run;
     lb_trained trained;
     lb_rounding_log log;
     lb_rounding_runs runs;
     lb_check_report *report;
     const char *path;
-    uint32_t limit;           /* of runs of this part, those of earlier steps counted */
-    uint32_t used;            /* of them, by earlier steps */
-    uint32_t reserved;        /* for later steps, one each */
-    lb_update_window *window; /* updates of all steps */
+    lb_update_window *window; /* updates of all steps of the rank */
 } lb_digits;
+
+/* The same step of all ranks that were recorded. */
+typedef struct lb_digits_step {
+    lb_digits *ranks;
+    uint32_t n;
+    uint32_t limit;    /* of runs of this part, those of earlier steps counted */
+    uint32_t used;     /* of them, by earlier steps */
+    uint32_t reserved; /* for later steps, one each */
+} lb_digits_step;
 
 /* Every step of the capture that the options name; what exact runs tell is told of the first one. */
 lb_status lb_digits_run(lb_capture *capture, const lb_check_options *options, lb_check_report *report, lb_err *err);
 
-/* What lines of code cost, by exact runs. */
-lb_status lb_digits_table(lb_digits *digits, lb_err *err);
+/* What lines of code cost, by exact runs of all ranks of the step together. */
+lb_status lb_digits_table(lb_digits_step *step, lb_err *err);
 /* Sums and differences that are small beside their terms: marks those whose exact numbers are wanted, and lists those
  * that show rounding behind the first run. */
 bool lb_digits_watch_cancellations(lb_digits *digits);

@@ -9,27 +9,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where no line was recorded, ops of layers that differ in a number alone are a group; and so are all sums of
- * gradients, which autograd makes itself. */
-static bool belongs(const lb_rounding_groups *g, const lb_program *p, const lb_rounding_group *one, uint32_t op)
+static const lb_program *program_of(const lb_rounding_groups *g, uint32_t rank)
 {
-    const lb_op *o = &p->ops[op];
-    char wide[160];
-    if (one->line != o->line || one->name != o->name || one->backward != (o->phase != LB_PHASE_FORWARD)) return false;
-    if (g->sums[op] || g->sums[one->first]) return g->sums[op] && g->sums[one->first];
-    return o->line || lb_digit_list_alike(lb_op_layer(p, &p->ops[one->first]), lb_op_layer(p, o), wide, sizeof wide);
+    return g->ranks->list[rank]->run->program;
 }
 
-static lb_rounding_group *group_for(lb_rounding_groups *g, const lb_program *p, uint32_t op)
+/* Texts have numbers in each rank's program of its own. */
+static bool same_call(const lb_program *p, const lb_op *a, const lb_program *q, const lb_op *b)
 {
-    const lb_op *o = &p->ops[op];
-    const bool backward = o->phase != LB_PHASE_FORWARD;
+    if (p == q) return a->line == b->line && a->name == b->name;
+    const lb_code_line x = lb_op_line(p, a), y = lb_op_line(q, b);
+    return x.number == y.number && strcmp(lb_op_name(p, a), lb_op_name(q, b)) == 0 && strcmp(x.file, y.file) == 0 &&
+           strcmp(x.text, y.text) == 0;
+}
+
+/* Where no line was recorded, ops of layers that differ in a number alone are a group; and so are all sums of
+ * gradients, which autograd makes itself. */
+static bool belongs(const lb_rounding_groups *g, const lb_rounding_group *one, uint32_t rank, uint32_t op)
+{
+    const lb_program *p = program_of(g, rank), *q = program_of(g, one->rank);
+    const lb_op *o = &p->ops[op], *first = &q->ops[one->first];
+    char wide[160];
+    if (one->backward != (o->phase != LB_PHASE_FORWARD) || !same_call(q, first, p, o)) return false;
+    if (g->sums[rank][op] || g->sums[one->rank][one->first]) return g->sums[rank][op] && g->sums[one->rank][one->first];
+    return o->line || lb_digit_list_alike(lb_op_layer(q, first), lb_op_layer(p, o), wide, sizeof wide);
+}
+
+static lb_rounding_group *group_for(lb_rounding_groups *g, uint32_t rank, uint32_t op)
+{
+    const bool backward = program_of(g, rank)->ops[op].phase != LB_PHASE_FORWARD;
     for (uint32_t i = 0; i < g->n; i++)
-        if (belongs(g, p, &g->list[i], op)) return &g->list[i];
+        if (belongs(g, &g->list[i], rank, op)) return &g->list[i];
     lb_rounding_group *list = lb_array_grow(g->list, g->n, sizeof *list);
     if (!list) return NULL;
     g->list = list;
-    list[g->n] = (lb_rounding_group){.first = op, .line = o->line, .name = o->name, .backward = backward};
+    list[g->n] = (lb_rounding_group){.rank = rank, .first = op, .backward = backward};
     return &list[g->n++];
 }
 
@@ -51,35 +65,52 @@ static bool is_gradient(const lb_rounding_runs *runs, uint32_t op, uint32_t v)
     return false;
 }
 
-lb_status lb_rounding_groups_make(const lb_rounding_runs *runs, const lb_rounding_log *log, lb_rounding_groups *g,
-                                  lb_err *err)
+static lb_status add_rank(lb_rounding_groups *g, uint32_t rank, lb_err *err)
 {
+    const lb_rounding_runs *runs = g->ranks->list[rank];
     const lb_program *p = runs->run->program;
-    *g = (lb_rounding_groups){.group_of = malloc(((size_t)p->n_ops + 1) * sizeof *g->group_of),
-                              .sums = calloc((size_t)p->n_ops + 1, 1)};
-    if (!g->group_of || !g->sums) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
-    memset(g->group_of, 0xFF, ((size_t)p->n_ops + 1) * sizeof *g->group_of);
+    g->group_of[rank] = malloc(((size_t)p->n_ops + 1) * sizeof **g->group_of);
+    g->sums[rank] = calloc((size_t)p->n_ops + 1, 1);
+    if (!g->group_of[rank] || !g->sums[rank]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
+    memset(g->group_of[rank], 0xFF, ((size_t)p->n_ops + 1) * sizeof **g->group_of);
     for (uint32_t i = 0; i < p->n_ops && i <= runs->last; i++) {
         lb_rounding_group *one = NULL;
         for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[i]); k++) {
             const uint32_t v = lb_op_outcome(p, &p->ops[i], k);
-            if (v == LB_NONE || !log->rounded[v] || !lb_rounding_log_is_first(p, i, k)) continue;
+            if (v == LB_NONE || !runs->log->rounded[v] || !lb_rounding_log_is_first(p, i, k)) continue;
             if (runs->run->graph.giver[v] != i) continue;
             const bool final = is_gradient(runs, i, v);
-            g->sums[i] |= final && p->ops[i].written;
-            if (!one) one = group_for(g, p, i);
+            g->sums[rank][i] |= final && p->ops[i].written;
+            if (!one) one = group_for(g, rank, i);
             if (!one) return lb_fail(err, LB_ERR_NOMEM, "out of memory for groups of ops");
-            add_value(one, &log->sizes[v].apart, p->values[v].dtype, final);
+            add_value(one, &runs->log->sizes[v].apart, p->values[v].dtype, final);
         }
-        if (one) one->ops++, g->group_of[i] = (uint32_t)(one - g->list);
+        if (one) one->ops++, g->group_of[rank][i] = (uint32_t)(one - g->list);
     }
+    return LB_OK;
+}
+
+lb_status lb_rounding_groups_make(const lb_rounding_ranks *ranks, lb_rounding_groups *g, lb_err *err)
+{
+    *g = (lb_rounding_groups){.ranks = ranks,
+                              .group_of = calloc((size_t)ranks->n + 1, sizeof *g->group_of),
+                              .sums = calloc((size_t)ranks->n + 1, sizeof *g->sums)};
+    if (!g->group_of || !g->sums) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", ranks->n);
+    for (uint32_t k = 0; k < ranks->n; k++) LB_TRY(add_rank(g, k, err));
     return LB_OK;
 }
 
 void lb_rounding_groups_release(lb_rounding_groups *g)
 {
+    for (uint32_t k = 0; g->group_of && k < g->ranks->n; k++) free(g->group_of[k]);
+    for (uint32_t k = 0; g->sums && k < g->ranks->n; k++) free(g->sums[k]);
     free(g->list), free(g->group_of), free(g->sums);
     *g = (lb_rounding_groups){0};
+}
+
+bool lb_rounding_groups_adds(const lb_rounding_groups *g, uint32_t group)
+{
+    return g->sums[g->list[group].rank][g->list[group].first];
 }
 
 lb_rounding_reach lb_rounding_group_reach(const lb_rounding_group *group)
@@ -90,44 +121,52 @@ lb_rounding_reach lb_rounding_group_reach(const lb_rounding_group *group)
 /* Of what has no gradient the score is what it rounds beside its size, or beside one where it is larger: a phase is
  * turned by what it is off, whatever it is. What is rounded in a gradient itself stays there; on the way to one it is
  * taken for as large beside it as it is where it is made, as a mean over micro-batches. */
-static double score_of(const lb_rounding_group *one, const lb_rounding_runs *runs)
+static double score_of(const lb_rounding_group *one, const lb_rounding_ranks *ranks)
 {
-    const double micro = runs->run->n_roots ? runs->run->n_roots : 1;
+    const uint32_t n_roots = ranks->list[one->rank]->run->n_roots;
+    const double micro = n_roots ? n_roots : 1;
     if (lb_rounding_group_reach(one) == LB_ROUNDING_FOLLOWED) return fmax(fabs(one->product), sqrt(one->spread));
     if (lb_rounding_group_reach(one) == LB_ROUNDING_CONSTANT) return fmax(one->relative, one->largest);
     const double passing = one->passed > 0 ? one->passing / one->passed / micro : 0;
-    return sqrt(passing + (runs->sizes[1] > 0 ? one->summed / runs->sizes[1] : 0));
+    return sqrt(passing + (ranks->sizes[1] > 0 ? one->summed / ranks->sizes[1] : 0));
 }
 
 static int by_score(const void *a, const void *b)
 {
     const lb_rounding_group *x = a, *y = b;
     if (x->score != y->score) return x->score > y->score ? -1 : 1;
+    if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
     return (x->first > y->first) - (x->first < y->first);
 }
 
-void lb_rounding_groups_score(lb_rounding_groups *g, const lb_rounding_runs *runs)
+static void add_products(lb_rounding_groups *g, uint32_t rank)
 {
+    const lb_rounding_runs *runs = g->ranks->list[rank];
     const lb_moved_run *run = runs->run;
     for (uint32_t i = 0; i < run->n_sites; i++) {
         const lb_moved_site *s = &run->sites[i];
         const uint32_t giver = run->graph.giver[s->value];
-        if (giver == LB_NONE || g->group_of[giver] == LB_NONE || s->gradient == LB_NONE) continue;
+        if (giver == LB_NONE || g->group_of[rank][giver] == LB_NONE || s->gradient == LB_NONE) continue;
         if (isnan(runs->spreads[i])) continue;
-        lb_rounding_group *one = &g->list[g->group_of[giver]];
+        lb_rounding_group *one = &g->list[g->group_of[rank][giver]];
         one->followed |= !one->backward, one->product += runs->products[i], one->spread += runs->spreads[i];
     }
+}
+
+void lb_rounding_groups_score(lb_rounding_groups *g)
+{
+    for (uint32_t k = 0; k < g->ranks->n; k++) add_products(g, k);
     for (uint32_t i = 0; i < g->n; i++) {
         lb_rounding_group *one = &g->list[i];
         one->relative = one->whole > 0 ? sqrt(one->squares / one->whole) : 1;
-        one->score = score_of(one, runs);
+        one->score = score_of(one, g->ranks);
     }
     if (g->n) qsort(g->list, g->n, sizeof *g->list, by_score);
 }
 
-void lb_rounding_groups_mark(const lb_rounding_groups *g, const lb_program *p, uint32_t group, bool without,
-                             uint8_t *added)
+void lb_rounding_groups_mark(const lb_rounding_groups *g, uint32_t group, bool without, uint8_t *const *added)
 {
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        if (g->group_of[i] != LB_NONE && belongs(g, p, &g->list[group], i) != without) added[i] = 1;
+    for (uint32_t k = 0; k < g->ranks->n; k++)
+        for (uint32_t i = 0; i < program_of(g, k)->n_ops; i++)
+            if (g->group_of[k][i] != LB_NONE && belongs(g, &g->list[group], k, i) != without) added[k][i] = 1;
 }

@@ -1,4 +1,4 @@
-/* Ops that one line of code calls under one name, in all layers, as one cause of rounding. */
+/* Ops that one line of code calls under one name, in all layers and on all ranks, as one cause of rounding. */
 #ifndef LB_BISECT_ROUNDING_GROUPS_H
 #define LB_BISECT_ROUNDING_GROUPS_H
 
@@ -12,8 +12,8 @@ typedef enum lb_rounding_reach {
 } lb_rounding_reach;
 
 typedef struct lb_rounding_group {
-    uint32_t first, ops; /* the first op, and how many round anything */
-    uint32_t line, name;
+    uint32_t rank, first; /* which of the ranks has the first op, and that op */
+    uint32_t ops;         /* how many round anything */
     bool backward;
     bool followed;
     lb_dtype dtype; /* the narrowest one among the results */
@@ -26,20 +26,21 @@ typedef struct lb_rounding_group {
 } lb_rounding_group;
 
 typedef struct lb_rounding_groups {
+    const lb_rounding_ranks *ranks;
     lb_rounding_group *list;
     uint32_t n;
-    uint8_t *sums;      /* per op: it adds a gradient to another one in place */
-    uint32_t *group_of; /* per op, as they stand until they are sorted; LB_NONE: it rounds nothing */
+    uint8_t **sums;      /* per rank and op: it adds a gradient to another one in place */
+    uint32_t **group_of; /* per rank and op, as they stand until they are sorted; LB_NONE: it rounds nothing */
 } lb_rounding_groups;
 
-lb_status lb_rounding_groups_make(const lb_rounding_runs *runs, const lb_rounding_log *log, lb_rounding_groups *groups,
-                                  lb_err *err);
+lb_status lb_rounding_groups_make(const lb_rounding_ranks *ranks, lb_rounding_groups *groups, lb_err *err);
 void lb_rounding_groups_release(lb_rounding_groups *groups);
 lb_rounding_reach lb_rounding_group_reach(const lb_rounding_group *group);
 /* Behind the first exact run: scores, and all groups sorted by them. */
-void lb_rounding_groups_score(lb_rounding_groups *groups, const lb_rounding_runs *runs);
-/* Marks the ops of a group (1) in a table that is zero, or, where `without`, all others. */
-void lb_rounding_groups_mark(const lb_rounding_groups *groups, const lb_program *program, uint32_t group, bool without,
-                             uint8_t *added);
+void lb_rounding_groups_score(lb_rounding_groups *groups);
+/* Is it a sum of gradients, which autograd makes itself? */
+bool lb_rounding_groups_adds(const lb_rounding_groups *groups, uint32_t group);
+/* Marks the ops of a group (1) in a table per rank that is zero, or, where `without`, all others. */
+void lb_rounding_groups_mark(const lb_rounding_groups *groups, uint32_t group, bool without, uint8_t *const *added);
 
 #endif

@@ -102,7 +102,8 @@ static bool is_held(const lb_rounding_log *log, uint32_t op)
     const lb_op_row *row = log->run->prepared->ops[op].row;
     const lb_op *o = &log->run->program->ops[op];
     const bool random = row ? row->flags & LB_ROW_RANDOM : o->flags & LB_OP_RANDOM;
-    if (!lb_op_computes(log->run->program, o) || o->flags & (LB_OP_UNDEFINED | LB_OP_COLLECTIVE)) return true;
+    if (o->flags & LB_OP_COLLECTIVE) return false;
+    if (!lb_op_computes(log->run->program, o) || o->flags & LB_OP_UNDEFINED) return true;
     if (random && !(row && row->kernel)) return true;
     return row && row->flags & (LB_ROW_DISCONTINUOUS | LB_ROW_ZERO | LB_ROW_HOST);
 }
@@ -116,12 +117,24 @@ static void unload(lb_rounding_log *log, const lb_tensor *recorded)
     log->read = 0;
 }
 
+/* Those that are made together. */
+typedef struct log_set {
+    lb_rounding_log *const *list;
+    uint32_t n;
+} log_set;
+
+static lb_rounding_log *log_of(const log_set *logs, int32_t rank)
+{
+    for (uint32_t k = 0; k < logs->n; k++)
+        if (logs->list[k]->run->program->rank == rank) return logs->list[k];
+    return logs->list[0];
+}
+
 static void note_result(void *context, const lb_program *program, uint32_t op, uint32_t v, const lb_tensor *recorded,
                         const lb_tensor *exact)
 {
-    lb_rounding_log *log = context;
+    lb_rounding_log *log = log_of(context, program->rank);
     const lb_program *p = log->run->program;
-    (void)program;
     if (is_held(log, op) || v >= p->n_values || !lb_dtype_is_float(p->values[v].dtype)) return;
     if (p->values[v].flags & LB_VALUE_UNDEFINED || !recorded->data || !lb_dtype_is_float(exact->dtype)) return;
     if (!lb_layout_same_shape(&exact->layout, &recorded->layout)) return;
@@ -134,13 +147,13 @@ static void note_result(void *context, const lb_program *program, uint32_t op, u
     }
 }
 
-/* Results whose exact numbers did not come by. */
+/* Results whose exact numbers did not come by. A collective some of whose members are not here is held. */
 static bool note_op(void *context, const lb_event *event)
 {
-    lb_rounding_log *log = context;
+    lb_rounding_log *log = log_of(context, event->rank);
     const lb_program *p = log->run->program;
     bool unknown = false;
-    if (is_held(log, event->op)) return true;
+    if (is_held(log, event->op) || p->ops[event->op].flags & LB_OP_COLLECTIVE) return !log->failed;
     for (uint32_t k = 0; k < event->n_results; k++) {
         const uint32_t v = event->values[k];
         if (v == LB_NONE || v >= p->n_values || !lb_dtype_is_float(p->values[v].dtype)) continue;
@@ -179,20 +192,27 @@ double *lb_rounding_log_numbers(const lb_rounding_log *log, uint32_t value, int6
     return x;
 }
 
-lb_status lb_rounding_log_make(lb_capture *capture, lb_rounding_log *log, lb_err *err)
+lb_status lb_rounding_log_make(lb_capture *capture, lb_rounding_log *const *logs, uint32_t n, lb_err *err)
 {
-    const lb_program *p = log->run->program;
     lb_replay *replay;
     lb_replay_summary summary;
     lb_plan plan = LB_PLAN_INIT;
-    plan.mode = LB_REPLAY_ISOLATED, plan.shadow = plan.shadow_only = true, plan.first_step = plan.last_step = p->step;
-    plan.ranks = &p->rank, plan.n_ranks = 1;
-    const lb_observer observer = {.context = log, .op = note_op, .beside = note_result};
-    LB_TRY(lb_replay_open(capture, &replay, err));
-    lb_status status = lb_replay_run(replay, &plan, &observer, &summary, err);
-    lb_replay_close(replay);
+    int32_t *ranks = malloc(((size_t)n + 1) * sizeof *ranks);
+    if (!ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
+    for (uint32_t k = 0; k < n; k++) ranks[k] = logs[k]->run->program->rank;
+    plan.mode = LB_REPLAY_ISOLATED, plan.shadow = plan.shadow_only = true;
+    plan.first_step = plan.last_step = logs[0]->run->program->step, plan.ranks = ranks, plan.n_ranks = n;
+    log_set set = {logs, n};
+    const lb_observer observer = {.context = &set, .op = note_op, .beside = note_result};
+    lb_status status = lb_replay_open(capture, &replay, err);
+    if (status == LB_OK) {
+        status = lb_replay_run(replay, &plan, &observer, &summary, err);
+        lb_replay_close(replay);
+    }
+    free(ranks);
     lb_capture_unload(capture);
-    if (status == LB_OK && log->failed) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for what ops rounded");
+    for (uint32_t k = 0; k < n && status == LB_OK; k++)
+        if (logs[k]->failed) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for what ops rounded");
     return status;
 }
 

@@ -42,8 +42,9 @@ typedef struct lb_rounding_log {
 lb_status lb_rounding_log_open(const lb_moved_run *run, lb_rounding_log *log, lb_err *err);
 /* Its numbers will be asked for: of a window on all of a result those of the result. */
 void lb_rounding_log_want(lb_rounding_log *log, uint32_t value);
-/* One isolated replay of the step. What ops behind `last` rounded is measured and not kept. */
-lb_status lb_rounding_log_make(lb_capture *capture, lb_rounding_log *log, lb_err *err);
+/* One isolated replay of the step, of all ranks that have a log. What ops behind `last` rounded is measured and not
+ * kept. What a collective rounds is known where all its members have one. */
+lb_status lb_rounding_log_make(lb_capture *capture, lb_rounding_log *const *logs, uint32_t n, lb_err *err);
 /* The recorded numbers of a value, malloc'ed, in row-major order; NULL: there are none. `*n`: how many. */
 double *lb_rounding_log_numbers(const lb_rounding_log *log, uint32_t value, int64_t *n);
 void lb_rounding_log_release(lb_rounding_log *log);

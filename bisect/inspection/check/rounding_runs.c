@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* One rank in a run. */
 typedef struct pass {
     lb_rounding_runs *runs;
     bool first;
@@ -19,8 +20,20 @@ typedef struct pass {
     lb_rounding_apart apart[2]; /* of logits, of gradients */
     bool seen[2];
     uint32_t losses;
-    bool failed;
+    bool failed, done; /* done: behind all that is compared */
 } pass;
+
+typedef struct joint_pass {
+    pass *ranks;
+    uint32_t n;
+} joint_pass;
+
+static pass *pass_of(const joint_pass *j, int32_t rank)
+{
+    for (uint32_t k = 0; k < j->n; k++)
+        if (j->ranks[k].runs->run->program->rank == rank) return &j->ranks[k];
+    return &j->ranks[0];
+}
 
 static bool is_real(const lb_tensor *t)
 {
@@ -52,10 +65,11 @@ static lb_status add_logits(lb_rounding_runs *r, lb_err *err)
     return added ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for logits");
 }
 
-lb_status lb_rounding_runs_open(lb_moved_run *run, const lb_trained *trained, lb_rounding_runs *r, lb_err *err)
+lb_status lb_rounding_runs_open(lb_moved_run *run, const lb_trained *trained, const lb_rounding_log *log,
+                                lb_rounding_runs *r, lb_err *err)
 {
     const size_t n = (size_t)run->program->n_values + 1;
-    *r = (lb_rounding_runs){.run = run, .loss = NAN, .recorded = NAN};
+    *r = (lb_rounding_runs){.run = run, .log = log};
     r->aim_of = malloc(n * sizeof *r->aim_of), r->watch = calloc(n, 1);
     r->apart = calloc(n, sizeof *r->apart), r->exact = calloc(n, sizeof *r->exact);
     if (!r->aim_of || !r->watch || !r->apart || !r->exact)
@@ -190,12 +204,19 @@ static void note_watched(pass *s, uint32_t v, const lb_tensor *t)
     }
 }
 
+static bool are_done(const joint_pass *j)
+{
+    for (uint32_t k = 0; k < j->n; k++)
+        if (!j->ranks[k].done) return false;
+    return true;
+}
+
 static bool note_op(void *context, const lb_event *event)
 {
-    pass *s = context;
-    if (!event->shadow) return true;
+    const joint_pass *j = context;
+    pass *s = pass_of(j, event->rank);
     const lb_program *p = s->runs->run->program;
-    for (uint32_t k = 0; k < event->n_results; k++) {
+    for (uint32_t k = 0; event->shadow && k < event->n_results; k++) {
         const uint32_t v = event->values[k];
         if (v == LB_NONE || v >= p->n_values || !event->shadow[k].data) continue;
         if (!lb_rounding_log_is_first(p, event->op, k)) continue;
@@ -205,66 +226,112 @@ static bool note_op(void *context, const lb_event *event)
     note_loss(s, event);
     note_aims(s, event);
     if (s->first) multiply(s, event);
-    return !s->failed && event->op < s->runs->last;
+    s->done |= event->op >= s->runs->last;
+    return !s->failed && !are_done(j);
 }
 
 static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
-    const pass *s = context;
-    (void)program;
-    return lb_program_view_value(s->runs->run->view, value, tensor, err);
+    return lb_program_view_value(pass_of(context, program->rank)->runs->run->view, value, tensor, err);
 }
 
-static lb_status run_once(pass *s, lb_err *err)
+static lb_status run_passes(joint_pass *j, const lb_prepared **prepared, lb_err *err)
 {
-    lb_moved_run *run = s->runs->run;
     lb_plan plan = LB_PLAN_INIT;
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
-    const lb_observer observer = {.context = s, .op = note_op};
-    lb_rank_run ranks = {.programs = (const lb_prepared *const *)&run->prepared,
-                         .n_programs = 1,
+    const lb_observer observer = {.context = j, .op = note_op};
+    lb_rank_run ranks = {.programs = prepared,
+                         .n_programs = j->n,
                          .plan = &plan,
                          .observer = &observer,
-                         .context = s,
+                         .context = j,
                          .value = value_of};
-    run->runs++;
-    if (run->progress) run->progress("replays", run->runs, 0);
+    lb_moved_run *first = j->ranks[0].runs->run;
+    first->runs++;
+    if (first->progress) first->progress("replays", first->runs, 0);
     LB_TRY(lb_rank_run_all(&ranks, err));
-    return s->failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for an exact run") : LB_OK;
-}
-
-static double recorded_loss(const lb_moved_run *run, const lb_rounding_log *log)
-{
-    double sum = 0;
-    for (uint32_t i = 0; i < run->n_roots; i++) {
-        int64_t n;
-        double *x = lb_rounding_log_numbers(log, run->roots[i].value, &n);
-        sum += x ? *x : NAN;
-        free(x);
-    }
-    return run->n_roots ? sum : NAN;
-}
-
-lb_status lb_rounding_runs_first(lb_rounding_runs *r, const lb_rounding_log *log, lb_err *err)
-{
-    pass s = {.runs = r, .first = true};
-    r->log = log;
-    r->products = calloc((size_t)r->run->n_sites + 1, sizeof *r->products);
-    r->spreads = calloc((size_t)r->run->n_sites + 1, sizeof *r->spreads);
-    if (!r->products || !r->spreads) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", r->run->n_sites);
-    LB_TRY(run_once(&s, err));
-    r->sizes[0] = s.apart[0].whole, r->sizes[1] = s.apart[1].whole, r->reach = s.apart[0].reach;
-    r->loss = s.losses && s.losses == r->run->n_roots ? s.loss : NAN;
-    r->recorded = recorded_loss(r->run, log);
+    for (uint32_t k = 0; k < j->n; k++)
+        if (j->ranks[k].failed) return lb_fail(err, LB_ERR_NOMEM, "out of memory for an exact run");
     return LB_OK;
 }
 
-lb_status lb_rounding_runs_add(lb_rounding_runs *r, const uint8_t *added, lb_check_effect *effect, lb_err *err)
+static void add_apart(lb_rounding_apart *sum, const lb_rounding_apart *one)
 {
-    pass s = {.runs = r, .added = added};
-    LB_TRY(run_once(&s, err));
+    sum->squares += one->squares, sum->whole += one->whole;
+    sum->largest = fmax(sum->largest, one->largest), sum->reach = fmax(sum->reach, one->reach);
+}
+
+/* What all ranks found, as if it were one. */
+static void sum_up(const joint_pass *j, pass *sum)
+{
+    uint32_t with_loss = 0;
+    *sum = (pass){.loss = 0};
+    for (uint32_t k = 0; k < j->n; k++) {
+        const pass *s = &j->ranks[k];
+        sum->loss += s->losses == s->runs->run->n_roots ? s->loss : NAN;
+        with_loss += s->runs->run->n_roots > 0;
+        for (int what = 0; what < 2; what++)
+            add_apart(&sum->apart[what], &s->apart[what]), sum->seen[what] |= s->seen[what];
+    }
+    sum->loss = with_loss ? sum->loss / with_loss : NAN;
+}
+
+static lb_status run_once(lb_rounding_ranks *r, bool first, uint8_t *const *added, pass *sum, lb_err *err)
+{
+    joint_pass j = {calloc((size_t)r->n + 1, sizeof *j.ranks), r->n};
+    const lb_prepared **prepared = malloc(((size_t)r->n + 1) * sizeof *prepared);
+    lb_status status = j.ranks && prepared ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", r->n);
+    for (uint32_t k = 0; k < r->n && status == LB_OK; k++) {
+        j.ranks[k] = (pass){.runs = r->list[k], .first = first, .added = added ? added[k] : NULL};
+        prepared[k] = r->list[k]->run->prepared;
+    }
+    if (status == LB_OK) status = run_passes(&j, prepared, err);
+    if (status == LB_OK) sum_up(&j, sum);
+    free(prepared), free(j.ranks);
+    return status;
+}
+
+/* The mean over ranks. */
+static double recorded_loss(const lb_rounding_ranks *r)
+{
+    double sum = 0;
+    uint32_t with_loss = 0;
+    for (uint32_t k = 0; k < r->n; k++) {
+        const lb_moved_run *run = r->list[k]->run;
+        with_loss += run->n_roots > 0;
+        for (uint32_t i = 0; i < run->n_roots; i++) {
+            int64_t n;
+            double *x = lb_rounding_log_numbers(r->list[k]->log, run->roots[i].value, &n);
+            sum += x ? *x : NAN;
+            free(x);
+        }
+    }
+    return with_loss ? sum / with_loss : NAN;
+}
+
+lb_status lb_rounding_ranks_first(lb_rounding_ranks *r, lb_err *err)
+{
+    pass s;
+    for (uint32_t k = 0; k < r->n; k++) {
+        lb_rounding_runs *one = r->list[k];
+        one->products = calloc((size_t)one->run->n_sites + 1, sizeof *one->products);
+        one->spreads = calloc((size_t)one->run->n_sites + 1, sizeof *one->spreads);
+        if (!one->products || !one->spreads)
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", one->run->n_sites);
+    }
+    LB_TRY(run_once(r, true, NULL, &s, err));
+    r->sizes[0] = s.apart[0].whole, r->sizes[1] = s.apart[1].whole, r->reach = s.apart[0].reach;
+    for (uint32_t k = 0; k < r->n; k++) r->losses += r->list[k]->run->n_roots > 0;
+    r->loss = s.loss, r->recorded = recorded_loss(r);
+    return LB_OK;
+}
+
+lb_status lb_rounding_ranks_add(lb_rounding_ranks *r, uint8_t *const *added, lb_check_effect *effect, lb_err *err)
+{
+    pass s;
+    LB_TRY(run_once(r, false, added, &s, err));
     *effect = (lb_check_effect){NAN, NAN, NAN, NAN, NAN};
-    if (s.losses == r->run->n_roots && isfinite(r->loss) && r->loss != 0)
+    if (isfinite(r->loss) && r->loss != 0 && !isnan(s.loss))
         effect->loss = fabs(s.loss - r->loss) / fabs(r->loss), effect->reached = s.loss;
     if (s.seen[0] && r->sizes[0] > 0)
         effect->logits = sqrt(s.apart[0].squares / r->sizes[0]), effect->largest_logit = s.apart[0].largest / r->reach;

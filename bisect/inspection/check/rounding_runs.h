@@ -1,5 +1,6 @@
 /* Exact runs of one step to whose results the rounding of some ops is added: how far the loss, the logits and the
- * gradients move from where they are without any. */
+ * gradients move from where they are without any. All ranks of the step run together, so that what they exchange is
+ * exact, too: the loss is then the mean over those that have one. */
 #ifndef LB_BISECT_ROUNDING_RUNS_H
 #define LB_BISECT_ROUNDING_RUNS_H
 
@@ -15,6 +16,7 @@ typedef struct lb_rounding_aim {
     double *exact; /* of the run without rounding; NULL: none came by */
 } lb_rounding_aim;
 
+/* One rank. */
 typedef struct lb_rounding_runs {
     lb_moved_run *run;
     const lb_rounding_log *log;
@@ -22,10 +24,6 @@ typedef struct lb_rounding_runs {
     uint32_t n_aims;
     uint32_t *aim_of; /* per value; LB_NONE */
     uint32_t last;    /* the last op that gives a loss or an aim */
-    double loss;      /* exact, the sum of all */
-    double recorded;  /* as it was recorded; NaN: it was not kept */
-    double sizes[2];  /* sums of the squares of all exact logits, of all gradients */
-    double reach;     /* the largest exact logit, by its size */
     /* Behind the first run: per site of the moved run the product of the gradient with what its value rounded, and the
      * sum of the squares of the terms. */
     double *products, *spreads;
@@ -37,12 +35,24 @@ typedef struct lb_rounding_runs {
 } lb_rounding_runs;
 
 /* Lists what is compared. The log is made afterwards, for ops up to `last`. */
-lb_status lb_rounding_runs_open(lb_moved_run *run, const lb_trained *trained, lb_rounding_runs *runs, lb_err *err);
+lb_status lb_rounding_runs_open(lb_moved_run *run, const lb_trained *trained, const lb_rounding_log *log,
+                                lb_rounding_runs *runs, lb_err *err);
 void lb_rounding_runs_close(lb_rounding_runs *runs);
-/* Without any rounding. */
-lb_status lb_rounding_runs_first(lb_rounding_runs *runs, const lb_rounding_log *log, lb_err *err);
-/* With that of the ops that `added` marks (per op; NULL: of all, which fills `apart`): relative distances from the
- * first run. */
-lb_status lb_rounding_runs_add(lb_rounding_runs *runs, const uint8_t *added, lb_check_effect *effect, lb_err *err);
+
+/* All ranks of a step. */
+typedef struct lb_rounding_ranks {
+    lb_rounding_runs **list;
+    uint32_t n, losses; /* losses: ranks that have one */
+    double loss;        /* exact, the sum of all that a rank has, and of that the mean */
+    double recorded;    /* as it was recorded; NaN: it was not kept */
+    double sizes[2];    /* sums of the squares of all exact logits, of all gradients */
+    double reach;       /* the largest exact logit, by its size */
+} lb_rounding_ranks;
+
+/* Without any rounding. LB_ERR_UNSUPPORTED: they cannot run together. */
+lb_status lb_rounding_ranks_first(lb_rounding_ranks *ranks, lb_err *err);
+/* With that of the ops that `added` marks (per rank and op; NULL: of all, which fills `apart`): relative distances from
+ * the first run. */
+lb_status lb_rounding_ranks_add(lb_rounding_ranks *ranks, uint8_t *const *added, lb_check_effect *effect, lb_err *err);
 
 #endif

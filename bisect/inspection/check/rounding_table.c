@@ -24,9 +24,11 @@ static const double WORTH = 0.01;
 enum { CURES = 4 };
 
 typedef struct table {
-    lb_digits *d;
+    lb_digits_step *step;
+    lb_digits *d; /* of the first rank */
+    lb_rounding_ranks ranks;
     lb_rounding_groups groups;
-    uint8_t *added; /* per op */
+    uint8_t **added; /* per rank and op */
     lb_check_effect all;
     double constants;         /* what all groups without a gradient cost together; NaN: not tried */
     bool backward;            /* most of what gradients lose is rounded in backward */
@@ -36,15 +38,24 @@ typedef struct table {
 
 static bool have(const table *t, uint32_t runs)
 {
-    return t->d->used + t->d->run.runs + runs + t->d->reserved <= t->d->limit;
+    return t->step->used + t->d->run.runs + runs + t->step->reserved <= t->step->limit;
+}
+
+static const lb_program *program_of(const table *t, uint32_t rank)
+{
+    return t->step->ranks[rank].run.program;
+}
+
+static void mark_none(table *t)
+{
+    for (uint32_t k = 0; k < t->step->n; k++) memset(t->added[k], 0, program_of(t, k)->n_ops);
 }
 
 static lb_status try_group(table *t, uint32_t group, bool without, lb_check_effect *effect, lb_err *err)
 {
-    const lb_program *p = t->d->run.program;
-    memset(t->added, 0, p->n_ops);
-    lb_rounding_groups_mark(&t->groups, p, group, without, t->added);
-    return lb_rounding_runs_add(&t->d->runs, t->added, effect, err);
+    mark_none(t);
+    lb_rounding_groups_mark(&t->groups, group, without, t->added);
+    return lb_rounding_ranks_add(&t->ranks, t->added, effect, err);
 }
 
 /* ---- one row ---- */
@@ -94,14 +105,15 @@ static void say_row(const table *t, lb_check_digit *row)
     say_effect(row, "the gradients", row->effect.gradients, row->cured.gradients, t->all.gradients);
 }
 
-static bool find_large(const table *t, const lb_check_digit *row)
+static bool find_large(const table *t, uint32_t group, const lb_check_digit *row)
 {
+    const lb_program *p = program_of(t, t->groups.list[group].rank);
     const double alone = lb_digit_list_cost(&row->effect), left = lb_digit_list_cost(&row->cured);
     if (!is_cured(row) || !(alone > TIMES * left)) return true;
     if (!(alone > fmax(LARGE, ROUNDINGS * lb_dtype_unit_roundoff(row->dtype)))) return true;
-    lb_check_finding *f = lb_proof_list_add(t->d->report, LB_CHECK_ROUNDED, t->d->run.program);
+    lb_check_finding *f = lb_proof_list_add(t->d->report, LB_CHECK_ROUNDED, p);
     if (!f) return false;
-    lb_proof_list_place(f, t->d->run.program, row->index, LB_NONE, t->d->path);
+    lb_proof_list_place(f, p, row->index, LB_NONE, t->d->path);
     f->effect = alone;
     snprintf(f->message, sizeof f->message,
              "what this line rounds to %s costs %.0f times what all others cost together: %s",
@@ -109,20 +121,27 @@ static bool find_large(const table *t, const lb_check_digit *row)
     return true;
 }
 
+/* The layers of all its ops, on all ranks. */
+static void name_layers(table *t, uint32_t group, lb_check_digit *row)
+{
+    mark_none(t);
+    lb_rounding_groups_mark(&t->groups, group, false, t->added);
+    for (uint32_t k = 0; k < t->step->n; k++)
+        for (uint32_t i = 0; i < program_of(t, k)->n_ops; i++)
+            if (t->added[k][i]) lb_digit_list_widen(row, lb_op_layer(program_of(t, k), &program_of(t, k)->ops[i]));
+}
+
 /* A group by itself. */
 static lb_status add_row(table *t, uint32_t group, double *share, lb_err *err)
 {
     const lb_rounding_group *one = &t->groups.list[group];
-    const lb_program *p = t->d->run.program;
+    const lb_program *p = program_of(t, one->rank);
     lb_check_digit *row = lb_digit_list_add(t->d->report, LB_CHECK_DIGIT_ROUNDING, p);
     if (!row) return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
     lb_digit_list_place(row, p, one->first);
-    memset(t->added, 0, p->n_ops);
-    lb_rounding_groups_mark(&t->groups, p, group, false, t->added);
-    for (uint32_t i = one->first; i < p->n_ops; i++)
-        if (t->added[i]) lb_digit_list_widen(row, lb_op_layer(p, &p->ops[i]));
+    name_layers(t, group, row);
     row->ops = one->ops, row->dtype = one->dtype;
-    if (t->groups.sums[one->first])
+    if (lb_rounding_groups_adds(&t->groups, group))
         row->layer[0] = 0,
         snprintf(row->cure, sizeof row->cure, "micro-batches add their gradients up in a wider dtype");
     else
@@ -153,7 +172,7 @@ static lb_status cure_rows(table *t, lb_err *err)
         LB_TRY(try_group(t, t->tried[i], true, &row->cured, err));
         if (!is_cured(row)) break;
         say_row(t, row);
-        if (!find_large(t, row)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+        if (!find_large(t, t->tried[i], row)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
     }
     return LB_OK;
 }
@@ -162,18 +181,17 @@ static lb_status cure_rows(table *t, lb_err *err)
 
 static lb_status try_constants(table *t, lb_err *err)
 {
-    const lb_program *p = t->d->run.program;
     lb_check_effect effect;
     bool any = false;
     t->constants = NAN;
-    memset(t->added, 0, p->n_ops);
+    mark_none(t);
     for (uint32_t i = 0; i < t->groups.n; i++) {
         if (lb_rounding_group_reach(&t->groups.list[i]) != LB_ROUNDING_CONSTANT) continue;
-        lb_rounding_groups_mark(&t->groups, p, i, false, t->added);
+        lb_rounding_groups_mark(&t->groups, i, false, t->added);
         any = true;
     }
     if (!any || !have(t, 3)) return LB_OK;
-    LB_TRY(lb_rounding_runs_add(&t->d->runs, t->added, &effect, err));
+    LB_TRY(lb_rounding_ranks_add(&t->ranks, t->added, &effect, err));
     t->constants = lb_digit_list_cost(&effect);
     return LB_OK;
 }
@@ -183,10 +201,10 @@ static lb_status try_forward(table *t, lb_err *err)
 {
     lb_check_effect effect;
     if (isnan(t->all.gradients) || !have(t, 7)) return LB_OK;
-    memset(t->added, 0, t->d->run.program->n_ops);
+    mark_none(t);
     for (uint32_t i = 0; i < t->groups.n; i++)
-        if (!t->groups.list[i].backward) lb_rounding_groups_mark(&t->groups, t->d->run.program, i, false, t->added);
-    LB_TRY(lb_rounding_runs_add(&t->d->runs, t->added, &effect, err));
+        if (!t->groups.list[i].backward) lb_rounding_groups_mark(&t->groups, i, false, t->added);
+    LB_TRY(lb_rounding_ranks_add(&t->ranks, t->added, &effect, err));
     t->backward = effect.gradients < sqrt(0.5) * t->all.gradients;
     return LB_OK;
 }
@@ -231,32 +249,48 @@ static bool leave(const lb_digits *d, const char *why)
     return lb_proof_list_leave(d->report, what, "%s", why);
 }
 
+/* What the rounding of some ops is not known of: how many, and the first one. */
+static uint32_t unknown_ops(const table *t, const char **first)
+{
+    uint32_t n = 0;
+    *first = "";
+    for (uint32_t k = 0; k < t->step->n; k++) {
+        const lb_rounding_log *log = &t->step->ranks[k].log;
+        if (!n && log->unknown) *first = lb_op_name(program_of(t, k), &program_of(t, k)->ops[log->first_unknown]);
+        n += log->unknown;
+    }
+    return n;
+}
+
 /* The exact run with all rounding has to reach what was recorded: by as much as it does not, the rounding of some op is
  * not known. */
 static bool prove(const table *t)
 {
     const lb_digits *d = t->d;
-    const lb_rounding_runs *r = &d->runs;
+    const lb_rounding_ranks *r = &t->ranks;
     const double moved = fabs(r->recorded - r->loss), gap = fabs(t->all.reached - r->recorded);
+    char of[48] = "";
     if (isnan(r->loss)) return true;
     if (isnan(r->recorded))
         return leave(d,
                      "the recorded loss is not finite, or was not kept: what ops round does not say how it came about");
     if (gap > 0.1 * moved + 1e-9 * fabs(r->loss)) {
         char why[240];
+        const char *first;
+        const uint32_t unknown = unknown_ops(t, &first);
         snprintf(
             why, sizeof why,
             "with what each op rounds the exact loss %.10g becomes %.10g, where %.10g was recorded: of %u ops what "
             "they round is not known%s%s",
-            r->loss, t->all.reached, r->recorded, d->log.unknown, d->log.unknown ? ", first " : "",
-            d->log.unknown ? lb_op_name(d->run.program, &d->run.program->ops[d->log.first_unknown]) : "");
+            r->loss, t->all.reached, r->recorded, unknown, unknown ? ", first " : "", first);
         return leave(d, why);
     }
+    if (r->losses > 1) snprintf(of, sizeof of, ", the mean over %u ranks,", r->losses);
     return lb_proof_list_prove(
         d->report,
-        "step %lld: the loss %.10g is %.10g in exact arithmetic; what %u lines of code round, each "
+        "step %lld: the loss %.10g%s is %.10g in exact arithmetic; what %u lines of code round, each "
         "op by itself, leads from the one to the other (to %.1g)",
-        (long long)d->run.program->step, r->recorded, r->loss, t->groups.n, gap);
+        (long long)d->run.program->step, r->recorded, of, r->loss, t->groups.n, gap);
 }
 
 static bool say_tried(const table *t)
@@ -274,22 +308,49 @@ static bool say_tried(const table *t)
                                t->n_tried == t->groups.n ? "" : ", a larger --budget tries more");
 }
 
+/* Of each rank by itself: what all rounding together does to numbers that are watched. */
+static bool tell_watched(const table *t)
+{
+    for (uint32_t k = 0; k < t->step->n; k++)
+        if (!lb_digits_cancellations(&t->step->ranks[k]) || !lb_digits_phases(&t->step->ranks[k])) return false;
+    return true;
+}
+
+static bool watch(const table *t)
+{
+    for (uint32_t k = 0; k < t->step->n; k++)
+        if (!lb_digits_watch_cancellations(&t->step->ranks[k]) || !lb_digits_watch_phases(&t->step->ranks[k]))
+            return false;
+    return true;
+}
+
+/* The run without rounding, and the one with all; `*runs`: there are both. */
+static lb_status begin(table *t, bool *runs, lb_err *err)
+{
+    *runs = false;
+    LB_TRY(lb_rounding_groups_make(&t->ranks, &t->groups, err));
+    if (!watch(t)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for sums");
+    lb_err why = LB_ERR_INIT;
+    const lb_status status = lb_rounding_ranks_first(&t->ranks, &why);
+    if (status != LB_OK && status != LB_ERR_UNSUPPORTED) return lb_fail(err, status, "%s", why.message);
+    *runs = status == LB_OK && (!isnan(t->ranks.loss) || t->ranks.sizes[0] != 0);
+    if (status == LB_ERR_UNSUPPORTED)
+        leave(t->d, why.message);
+    else if (!*runs)
+        leave(t->d, "no loss and no logits were seen, or they have no exact numbers: an op that replay does not know, "
+                    "or bytes that were not kept");
+    if (!*runs) return LB_OK;
+    lb_rounding_groups_score(&t->groups);
+    return lb_rounding_ranks_add(&t->ranks, NULL, &t->all, err);
+}
+
 static lb_status fill(table *t, lb_err *err)
 {
     lb_digits *d = t->d;
-    LB_TRY(lb_rounding_groups_make(&d->runs, &d->log, &t->groups, err));
-    if (!lb_digits_watch_cancellations(d) || !lb_digits_watch_phases(d))
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory for sums");
-    LB_TRY(lb_rounding_runs_first(&d->runs, &d->log, err));
-    if (isnan(d->runs.loss) && d->runs.sizes[0] == 0) {
-        leave(d, "no loss and no logits were seen, or they have no exact numbers: an op that replay does not know, or "
-                 "bytes that were not kept");
-        return LB_OK;
-    }
-    lb_rounding_groups_score(&t->groups, &d->runs);
-    LB_TRY(lb_rounding_runs_add(&d->runs, NULL, &t->all, err));
-    if (!prove(t) || !lb_digits_cancellations(d) || !lb_digits_phases(d))
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
+    bool runs;
+    LB_TRY(begin(t, &runs, err));
+    if (!runs) return LB_OK;
+    if (!prove(t) || !tell_watched(t)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
     t->first = d->report->n_digits;
     t->tried = calloc((size_t)t->groups.n + 1, sizeof *t->tried);
     if (!t->tried) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u groups", t->groups.n);
@@ -299,16 +360,31 @@ static lb_status fill(table *t, lb_err *err)
     return say_tried(t) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sentence");
 }
 
-lb_status lb_digits_table(lb_digits *d, lb_err *err)
+static bool open_table(lb_digits_step *step, table *t)
 {
-    table t = {.d = d, .added = calloc((size_t)d->run.program->n_ops + 1, 1)};
-    if (!t.added) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", d->run.program->n_ops);
-    lb_status status = LB_OK;
-    if (!have(&t, 2))
-        leave(d, "the replays of --budget are used up");
-    else
+    *t = (table){.step = step, .d = &step->ranks[0]};
+    t->ranks.list = calloc((size_t)step->n + 1, sizeof *t->ranks.list);
+    t->added = calloc((size_t)step->n + 1, sizeof *t->added);
+    if (!t->ranks.list || !t->added) return false;
+    for (t->ranks.n = 0; t->ranks.n < step->n; t->ranks.n++) {
+        lb_digits *d = &step->ranks[t->ranks.n];
+        t->ranks.list[t->ranks.n] = &d->runs;
+        t->added[t->ranks.n] = calloc((size_t)d->run.program->n_ops + 1, 1);
+        if (!t->added[t->ranks.n]) return false;
+    }
+    return true;
+}
+
+lb_status lb_digits_table(lb_digits_step *step, lb_err *err)
+{
+    table t;
+    lb_status status = open_table(step, &t) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for ops");
+    if (status == LB_OK && !have(&t, 2))
+        leave(t.d, "the replays of --budget are used up");
+    else if (status == LB_OK)
         status = fill(&t, err);
-    lb_rounding_groups_release(&t.groups);
-    free(t.added), free(t.tried);
+    if (t.groups.ranks) lb_rounding_groups_release(&t.groups);
+    for (uint32_t k = 0; t.added && k < step->n; k++) free(t.added[k]);
+    free(t.added), free(t.tried), free(t.ranks.list);
     return status;
 }

@@ -9,6 +9,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import checked_steps
+import digit_steps
 import lastbit.torch
 import torch
 import torch.distributed as dist
@@ -25,6 +26,11 @@ def reduce_by_hand(name, model):
         if name == "lost" and i == 4:  # one parameter that the program forgot
             p.grad /= RANKS
             continue
+        if name == "mean_bf16":
+            narrow = p.grad.bfloat16()
+            dist.all_reduce(narrow)
+            p.grad.copy_(narrow / RANKS)
+            continue
         dist.all_reduce(p.grad)
         if name != "sum":
             p.grad /= RANKS
@@ -34,24 +40,46 @@ def reduce_by_hand(name, model):
             p.grad += late
 
 
-def step(name, rank, folder):
+def model_of(name):
     torch.manual_seed(0)
-    model = checked_steps.Model("custom_twice" if name.endswith("custom_twice") else "plain")
+    if "rope" in name:
+        return digit_steps.Model(name.split("_", 1)[1])
+    return checked_steps.Model("custom_twice" if name.endswith("custom_twice") else "plain")
+
+
+def batches_of(name, rank):
+    torch.manual_seed(rank + 1)
+    if "rope" in name:
+        return torch.randint(0, digit_steps.VOCABULARY, (1, 1, digit_steps.TOKENS))
+    return torch.randint(0, checked_steps.VOCABULARY, (2 if name == "ddp_no_sync" else 1, 2, 12))
+
+
+def loss_of(logits, ids):
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def exact_loss(name):
+    """The mean over ranks of their losses, by a model in f64."""
+    batches = [ids for rank in range(RANKS) for ids in batches_of(name, rank)]
+    with torch.no_grad():
+        return sum(loss_of(model_of(name).double()(ids), ids).item() for ids in batches) / len(batches)
+
+
+def step(name, rank, folder):
+    model = model_of(name)
     net = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view="view" in name) if name.startswith("ddp") else model
     if name.startswith("fsdp"):
-        for block in model.blocks:
+        for block in getattr(model, "blocks", []):
             fully_shard(block)
         fully_shard(model)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-    torch.manual_seed(rank + 1)
-    parts = 2 if name == "ddp_no_sync" else 1
-    batches = torch.randint(0, checked_steps.VOCABULARY, (parts, 2, 12))
+    batches = batches_of(name, rank)
+    parts = len(batches)
     with lastbit.torch.capture(folder / f"{name}.lb", level="ops") as capture, capture.step(0):
         for i, ids in enumerate(batches):
             if parts > 1:
                 net.require_backward_grad_sync = i + 1 == parts
-            logits = net(ids)[:, :-1].reshape(-1, checked_steps.VOCABULARY)
-            (F.cross_entropy(logits, ids[:, 1:].reshape(-1)) / parts).backward()
+            (loss_of(net(ids), ids) / parts).backward()
         if not name.startswith(("ddp", "fsdp")):
             reduce_by_hand(name, model)
         if "clip" in name:
