@@ -4,7 +4,7 @@
  *
  * Prints one JSON object; the times are those of the fastest repeat, without opening the capture, which the first pays
  * for. bench_replay.py sets them beside PyTorch's. `compared` is a run that also compares every result with the
- * recording. */
+ * recording, `exact` one of the exact shadow alone. */
 #include <lastbit/archive.h>
 #include <lastbit/replay.h>
 
@@ -152,7 +152,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_replay CAPTURE [THREADS [REPEATS [FIRST LAST]]]\n");
         return 129;
     }
-    static result plain, watched, compared;
+    static result plain, watched, compared, exact;
     lb_err err = LB_ERR_INIT;
     lb_capture *capture = NULL;
     lb_replay *replay = NULL;
@@ -170,6 +170,8 @@ int main(int argc, char **argv)
     getrusage(RUSAGE_SELF, &usage);
     if (status == LB_OK) status = fastest(replay, &plan, false, true, repeats, &watched, &err);
     if (status == LB_OK) status = fastest(replay, &plan, true, false, repeats, &compared, &err);
+    plan.shadow = plan.shadow_only = true;
+    if (status == LB_OK) status = fastest(replay, &plan, false, false, repeats, &exact, &err);
     if (status != LB_OK) {
         fprintf(stderr, "bench_replay: %s\n", err.message);
         return 128;
@@ -179,11 +181,11 @@ int main(int argc, char **argv)
     for (uint32_t i = 0; i < n; i++) ran += steps[i] >= plan.first_step && steps[i] <= plan.last_step;
     const lb_replay_summary *s = &plain.summary;
     printf("{\"steps\": %u, \"ops\": %llu, \"opaque\": %llu, \"views\": %llu, \"undecided\": %d, \"seconds\": "
-           "%.6f, \"compared\": %.6f, "
+           "%.6f, \"compared\": %.6f, \"exact\": %.6f, "
            "\"peak_bytes\": %llu, \"live_bytes\": %llu, \"max_rss_bytes\": %llu",
            ran, (unsigned long long)s->ops, (unsigned long long)s->opaque, (unsigned long long)s->views, s->undecided,
-           plain.seconds, compared.seconds, (unsigned long long)s->peak_bytes, (unsigned long long)s->live_bytes,
-           (unsigned long long)usage.ru_maxrss * 1024);
+           plain.seconds, compared.seconds, exact.seconds, (unsigned long long)s->peak_bytes,
+           (unsigned long long)s->live_bytes, (unsigned long long)usage.ru_maxrss * 1024);
     print_families(&watched.watch);
     printf("}\n");
     lb_replay_close(replay);
