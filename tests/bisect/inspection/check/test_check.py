@@ -38,7 +38,7 @@ def record(folder, program, names):
 
 @pytest.fixture(scope="module")
 def steps(lastbit, tmp_path_factory):
-    return record(tmp_path_factory.mktemp("steps"), "checked_steps.py", [*FAULTS, *HEALTHY, "statistics_held", "left_over"])
+    return record(tmp_path_factory.mktemp("steps"), "checked_steps.py", [*FAULTS, *HEALTHY, "statistics_held", "left_over", "relu_of_zero"])
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,11 @@ def test_an_architecture_has_no_finding(lastbit, architectures, name):
 def test_what_the_program_holds_constant_is_said_and_not_judged(lastbit, steps):
     answer = lastbit.json("check", steps / "statistics_held.lb", "--only", "gradient,step", expect=125)
     assert answer["findings"] == [] and any("without a gradient" in row["why"] for row in answer["not_judged"])
+
+
+def test_numbers_at_a_kink_have_no_one_derivative(lastbit, steps):
+    answer = lastbit.json("check", steps / "relu_of_zero.lb", "--only", "gradient", expect=125)
+    assert answer["findings"] == [] and any("does not settle" in row["why"] for row in answer["not_judged"])
 
 
 def test_a_gradient_that_was_not_zeroed_is_judged_without_what_was_left(lastbit, steps):
