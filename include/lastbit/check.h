@@ -73,6 +73,8 @@ extern "C" {
     X(ROWS, "rows")           /* sequences of a batch meet */                                                          \
     X(DOCUMENTS, "documents") /* documents that are packed into one sequence meet */                                   \
     X(PADDING, "padding")     /* what the attention mask hides is seen */                                              \
+    X(CARRIED, "carried")     /* a micro-batch depends on the tokens of one before it */                               \
+    X(POSITIONS, "positions") /* padding on the left shifts the positions of what is behind it */                      \
     X(WEIGHTS, "weights")     /* the micro-batches were divided by their number once too often */                      \
     X(UNWRITTEN, "unwritten") /* numbers were read that no op wrote, and what the step leaves follows from them */     \
     X(DROPPED, "dropped")     /* finite numbers follow from NaN, and what the step leaves from them */                 \

@@ -15,11 +15,12 @@ class Attention(torch.nn.Module):
     def __init__(self, d, heads, name):
         super().__init__()
         self.qkv, self.out, self.heads, self.name = torch.nn.Linear(d, 3 * d), torch.nn.Linear(d, d), heads, name
+        self.past = None
 
     def weights(self, scores, allowed):
-        t = scores.shape[-1]
-        diagonal = 2 if self.name == "future_mask_by_one" else 1
-        scores = scores.masked_fill(torch.ones(t, t, dtype=torch.bool).triu(diagonal), float("-inf"))
+        t, keys = scores.shape[-2:]
+        diagonal = 2 if self.name == "future_mask_by_one" else 1 + keys - t
+        scores = scores.masked_fill(torch.ones(t, keys, dtype=torch.bool).triu(diagonal), float("-inf"))
         if self.name == "future_softmax_of_queries":
             return scores.softmax(-2).nan_to_num()
         return (scores if allowed is None else scores + allowed).softmax(-1)
@@ -31,6 +32,10 @@ class Attention(torch.nn.Module):
             q, k, v = (y.reshape(self.heads, b, t, -1).transpose(0, 1) for y in self.qkv(x).transpose(0, 1).chunk(3, -1))
         else:
             q, k, v = (y.view(heads).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        if self.name == "carried_cache":  # a cache that no one clears
+            if self.past is not None:
+                k, v = torch.cat([self.past[0], k], 2), torch.cat([self.past[1], v], 2)
+            self.past = k.detach(), v.detach()
         if self.name.startswith("sdpa"):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=self.name != "sdpa_not_causal")
         else:
@@ -42,12 +47,32 @@ class Block(torch.nn.Module):
     def __init__(self, d, heads, name, index):
         super().__init__()
         self.name, self.index = name, index
-        faulty = name in ("future_mask_by_one", "future_softmax_of_queries", "sdpa_not_causal", "rows_heads_viewed") and index == 0
+        faults = ("future_mask_by_one", "future_softmax_of_queries", "sdpa_not_causal", "rows_heads_viewed", "carried_cache")
+        faulty = name in faults and index == 0
         self.attention = Attention(d, heads, "sdpa" if name == "sdpa_not_causal" and not faulty else name if faulty or name == "sdpa" else "")
         self.n1, self.n2 = torch.nn.LayerNorm(d), torch.nn.LayerNorm(d)
         self.up, self.down = torch.nn.Linear(d, 2 * d), torch.nn.Linear(2 * d, d)
         self.conv = torch.nn.Conv1d(d, d, 3, groups=d) if name.startswith(("conv", "future_conv")) else None
         self.batch = torch.nn.BatchNorm1d(d) if name == "batch_norm" else None
+        self.register_buffer("mean", torch.zeros(d))
+        if name == "experts_listed":
+            self.router, self.experts = torch.nn.Linear(d, 3), torch.nn.ModuleList(torch.nn.Linear(d, 2 * d) for _ in range(3))
+
+    def keep_mean(self, h):
+        """A mean over all batches so far; whether this one sees it is the question."""
+        seen = h - self.mean if self.name in ("carried_mean", "stream") else h
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(h.mean((0, 1)), alpha=0.1)
+        return seen
+
+    def give_to_experts(self, h):
+        """Tokens in the order of their experts, cut by a list of Python's: other tokens would be cut elsewhere."""
+        flat = h.flatten(0, 1)
+        gates, chosen = self.router(flat).softmax(-1).max(-1)
+        order, sizes = chosen.sort(stable=True)[1], F.one_hot(chosen, 3).sum(0).tolist()
+        parts = [expert(part) for expert, part in zip(self.experts, flat[order].split(sizes))]
+        out = torch.zeros(flat.shape[0], 2 * flat.shape[1]).index_add(0, order, torch.cat(parts) * gates[order, None])
+        return out.view(*h.shape[:2], -1)
 
     def forward(self, x, allowed):
         if self.conv is not None:
@@ -57,11 +82,13 @@ class Block(torch.nn.Module):
             x = self.batch(x.transpose(1, 2)).transpose(1, 2)
         x = x + self.attention(self.n1(x), allowed)
         h = self.n2(x)
+        if self.name in ("carried_mean", "stream", "mean_kept") and self.index == 1:
+            h = self.keep_mean(h)
         if self.name == "future_norm_of_sequence" and self.index == 1:
             h = h / h.std((1, 2), keepdim=True)
         if self.name == "rows_scale_of_batch" and self.index == 1:
             h = h / h.abs().amax()
-        h = self.up(h)
+        h = self.give_to_experts(h) if self.name == "experts_listed" else self.up(h)
         if self.name == "future_mean" and self.index == 0:
             h = h + h.mean(1, keepdim=True)
         if self.name == "prefix_mean":
@@ -80,10 +107,15 @@ class Model(torch.nn.Module):
         self.blocks = torch.nn.ModuleList(Block(d, heads, name, i) for i in range(2))
         self.head = torch.nn.Linear(d, VOCABULARY)
         self.ahead = torch.nn.Linear(d, VOCABULARY) if name == "two_heads" else None
+        self.second = torch.nn.Embedding(VOCABULARY, d) if name == "two_tables" else None
+        if self.second is not None:  # what is looked up there changes nothing yet
+            torch.nn.init.zeros_(self.second.weight)
 
     def forward(self, ids, positions=None, allowed=None):
         positions = torch.arange(ids.shape[1]) if positions is None else positions
         x = self.wte(ids) + self.wpe(positions)
+        if self.second is not None:
+            x = x + self.second(torch.where(ids < VOCABULARY, ids, 0))
         for i, block in enumerate(self.blocks):
             x = block(x, None if self.name == "padding_once" and i == 1 else allowed)
         return (self.head(x), self.ahead(x)) if self.ahead else self.head(x)
@@ -118,8 +150,11 @@ def own_model_loss(name, ids, d, heads):
         positions, allowed = documents(name, ids)
     if name.startswith("padding"):
         ids, labels, mask = padded(name, ids, left=True)
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
         allowed = (1 - mask[:, None, None].float()) * torch.finfo(torch.float32).min
     yield model
+    if name == "padding_shifts":
+        positions = None
     if name == "padding_weakly":
         allowed = (1 - mask[:, None, None].float()) * -2.0
     logits = model(ids, positions, allowed)
@@ -163,8 +198,10 @@ def train(name, out):
     parts = [ids]
     if name.startswith("means"):
         parts = [ids[:1], ids[1:2, :12], ids[2:3, :7], ids[3:, :16]]
-    if name in ("micro_batches", "divided_twice", "summed"):
+    if name in ("micro_batches", "divided_twice", "summed", "carried_cache", "carried_mean", "mean_kept"):
         parts = list(ids.split(1))
+    if name == "stream":  # chunks of one stream a row, one token more than is read
+        parts = [ids[:, i : i + 7].clone() for i in (0, 6, 12)]
     losses = (llama_loss if name.startswith("llama") else own_model_loss)(name, parts[0], d, heads)
     model = next(losses)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -121,9 +121,10 @@ static bool computes(void *context, int32_t rank, int64_t step, uint32_t op)
     const run *r = context;
     inputs in = {r->moved->program, false};
     (void)rank, (void)step;
-    if (!r->changed->holds && r->changed->holds_whole)
-        lb_op_each_input(in.program, &in.program->ops[op], note_input, &in);
-    return !r->changed->holds && (!r->changed->holds_whole || in.any_float);
+    if (r->changed->holds) return false;
+    lb_op_each_input(in.program, &in.program->ops[op], note_input, &in);
+    if (in.any_float && r->changed->chose) *r->changed->chose = true;
+    return !r->changed->holds_whole || in.any_float;
 }
 
 static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)

@@ -17,6 +17,7 @@ typedef struct lb_changed_run {
     uint32_t n_changes;
     bool holds;       /* decisions stay what was recorded */
     bool holds_whole; /* and at least those that are made of whole numbers alone: which token is padding */
+    bool *chose;      /* becomes true where a decision that follows from numbers was made anew; may be NULL */
     uint32_t last;    /* the run ends behind this op; LB_NONE: the step's end */
     /* Told of each op that has run; false stops the run. */
     bool (*look)(void *context, const lb_event *event);

@@ -218,6 +218,7 @@ lb_status lb_relation_run_try(lb_relation_run *r, const lb_relation_tokens *toke
                                     .n_changes = made,
                                     .holds = r->holds,
                                     .holds_whole = r->holds_whole,
+                                    .chose = &r->chose,
                                     .last = last_loss(r->scored),
                                     .look = look,
                                     .context = &t};

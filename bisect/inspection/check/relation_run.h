@@ -1,5 +1,6 @@
 /* One relation tried: some tokens of a step are changed, others must not be met by that.
  *
+ *      carried     change the first micro-batch  all rows of those behind it stay
  *      future      change tokens 7 8 9 …         rows of tokens 0 … 6 stay
  *      rows        change the first sequence     all rows of the others stay
  *      documents   change the first document     rows of the documents behind it stay
@@ -20,6 +21,7 @@ typedef struct lb_relation_run {
     lb_token_sum **scores; /* per loss: a sum for each of its rows */
     bool holds;            /* decisions are those that were recorded */
     bool holds_whole;      /* in the next try: those of whole numbers are */
+    bool chose;            /* a try made decisions anew that follow from numbers */
 } lb_relation_run;
 
 /* What is changed, and what must stay: per row of ids a byte for each token. */

@@ -1,5 +1,6 @@
 /* Relations that a language model must keep, whatever its weights: see relation_run.h. */
 #include "check/check_step.h"
+#include "check/first_positions.h"
 #include "check/relation_run.h"
 #include "check/scored_labels.h"
 #include "check/token_marks.h"
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum relation { FUTURE, FUTURE_LATE, ROWS, DOCUMENTS, PADDING, N_RELATIONS } relation;
+typedef enum relation { CARRIED, FUTURE, FUTURE_LATE, ROWS, DOCUMENTS, PADDING, N_RELATIONS } relation;
 
 typedef struct judge {
     lb_check_step *check;
@@ -17,6 +18,8 @@ typedef struct judge {
     lb_token_marks *marks; /* per loss */
     bool holds;            /* decisions are those that were recorded */
     bool unseen;           /* scores had no exact numbers under other tokens */
+    bool chose;            /* decisions that follow from numbers were made anew */
+    bool carried;          /* a micro-batch depends on the first: only tokens of the last one are changed */
 } judge;
 
 /* ---- which tokens are changed, and which must stay ---- */
@@ -43,9 +46,50 @@ static void mark_token(relation kind, const lb_scored_rows *loss, const lb_token
         if (!marks->document) return;
         *changed = marks->document[i] == 0, *stays = marks->document[i] > 0;
         return;
+    case CARRIED:
     case PADDING:
     case N_RELATIONS: return;
     }
+}
+
+/* Is that loss of a later micro-batch than the first: of tokens that one line scores, that do not follow from those of
+ * the first, and that share no memory with them? */
+static bool is_later(const judge *j, uint32_t number, uint8_t *first)
+{
+    const lb_moved_run *run = &j->check->run;
+    const lb_program *p = run->program;
+    const lb_scored_rows *a = &j->scored.losses[0], *b = &j->scored.losses[number];
+    const uint32_t from = j->scored.ids[a->ids].value, to = j->scored.ids[b->ids].value;
+    int64_t begin[2], end[2];
+    if (a->ids == b->ids || !p->ops[a->op].line || p->ops[a->op].line != p->ops[b->op].line) return false;
+    if (lb_scored_rows_follows(run, first, to)) return false;
+    if (p->values[from].storage != p->values[to].storage || run->graph.giver[from] != run->graph.giver[to]) return true;
+    return lb_layout_dense_range(&p->values[from].layout, &begin[0], &end[0], NULL) == LB_OK &&
+           lb_layout_dense_range(&p->values[to].layout, &begin[1], &end[1], NULL) == LB_OK &&
+           (end[0] <= begin[1] || end[1] <= begin[0]);
+}
+
+/* The tokens of the first micro-batch are changed, all later ones stay. */
+static bool mark_carried(const judge *j, const lb_relation_tokens *tokens)
+{
+    const lb_moved_run *run = &j->check->run;
+    const uint32_t first = j->scored.losses[0].ids;
+    const lb_token_ids *ids = &j->scored.ids[first];
+    uint8_t *behind = calloc((size_t)run->program->n_values + 1, 1);
+    bool changes = false, stays = false;
+    if (behind) behind[ids->value] = 1, lb_scored_rows_descend(run, behind);
+    for (uint32_t k = 1; behind && k < j->scored.n_losses; k++) {
+        const lb_token_ids *later = &j->scored.ids[j->scored.losses[k].ids];
+        if (!is_later(j, k, behind)) continue;
+        memset(tokens->stays[j->scored.losses[k].ids], 1, (size_t)(later->rows * later->columns));
+        stays = true;
+    }
+    for (int64_t i = 0; stays && i < ids->rows * ids->columns; i++) {
+        tokens->changed[first][i] = ids->ordinary[i];
+        changes |= ids->ordinary[i] && ids->spare[i] != ids->tokens[i];
+    }
+    free(behind);
+    return changes && stays;
 }
 
 /* False: the relation says nothing about this step. */
@@ -56,6 +100,7 @@ static bool mark_tokens(const judge *j, relation kind, const lb_relation_tokens 
         const lb_scored_rows *loss = &j->scored.losses[k];
         const lb_token_ids *ids = &j->scored.ids[loss->ids];
         if (kind == ROWS && ids->rows < 2) continue;
+        if (j->carried && loss->ids != j->scored.losses[j->scored.n_losses - 1].ids) continue;
         for (int64_t i = 0; i < ids->rows * ids->columns; i++) {
             uint8_t *changed = &tokens->changed[loss->ids][i], *stay = &tokens->stays[loss->ids][i];
             mark_token(kind, loss, &j->marks[k], i, ids->columns, changed, stay);
@@ -102,10 +147,27 @@ static const char *op_name(const judge *j, uint32_t op)
     return op == LB_NONE ? "" : lb_op_name(p, &p->ops[op]);
 }
 
-/* The statistics of a batch are of all its sequences, which the layer's name says. */
-static bool is_meant(const judge *j, relation kind, uint32_t op)
+/* Does a micro-batch begin with the tokens that the last rows of the first are scored against? Both are then chunks of
+ * one stream, whose state is carried on purpose. */
+static bool goes_on(const judge *j, uint32_t number)
 {
-    return kind == ROWS && strstr(op_name(j, op), "batch_norm") != NULL;
+    const lb_scored_rows *a = &j->scored.losses[0], *b = &j->scored.losses[number];
+    const lb_token_ids *x = &j->scored.ids[a->ids], *y = &j->scored.ids[b->ids];
+    if (x->rows != y->rows) return false;
+    for (int64_t row = 0; row < x->rows; row++)
+        if (a->targets[(row + 1) * a->per_row - 1] != y->tokens[row * y->columns]) return false;
+    return true;
+}
+
+/* The statistics of a batch are of all its sequences, which the layer's name says. */
+static const char *what_is_meant(const judge *j, relation kind, const lb_relation_answer *a, uint32_t op)
+{
+    if (kind == ROWS && strstr(op_name(j, op), "batch_norm")) return "sequences of the batch meet";
+    for (uint32_t k = 1; kind == CARRIED && k <= a->loss; k++)
+        if (j->scored.losses[k].ids != j->scored.losses[0].ids)
+            return goes_on(j, k) ? "a micro-batch goes on where the one before it ended, and its state is carried"
+                                 : NULL;
+    return NULL;
 }
 
 static void say(const judge *j, relation kind, const lb_relation_answer *a, char *text, size_t size)
@@ -121,12 +183,14 @@ static void say(const judge *j, relation kind, const lb_relation_answer *a, char
                  (long long)(column + loss->shift));
     else
         snprintf(what, sizeof what, "%s",
-                 kind == ROWS        ? "the tokens of sequence 0 were replaced"
+                 kind == CARRIED     ? "the tokens of the first micro-batch were replaced"
+                 : kind == ROWS      ? "the tokens of sequence 0 were replaced"
                  : kind == DOCUMENTS ? "the tokens of the first document were replaced"
                                      : "tokens that the mask hides were replaced");
     snprintf(text, size,
-             "the scores of token %lld in sequence %lld change by %.2g of their size when %s; so do %u of %u rows",
-             (long long)column, (long long)sequence, a->largest, what, a->broken, a->compared);
+             "the scores of token %lld in sequence %lld%s change by %.2g of their size when %s; so do %u of %u rows",
+             (long long)column, (long long)sequence, kind == CARRIED ? " of a later one" : "", a->largest, what,
+             a->broken, a->compared);
 }
 
 static lb_check_finding *found_at(const lb_check_report *report, uint32_t op)
@@ -138,16 +202,17 @@ static lb_check_finding *found_at(const lb_check_report *report, uint32_t op)
 
 static bool find(const judge *j, relation kind, const lb_relation_answer *a)
 {
-    static const lb_check_kind kinds[] = {LB_CHECK_FUTURE, LB_CHECK_FUTURE, LB_CHECK_ROWS, LB_CHECK_DOCUMENTS,
-                                          LB_CHECK_PADDING};
+    static const lb_check_kind kinds[] = {LB_CHECK_CARRIED, LB_CHECK_FUTURE,    LB_CHECK_FUTURE,
+                                          LB_CHECK_ROWS,    LB_CHECK_DOCUMENTS, LB_CHECK_PADDING};
     lb_check_step *c = j->check;
     const lb_program *p = c->run.program;
     char text[400];
     say(j, kind, a, text, sizeof text);
     const uint32_t op = a->op == LB_NONE ? j->scored.losses[a->loss].op : a->op;
-    if (is_meant(j, kind, op))
-        return lb_proof_list_prove(c->report, "step %lld: sequences of the batch meet in %s (%s), as it is meant to",
-                                   (long long)p->step, op_name(j, op), lb_op_layer(p, &p->ops[op]));
+    const char *meant = what_is_meant(j, kind, a, op);
+    if (meant)
+        return lb_proof_list_prove(c->report, "step %lld: %s in %s (%s), as it is meant to", (long long)p->step, meant,
+                                   op_name(j, op), lb_op_layer(p, &p->ops[op]));
     lb_check_finding *f = found_at(c->report, op);
     if (f) { /* one cause */
         const size_t used = strlen(f->message);
@@ -164,8 +229,11 @@ static bool find(const judge *j, relation kind, const lb_relation_answer *a)
 
 static bool prove(const judge *j, relation kind, const lb_relation_answer *a)
 {
-    static const char *const texts[] = {"no row of scores depends on a later token", NULL,
-                                        "sequences of the batch do not meet", "packed documents do not meet",
+    static const char *const texts[] = {"micro-batches do not depend on the first, and may come in any order",
+                                        "no row of scores depends on a later token",
+                                        NULL,
+                                        "sequences of the batch do not meet",
+                                        "packed documents do not meet",
                                         "tokens that the attention mask hides change nothing"};
     if (!texts[kind]) return true;
     return lb_proof_list_prove(j->check->report, "step %lld: %s (%u rows compared%s)",
@@ -182,8 +250,9 @@ static bool leave(const judge *j, const char *what, const char *why)
 
 static lb_status say_answer(judge *j, relation kind, const lb_relation_answer *a, bool *broken, lb_err *err)
 {
-    static const char *const names[] = {"whether later tokens are seen", "whether later tokens are seen",
-                                        "whether sequences meet", "whether documents meet", "whether padding is seen"};
+    static const char *const names[] = {"whether micro-batches meet",    "whether later tokens are seen",
+                                        "whether later tokens are seen", "whether sequences meet",
+                                        "whether documents meet",        "whether padding is seen"};
     bool said = true;
     if (a->unseen)
         j->unseen = true;
@@ -227,7 +296,7 @@ static lb_status try_relation(judge *j, lb_relation_run *run, relation kind, boo
     if (!lb_relation_run_tokens(&j->scored, &tokens)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
     if (status == LB_OK && kind == PADDING)
         status = try_padding(j, run, &a, &tried, err);
-    else if (status == LB_OK && (tried = mark_tokens(j, kind, &tokens)))
+    else if (status == LB_OK && (tried = kind == CARRIED ? mark_carried(j, &tokens) : mark_tokens(j, kind, &tokens)))
         status = lb_relation_run_try(run, &tokens, &a, err);
     lb_relation_run_release_tokens(&j->scored, &tokens);
     return status == LB_OK && tried ? say_answer(j, kind, &a, broken, err) : status;
@@ -239,15 +308,30 @@ static lb_status try_all(judge *j, lb_err *err)
 {
     lb_relation_run run;
     bool broken = false;
-    j->unseen = false;
+    j->unseen = j->carried = false;
     lb_status status = lb_relation_run_open(&j->check->run, &j->scored, j->holds, &run, err);
     for (uint32_t i = 0; i < j->scored.n_losses && status == LB_OK; i++) j->unseen |= !run.scores[i];
     for (int kind = 0; kind < N_RELATIONS && status == LB_OK && !j->unseen; kind++) {
         if (kind == FUTURE_LATE && broken) continue; /* it was said */
+        if (kind == PADDING && j->carried) continue;
         status = try_relation(j, &run, (relation)kind, &broken, err);
+        j->carried |= kind == CARRIED && broken;
     }
+    j->chose = run.chose;
     lb_relation_run_close(&run);
     return status;
+}
+
+/* Tokens met where decisions were made anew, and do not where they are those that were recorded. A choice of tokens by
+ * experts, or their capacity, does that; so does a program that reads its decisions (sizes of experts, as a list of
+ * Python's) and would have run other ops. Which of them it is no replay knows. */
+static bool say_chosen(const judge *j, const lb_check_finding *met)
+{
+    return lb_proof_list_prove(
+        j->check->report,
+        "step %lld: with decisions made anew tokens meet (%s at %s in %s), and with those that were recorded they do "
+        "not: choices see other tokens, or the program would have gone another way",
+        (long long)j->check->run.program->step, lb_check_kind_name(met->kind), met->op, met->layer);
 }
 
 static lb_status judge_step(judge *j, lb_err *err)
@@ -257,13 +341,17 @@ static lb_status judge_step(judge *j, lb_err *err)
     for (uint32_t i = 0; i < j->scored.n_losses; i++) {
         LB_TRY(lb_token_marks_find(&c->run, &j->scored, i, &j->marks[i], err));
     }
-    said &= lb_scored_labels_judge(c, &j->scored);
-    const uint32_t proven = c->report->n_proven, found = c->report->n_findings;
-    for (int holds = 0; holds < 2 && said; holds++) {
-        j->holds = holds != 0;
+    said &= lb_scored_labels_judge(c, &j->scored) && lb_first_positions_judge(c, &j->scored, j->marks);
+    const uint32_t proven = c->report->n_proven, found = c->report->n_findings, left = c->report->n_unjudged;
+    j->holds = false;
+    LB_TRY(try_all(j, err));
+    const bool meets = !j->unseen && j->chose && c->report->n_findings > found;
+    if (j->unseen || meets) {
+        const lb_check_finding met = meets ? c->report->findings[found] : (lb_check_finding){0};
+        c->report->n_proven = proven, c->report->n_unjudged = left, lb_proof_list_cut(c->report, found);
+        j->holds = true;
         LB_TRY(try_all(j, err));
-        if (!j->unseen) break;
-        if (!holds) c->report->n_proven = proven, lb_proof_list_cut(c->report, found);
+        if (meets && !j->unseen && c->report->n_findings == found) said &= say_chosen(j, &met);
     }
     if (j->unseen)
         said &= leave(j, "relations between tokens",

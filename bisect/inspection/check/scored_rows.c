@@ -124,7 +124,7 @@ static uint32_t find_gradient(const lb_moved_run *run, const lb_scored_rows *los
     return LB_NONE;
 }
 
-static bool add_ids(const lb_moved_run *run, lb_scored_step *s, uint32_t value)
+static bool add_ids(const lb_moved_run *run, lb_scored_step *s, uint32_t value, uint32_t op)
 {
     const lb_layout *l = &run->program->values[value].layout;
     for (uint32_t i = 0; i < s->n_ids; i++)
@@ -133,8 +133,8 @@ static bool add_ids(const lb_moved_run *run, lb_scored_step *s, uint32_t value)
     lb_token_ids *ids = lb_array_grow(s->ids, s->n_ids, sizeof *ids);
     if (!ids) return false;
     s->ids = ids;
-    s->ids[s->n_ids++] =
-        (lb_token_ids){.value = value, .rows = l->ndim == 2 ? l->shape[0] : 1, .columns = l->shape[l->ndim - 1]};
+    s->ids[s->n_ids++] = (lb_token_ids){
+        .value = value, .op = op, .rows = l->ndim == 2 ? l->shape[0] : 1, .columns = l->shape[l->ndim - 1]};
     return true;
 }
 
@@ -145,7 +145,7 @@ static bool list_candidates(const lb_moved_run *run, lb_scored_step *s)
     for (uint32_t i = 0; i < run->program->n_ops && done; i++) {
         lb_scored_rows loss;
         const uint32_t ids = looked_up(run, &run->program->ops[i]);
-        if (ids != LB_NONE) done = add_ids(run, s, ids);
+        if (ids != LB_NONE) done = add_ids(run, s, ids, i);
         if (!is_loss(run, i, &loss, seen) || s->n_losses == MOST_LISTED) continue;
         lb_scored_rows *losses = lb_array_grow(s->losses, s->n_losses, sizeof *losses);
         done &= losses != NULL;
@@ -271,6 +271,21 @@ static bool align(const lb_moved_run *run, lb_scored_rows *loss, const lb_token_
     return loss->first >= 0;
 }
 
+/* The same tokens as the program was given them: some of them may be looked up by a copy (those of another table where
+ * its rows end), and are changed where they come from. */
+static uint32_t given_as(const lb_moved_run *run, const lb_scored_step *s, uint32_t number, uint8_t *ancestors)
+{
+    const lb_token_ids *ids = &s->ids[number];
+    const size_t n = (size_t)(ids->rows * ids->columns);
+    memset(ancestors, 0, (size_t)run->program->n_values + 1);
+    if (!lb_scored_rows_ancestors(run, ids->value, ancestors)) return number;
+    for (uint32_t i = 0; i < s->n_ids; i++)
+        if (ancestors[s->ids[i].value] && s->ids[i].tokens && s->ids[i].rows == ids->rows &&
+            s->ids[i].columns == ids->columns && !memcmp(s->ids[i].tokens, ids->tokens, n * sizeof *ids->tokens))
+            return i;
+    return number;
+}
+
 static bool align_all(const lb_moved_run *run, lb_scored_step *s)
 {
     const size_t n = (size_t)run->program->n_values + 1;
@@ -283,6 +298,7 @@ static bool align_all(const lb_moved_run *run, lb_scored_step *s)
         memset(ancestors, 0, n);
         done = lb_scored_rows_ancestors(run, loss.scores, ancestors);
         for (uint32_t k = s->n_ids; k-- > 0 && done && !found;) found = align(run, &loss, &s->ids[k], k, ancestors);
+        if (found) loss.ids = given_as(run, s, loss.ids, ancestors);
         if (found)
             s->losses[kept++] = loss;
         else

@@ -14,6 +14,7 @@
 /* Token ids as an embedding reads them: `rows` sequences of `columns` tokens. */
 typedef struct lb_token_ids {
     uint32_t value; /* of that shape, or one sequence of all */
+    uint32_t op;    /* the first that looks them up */
     int64_t rows, columns;
     int64_t *tokens; /* row-major */
     int64_t *spare;  /* per token: another ordinary one, by which it may be replaced; the token itself: there is none */

@@ -27,6 +27,8 @@ static const struct {
     {"rows", "sequences of the batch meet", NULL},
     {"documents", "packed documents meet", NULL},
     {"padding", "what the attention mask hides is seen", NULL},
+    {"carried", "a micro-batch depends on one before it", NULL},
+    {"positions", "padding shifts the positions behind it", NULL},
     {"weights", "micro-batches were divided once too often",
      "micro-batches were divided once too often: the loss is %s what a mean gives"},
     {"means", "micro-batches were each divided by their own number of tokens",

@@ -27,10 +27,13 @@ FAULTS = {
     "target_twice": ("target", "", "F.cross_entropy(logits"),
     "llama_target_twice": ("target", "", "cross_entropy"),
     "means": ("means", "", "F.cross_entropy(logits"),
+    "carried_cache": ("carried", "blocks.0.attention", ""),
+    "carried_mean": ("carried", "blocks.1", "h - self.mean"),
+    "padding_shifts": ("positions", "wpe", "self.wpe(positions)"),
     "divided_twice": ("weights", "", "F.cross_entropy(logits"),
 }
 HEALTHY = """plain sdpa conv prefix_mean two_heads chosen next_tokens documents padding llama llama_eager llama_left means_of_all
-micro_batches summed""".split()
+micro_batches summed mean_kept stream experts_listed two_tables""".split()
 # What a shape may hide: as many channels, heads, or sequences as tokens, or one sequence alone.
 SHAPES = ["1,16,16,2", "16,16,16,4", "2,16,32,16", "3,7,8,2", "2,24,24,4"]
 DRAWN = random.Random(7)
@@ -90,6 +93,16 @@ def test_what_was_compared_is_said(lastbit, steps):
     assert "of sequence 0 tokens 1-14 count" in proven("llama")
     assert "sequences of the batch do not meet" in proven("plain")
     assert "the sum, and not the mean, of 4 micro-batches" in proven("summed")
+    assert "may come in any order (57 rows compared)" in proven("mean_kept")
+    assert "may come in any order" not in proven("plain")
+    assert "goes on where the one before it ended, and its state is carried in aten::sub.Tensor (blocks.1)" in proven("stream")
+    assert "the first visible tokens of 4 sequences read position 0 in wpe" in proven("padding")
+
+
+def test_what_other_choices_would_do_is_said_and_not_found(lastbit, steps):
+    proven = relations(lastbit, steps / "experts_listed.lb", expect=0)["proven"]
+    assert any("decisions as recorded" in line for line in proven)
+    assert any("with decisions made anew tokens meet" in line for line in proven), proven
 
 
 def test_batch_norm_is_said_to_be_what_it_is(lastbit, steps):

@@ -1,0 +1,98 @@
+/* Positions behind padding: see first_positions.h. */
+#include "check/first_positions.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The first token of a sequence that is not hidden; the number of columns: all are. */
+static int64_t first_visible(const lb_token_ids *ids, const uint8_t *hidden, int64_t row)
+{
+    int64_t i = 0;
+    while (i < ids->columns && hidden[row * ids->columns + i]) i++;
+    return i;
+}
+
+/* Where two sequences begin: how much padding stands before them, and the position that each reads first. */
+typedef struct beginnings {
+    int64_t row[2], padded[2], position[2];
+    uint32_t n, differ; /* sequences that were compared, and those that begin elsewhere than the first */
+    bool shifted;       /* some are padded by other numbers of tokens than the first */
+} beginnings;
+
+static void compare(const lb_token_ids *ids, const lb_token_ids *positions, const uint8_t *hidden, beginnings *b)
+{
+    *b = (beginnings){.n = 0};
+    for (int64_t row = 0; row < ids->rows; row++) {
+        const int64_t at = first_visible(ids, hidden, row);
+        if (at == ids->columns) continue;
+        const int64_t position = positions->tokens[(positions->rows > 1 ? row : 0) * ids->columns + at];
+        if (b->n++ == 0) b->row[0] = row, b->padded[0] = at, b->position[0] = position;
+        b->shifted |= at != b->padded[0];
+        if (position == b->position[0]) continue;
+        if (!b->differ++) b->row[1] = row, b->padded[1] = at, b->position[1] = position;
+    }
+}
+
+/* Do positions differ by just what the padding does? Documents that are cut elsewhere begin where they like. */
+static bool is_by_padding(const beginnings *b)
+{
+    return b->differ && b->position[1] - b->position[0] == b->padded[1] - b->padded[0];
+}
+
+static bool say(lb_check_step *c, const lb_token_ids *positions, const beginnings *b)
+{
+    const lb_program *p = c->run.program;
+    if (!is_by_padding(b))
+        return b->differ || !b->shifted ||
+               lb_proof_list_prove(c->report,
+                                   "step %lld: positions begin behind the padding: the first visible tokens of %u "
+                                   "sequences read position %lld in %s",
+                                   (long long)p->step, b->n, (long long)b->position[0],
+                                   lb_op_layer(p, &p->ops[positions->op]));
+    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_POSITIONS, p);
+    if (!f) return false;
+    lb_proof_list_place(f, p, positions->op, LB_NONE, c->path);
+    f->effect = fabs((double)(b->position[1] - b->position[0]));
+    snprintf(
+        f->message, sizeof f->message,
+        "sequence %lld is padded by %lld tokens on the left, and sequence %lld by %lld: their first visible tokens "
+        "read positions %lld and %lld; the padding shifts what is behind it, in %u of %u sequences",
+        (long long)b->row[0], (long long)b->padded[0], (long long)b->row[1], (long long)b->padded[1],
+        (long long)b->position[0], (long long)b->position[1], b->differ, b->n);
+    return true;
+}
+
+/* Whole numbers that mostly go up by one from token to token: positions, and no words. */
+static bool counts_up(const lb_token_ids *ids)
+{
+    int64_t up = 0;
+    for (int64_t i = 1; i < ids->rows * ids->columns; i++) up += ids->tokens[i] == ids->tokens[i - 1] + 1;
+    return 2 * up > ids->rows * ids->columns;
+}
+
+static bool is_position_of(const lb_token_ids *positions, const lb_token_ids *ids)
+{
+    return positions != ids && positions->tokens && (positions->rows == ids->rows || positions->rows == 1) &&
+           positions->columns == ids->columns && counts_up(positions);
+}
+
+bool lb_first_positions_judge(lb_check_step *c, const lb_scored_step *s, const lb_token_marks *marks)
+{
+    uint8_t *ancestors = calloc((size_t)c->run.program->n_values + 1, 1), *seen = calloc((size_t)s->n_ids + 1, 1);
+    bool done = ancestors && seen;
+    for (uint32_t k = 0; k < s->n_losses && done; k++) {
+        const lb_token_ids *ids = &s->ids[s->losses[k].ids];
+        if (!marks[k].hidden) continue;
+        done = lb_scored_rows_ancestors(&c->run, s->losses[k].scores, ancestors);
+        for (uint32_t i = 0; i < s->n_ids && done; i++) {
+            beginnings b;
+            if (seen[i] || !is_position_of(&s->ids[i], ids) || !ancestors[s->ids[i].value]) continue;
+            seen[i] = 1;
+            compare(ids, &s->ids[i], marks[k].hidden, &b);
+            done = say(c, &s->ids[i], &b);
+        }
+    }
+    free(ancestors), free(seen);
+    return done;
+}
