@@ -167,13 +167,64 @@ static int dim_argument(const char *row)
     return -1;
 }
 
+/* Over how many of the last dimensions an op takes maxima whose indices count the elements of all of them; 0: no such
+ * op. */
+static int pooled_axes(const char *row)
+{
+    static const char *const names[] = {"aten::max_pool", "aten::adaptive_max_pool"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const size_t n = strlen(names[i]);
+        if (!strncmp(names[i], row, n) && row[n] >= '1' && row[n] <= '3') return row[n] - '0';
+    }
+    return 0;
+}
+
+/* Where the element stands that `chosen` counts in a plane of the last `axes` dimensions; -1: outside. */
+static int64_t place_in_plane(const lb_layout *in, int axes, int64_t chosen)
+{
+    int64_t at = 0;
+    for (int d = in->ndim - 1; d >= in->ndim - axes; d--) {
+        at += chosen % in->shape[d] * in->stride[d];
+        chosen /= in->shape[d];
+    }
+    return chosen == 0 ? at : -1;
+}
+
+/* values[plane, …] = input[plane, indices[plane, …]] */
+static void select_in_planes(const lb_tensor *input, const lb_tensor *indices, const lb_tensor *values, int axes)
+{
+    const lb_layout *in = &input->layout, *at = &indices->layout;
+    const int64_t numel = lb_layout_numel(at);
+    int64_t index[LB_MAX_DIMS] = {0};
+    const size_t from_size = lb_dtype_bits(input->dtype) / 8, to_size = lb_dtype_bits(values->dtype) / 8;
+    for (int64_t n = 0; n < numel; n++) {
+        int64_t where = 0, to = 0, plane = 0;
+        for (int d = 0; d < at->ndim; d++) {
+            where += index[d] * at->stride[d];
+            to += index[d] * values->layout.stride[d];
+            if (d < in->ndim - axes) plane += index[d] * in->stride[d];
+        }
+        const int64_t chosen = ((const int64_t *)indices->data)[where];
+        const int64_t from = chosen < 0 ? -1 : place_in_plane(in, axes, chosen);
+        if (from >= 0)
+            lb_convert(values->dtype, (char *)values->data + to * (int64_t)to_size, input->dtype,
+                       (const char *)input->data + (plane + from) * (int64_t)from_size, 1, NULL);
+        for (int d = at->ndim - 1; d >= 0 && ++index[d] == at->shape[d]; d--) index[d] = 0;
+    }
+}
+
 /* False for an op that this is not known to be right for. */
 static bool select_values(const lb_execution *e)
 {
-    int position = dim_argument(e->prepared->row->name);
-    if (position < 0 || (uint32_t)position >= e->n_args || e->outputs.n != 2) return false;
-    if (e->args[0].tag != LB_OPERAND_TENSOR || e->outputs.tensors[1].dtype != LB_I64 || !e->outputs.tensors[0].data)
+    const int position = dim_argument(e->prepared->row->name), axes = pooled_axes(e->prepared->row->name);
+    if (e->outputs.n != 2 || e->args[0].tag != LB_OPERAND_TENSOR || e->outputs.tensors[1].dtype != LB_I64 ||
+        !e->outputs.tensors[0].data)
         return false;
+    if (axes && e->args[0].tensor.layout.ndim >= axes) {
+        select_in_planes(&e->args[0].tensor, &e->outputs.tensors[1], &e->outputs.tensors[0], axes);
+        return true;
+    }
+    if (position < 0 || (uint32_t)position >= e->n_args) return false;
     int dim = (int)e->args[position].i, ndim = e->args[0].tensor.layout.ndim;
     if (dim < 0) dim += ndim;
     if (dim < 0 || dim >= ndim) return false;

@@ -183,6 +183,52 @@ static lb_status add_unwritten(lb_check_step *c, uint32_t op, uint32_t maker, co
     return LB_OK;
 }
 
+/* ---- rows that see nothing ---- */
+
+/* Below that a score is lost where it was added to what hides it, in f64, too. */
+static const double HIDDEN = -1e30;
+
+/* A row all of whose numbers are hidden: a token of padding that is to see none but padding. */
+static bool has_hidden_row(const double *x, const lb_layout *l)
+{
+    const int64_t n = lb_layout_numel(l), width = l->ndim ? l->shape[l->ndim - 1] : 1;
+    for (int64_t row = 0; width > 1 && row < n; row += width) {
+        int64_t hidden = 0;
+        while (hidden < width && x[row + hidden] <= HIDDEN && isfinite(x[row + hidden])) hidden++;
+        if (hidden == width) return true;
+    }
+    return false;
+}
+
+/* The softmax of such a row is the same whatever the scores are, and its backward, which does not know that they were
+ * lost, gives them a gradient. */
+static bool softmax_sees_nothing(const lb_check_step *c, uint32_t forward)
+{
+    const lb_program *p = c->run.program;
+    const lb_op *op = forward == LB_NONE ? NULL : &p->ops[forward];
+    if (!op || !strstr(lb_op_name(p, op), "softmax") || !op->args || lb_op_args(p, op)[0].tag != LB_ARG_VALUE)
+        return false;
+    lb_tensor t;
+    double *x = lb_moved_run_recorded(&c->run, lb_op_args(p, op)[0].u.value, &t);
+    const bool any = x && has_hidden_row(x, &t.layout);
+    free(x);
+    return any;
+}
+
+static bool leave_hidden(lb_check_step *c, uint32_t forward)
+{
+    const lb_program *p = c->run.program;
+    const lb_code_line line = lb_op_line(p, &p->ops[forward]);
+    char what[160], at[120];
+    lb_code_line_text(&line, at, sizeof at);
+    snprintf(what, sizeof what, "the gradients before %s in step %lld", lb_op_layer(p, &p->ops[forward]),
+             (long long)p->step);
+    return lb_proof_list_leave(c->report, what,
+                               "rows of its softmax hide all that they could see: their scores are lost in the mask, "
+                               "and backward gives them a gradient all the same: %s",
+                               at);
+}
+
 /* ---- the finding ---- */
 
 /* A gradient that is the derivative of the last loss alone lacks all others: it was overwritten, and not added to. */
@@ -246,7 +292,7 @@ static lb_status add_whole(lb_check_step *c, const lb_quotient *q, lb_err *err)
 
 lb_status lb_check_step_locate(lb_check_step *c, uint64_t roots, const lb_quotient *q, lb_err *err)
 {
-    uint32_t n, found, first = LB_NONE;
+    uint32_t n, found = 0, first = LB_NONE;
     const uint32_t again = redrawn(c->run.program, &first);
     if (again != LB_NONE) return add_redrawn(c, again, first, q, err);
     const uint32_t reader = lb_check_step_reads_unwritten(c, roots, &first);
@@ -256,7 +302,12 @@ lb_status lb_check_step_locate(lb_check_step *c, uint64_t roots, const lb_quotie
     place *list = list_places(c, roots, &n);
     if (!list) return lb_fail(err, LB_ERR_NOMEM, "out of memory for places");
     lb_status status = last_wrong(c, roots, list, n, &found, err);
-    if (status == LB_OK) status = found < n ? add_finding(c, roots, list, found, err) : add_whole(c, q, err);
+    const uint32_t gradient = found < n ? c->run.sites[list[found].site].gradient : LB_NONE;
+    const uint32_t forward = gradient == LB_NONE ? LB_NONE : c->run.graph.forward[culprit(c, gradient)];
+    if (status == LB_OK && softmax_sees_nothing(c, forward))
+        status = leave_hidden(c, forward) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    else if (status == LB_OK)
+        status = found < n ? add_finding(c, roots, list, found, err) : add_whole(c, q, err);
     free(list);
     return status;
 }

@@ -30,6 +30,15 @@ mask_of_cuda rrelu rrelu_checkpoint""".split()
 ARCHITECTURES = "llama gpt2 mamba mixtral gemma2 qwen2 qwen3_moe olmo2 gpt_neox bloom bert t5".split()
 
 
+# name: what is left, if anything is.
+ODD = {
+    "image:resnet+autocast": "",  # the largest of bf16 numbers is another one than of exact ones
+    "causal:jetmoe": "",  # experts' parts are cut by a list of Python's
+    "image:swinv2": "does not settle",  # relus of exactly 0
+    "causal:gemma2+left": "rows of its softmax hide all that they could see",
+}
+
+
 def record(folder, program, names):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, ROOT / "tests/programs" / program, folder, *names], check=True, timeout=900, env=environment)
@@ -44,6 +53,18 @@ def steps(lastbit, tmp_path_factory):
 @pytest.fixture(scope="module")
 def architectures(lastbit, tmp_path_factory):
     return record(tmp_path_factory.mktemp("architectures"), "checked_architectures.py", ARCHITECTURES)
+
+
+@pytest.fixture(scope="module")
+def odd(lastbit, tmp_path_factory):
+    return record(tmp_path_factory.mktemp("odd"), "many_architectures.py", ODD)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_looks_like_a_fault_is_none(lastbit, odd, name):
+    answer = lastbit.json("check", odd / f"{name}.lb", "--only", "gradient,step,relations", expect=125 if ODD[name] else 0)
+    assert answer["findings"] == [] and answer["proven"]
+    assert [ODD[name] in row["why"] for row in answer["not_judged"]] == [True] * bool(ODD[name]), answer
 
 
 @pytest.mark.parametrize("name", FAULTS)
