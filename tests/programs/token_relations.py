@@ -117,7 +117,7 @@ class Model(torch.nn.Module):
         if self.second is not None:
             x = x + self.second(torch.where(ids < VOCABULARY, ids, 0))
         for i, block in enumerate(self.blocks):
-            x = block(x, None if self.name == "padding_once" and i == 1 else allowed)
+            x = block(x, None if self.name.endswith("_once") and i == 1 else allowed)
         return (self.head(x), self.ahead(x)) if self.ahead else self.head(x)
 
 
@@ -140,6 +140,17 @@ def padded(name, ids, left):
     return ids, torch.where(mask == 1, ids, -100), mask
 
 
+def squares(name, ids, labels, positions, allowed):
+    """Masks of tokens by tokens; of documents nothing else tells."""
+    t = ids.shape[1]
+    causal = torch.full((t, t), torch.finfo(torch.float32).min).triu(1)
+    if "documents" in name:
+        return ids, labels, None, (allowed + causal).clamp(min=torch.finfo(torch.float32).min)
+    ids, labels, mask = padded(name, ids, left=True)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    return ids, labels, positions, torch.where(mask[:, None, None] == 0, causal.min(), causal)
+
+
 def own_model_loss(name, ids, d, heads):
     model = Model(name, d, heads)
     labels, positions, allowed = ids, None, None
@@ -152,6 +163,8 @@ def own_model_loss(name, ids, d, heads):
         ids, labels, mask = padded(name, ids, left=True)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         allowed = (1 - mask[:, None, None].float()) * torch.finfo(torch.float32).min
+    if name.startswith("squares"):  # as they come from a loader that makes masks
+        ids, labels, positions, allowed = squares(name, ids, labels, positions, allowed)
     yield model
     if name == "padding_shifts":
         positions = None

@@ -206,12 +206,16 @@ static bool softmax_sees_nothing(const lb_check_step *c, uint32_t forward)
 {
     const lb_program *p = c->run.program;
     const lb_op *op = forward == LB_NONE ? NULL : &p->ops[forward];
-    if (!op || !strstr(lb_op_name(p, op), "softmax") || !op->args || lb_op_args(p, op)[0].tag != LB_ARG_VALUE)
-        return false;
-    lb_tensor t;
-    double *x = lb_moved_run_recorded(&c->run, lb_op_args(p, op)[0].u.value, &t);
-    const bool any = x && has_hidden_row(x, &t.layout);
-    free(x);
+    const bool kernel = op && strstr(lb_op_name(p, op), "scaled_dot_product");
+    bool any = false;
+    if (!op || !(kernel || strstr(lb_op_name(p, op), "softmax"))) return false;
+    for (uint32_t i = kernel ? 3 : 0; i < op->args && (kernel || i == 0) && !any; i++) {
+        lb_tensor t;
+        if (lb_op_args(p, op)[i].tag != LB_ARG_VALUE) continue;
+        double *x = lb_moved_run_recorded(&c->run, lb_op_args(p, op)[i].u.value, &t);
+        any = x && has_hidden_row(x, &t.layout);
+        free(x);
+    }
     return any;
 }
 

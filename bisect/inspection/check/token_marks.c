@@ -1,5 +1,6 @@
 /* Masks and documents: see token_marks.h. */
 #include "check/token_marks.h"
+#include "check/token_squares.h"
 
 #include "shadow/shadow_numbers.h"
 
@@ -127,20 +128,47 @@ static int64_t count_documents(const double *x, int64_t rows, int64_t columns, i
     return 2 * counted > rows * columns ? documents + 1 : 0;
 }
 
-static bool try_mask(lb_moved_run *run, uint32_t value, const double *x, int64_t n, double hides, lb_token_marks *marks)
+/* `*hides`: attention reads it. False when out of memory. */
+static bool is_for_attention(const lb_moved_run *run, uint32_t value, bool *hides)
 {
     const size_t size = (size_t)run->program->n_values + 1;
     marking m = {run, calloc(size, 1), calloc(size, 1), false};
-    bool done = m.weights && m.mask;
+    const bool done = m.weights && m.mask;
     for (uint32_t v = 0; done && v < run->program->n_values; v++)
         m.weights[v] = (run->program->values[v].flags & LB_VALUE_PARAMETER) != 0;
     if (done) m.mask[value] = 1, lb_scored_rows_descend(run, m.weights), lb_scored_rows_descend(run, m.mask);
-    if (done && hides_from_attention(&m)) {
-        marks->hidden = malloc((size_t)n + 1), marks->mask = value;
-        done = marks->hidden != NULL;
-        for (int64_t i = 0; done && i < n; i++) marks->hidden[i] = x[i] == hides;
-    }
+    *hides = done && hides_from_attention(&m);
     free(m.weights), free(m.mask);
+    return done;
+}
+
+static bool try_mask(lb_moved_run *run, uint32_t value, const double *x, int64_t n, double hides, lb_token_marks *marks)
+{
+    bool used;
+    if (!is_for_attention(run, value, &used)) return false;
+    if (!used) return true;
+    marks->hidden = malloc((size_t)n + 1), marks->mask = value;
+    for (int64_t i = 0; marks->hidden && i < n; i++) marks->hidden[i] = x[i] == hides;
+    return marks->hidden != NULL;
+}
+
+static bool try_square(lb_moved_run *run, uint32_t value, const double *x, const lb_token_ids *ids,
+                       lb_token_marks *marks)
+{
+    const int64_t given = lb_layout_numel(&run->program->values[value].layout), n = ids->rows * ids->columns;
+    const lb_token_squares squares = {x, given / (ids->columns * ids->columns), ids->columns};
+    int32_t *document = calloc((size_t)n + 1, sizeof *document);
+    uint8_t *hidden = calloc((size_t)n + 1, 1);
+    bool used = false, done = document && hidden;
+    const lb_square_kind kind =
+        done ? lb_token_squares_read(&squares, ids->rows, ids->tokens, hidden, document) : LB_SQUARE_NONE;
+    if (kind != LB_SQUARE_NONE) done = is_for_attention(run, value, &used);
+    if (used && kind == LB_SQUARE_PADDING && !marks->hidden) {
+        marks->hidden = hidden, marks->mask = value, hidden = NULL;
+    } else if (used && kind == LB_SQUARE_DOCUMENTS && !marks->document) {
+        marks->document = document, marks->positions = value, document = NULL;
+    }
+    free(document), free(hidden);
     return done;
 }
 
@@ -173,11 +201,14 @@ lb_status lb_token_marks_find(lb_moved_run *run, const lb_scored_step *scored, u
         const uint32_t v = lb_op_results(p, &p->ops[i])[0];
         const lb_layout *l = &p->values[v].layout;
         const int64_t given = lb_layout_numel(l);
-        if (!ancestors[v] || !is_by_token(l, ids)) continue;
+        const bool by_token = is_by_token(l, ids);
+        if (!ancestors[v] || !(by_token || lb_token_squares_shape(l, ids->rows, ids->columns))) continue;
         if (run->graph.giver[ids->value] == i || p->values[v].flags & LB_VALUE_PARAMETER) continue;
         double *x = numbers_of(run, v);
         double hides;
-        if (x && !marks->hidden && given == n && is_mask(x, n, &hides))
+        if (x && !by_token)
+            done = try_square(run, v, x, ids, marks);
+        else if (x && !marks->hidden && given == n && is_mask(x, n, &hides))
             done = try_mask(run, v, x, n, hides, marks);
         else if (x && !marks->document && lb_dtype_is_integer(p->values[v].dtype) && !(n % given))
             done = try_positions(v, x, given, ids, marks);

@@ -30,10 +30,12 @@ FAULTS = {
     "carried_cache": ("carried", "blocks.0.attention", ""),
     "carried_mean": ("carried", "blocks.1", "h - self.mean"),
     "padding_shifts": ("positions", "wpe", "self.wpe(positions)"),
+    "squares_documents_once": ("documents", "blocks.1.attention", SOFTMAX),
+    "squares_padding_once": ("padding", "blocks.1.attention", SOFTMAX),
     "divided_twice": ("weights", "", "F.cross_entropy(logits"),
 }
 HEALTHY = """plain sdpa conv prefix_mean two_heads chosen next_tokens documents padding llama llama_eager llama_left means_of_all
-micro_batches summed mean_kept stream experts_listed two_tables""".split()
+micro_batches summed mean_kept stream experts_listed two_tables squares_documents squares_padding""".split()
 # What a shape may hide: as many channels, heads, or sequences as tokens, or one sequence alone.
 SHAPES = ["1,16,16,2", "16,16,16,4", "2,16,32,16", "3,7,8,2", "2,24,24,4"]
 DRAWN = random.Random(7)
@@ -88,6 +90,8 @@ def test_what_was_compared_is_said(lastbit, steps):
         return " ".join(relations(lastbit, steps / f"{name}.lb", expect=0)["proven"])
 
     assert "packed documents do not meet" in proven("documents")
+    assert "packed documents do not meet" in proven("squares_documents")
+    assert "tokens that the attention mask hides change nothing" in proven("squares_padding")
     assert "tokens that the attention mask hides change nothing" in proven("padding")
     assert "of sequence 0 tokens 5-19 count" in proven("llama_left")
     assert "of sequence 0 tokens 1-14 count" in proven("llama")
