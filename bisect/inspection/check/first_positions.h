@@ -3,7 +3,7 @@
 #define LB_BISECT_FIRST_POSITIONS_H
 
 #include "check/check_step.h"
-#include "check/token_marks.h"
+#include "tokens/token_marks.h"
 
 /* Sequences of one batch that are padded on the left by different numbers of tokens begin at the same position, if
  * positions are looked up in a parameter. Those that are turned by an angle, or only compared, may be shifted together

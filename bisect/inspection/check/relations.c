@@ -1,9 +1,9 @@
 /* Relations that a language model must keep, whatever its weights: see relation_run.h. */
 #include "check/check_step.h"
 #include "check/first_positions.h"
-#include "check/relation_run.h"
+#include "tokens/relation_run.h"
 #include "check/scored_labels.h"
-#include "check/token_marks.h"
+#include "tokens/token_marks.h"
 
 #include <math.h>
 #include <stdio.h>

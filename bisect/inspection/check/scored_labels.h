@@ -4,7 +4,7 @@
 #define LB_BISECT_SCORED_LABELS_H
 
 #include "check/check_step.h"
-#include "check/scored_rows.h"
+#include "tokens/scored_rows.h"
 
 /* False when out of memory. */
 bool lb_scored_labels_judge(lb_check_step *step, const lb_scored_step *scored);

@@ -1,5 +1,5 @@
 /* Exact runs in which whole numbers are changed: see changed_run.h. */
-#include "check/changed_run.h"
+#include "tokens/changed_run.h"
 
 #include "ranks/rank_run.h"
 #include "shadow/shadow_numbers.h"

@@ -1,5 +1,5 @@
 /* Masks as squares: see token_squares.h. */
-#include "check/token_squares.h"
+#include "tokens/token_squares.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #ifndef LB_BISECT_TOKEN_MARKS_H
 #define LB_BISECT_TOKEN_MARKS_H
 
-#include "check/scored_rows.h"
+#include "tokens/scored_rows.h"
 
 typedef struct lb_token_marks {
     uint8_t *hidden;          /* per token: a mask hides it from attention; NULL: there is no mask, or it hides none */

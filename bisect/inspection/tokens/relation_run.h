@@ -9,9 +9,9 @@
 #ifndef LB_BISECT_RELATION_RUN_H
 #define LB_BISECT_RELATION_RUN_H
 
-#include "check/changed_run.h"
-#include "check/scored_rows.h"
-#include "check/token_rows.h"
+#include "tokens/changed_run.h"
+#include "tokens/scored_rows.h"
+#include "tokens/token_rows.h"
 
 typedef struct lb_relation_run {
     lb_moved_run *run;

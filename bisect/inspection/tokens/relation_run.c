@@ -1,5 +1,5 @@
 /* Relations tried: see relation_run.h. */
-#include "check/relation_run.h"
+#include "tokens/relation_run.h"
 
 #include "shadow/shadow_numbers.h"
 

@@ -1,6 +1,6 @@
 /* Masks and documents: see token_marks.h. */
-#include "check/token_marks.h"
-#include "check/token_squares.h"
+#include "tokens/token_marks.h"
+#include "tokens/token_squares.h"
 
 #include "shadow/shadow_numbers.h"
 

@@ -1,5 +1,5 @@
 /* Elements by token: see token_rows.h. */
-#include "check/token_rows.h"
+#include "tokens/token_rows.h"
 
 #include <math.h>
 

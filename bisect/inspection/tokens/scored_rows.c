@@ -1,7 +1,7 @@
 /* Losses that score tokens: see scored_rows.h. */
-#include "check/scored_rows.h"
+#include "tokens/scored_rows.h"
 
-#include "check/changed_run.h"
+#include "tokens/changed_run.h"
 #include "shadow/shadow_numbers.h"
 
 #include "base/array.h"

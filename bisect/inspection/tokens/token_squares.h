@@ -21,8 +21,8 @@ typedef struct lb_token_squares {
 
 /* Is it of such squares, whatever dimensions of one it has? */
 bool lb_token_squares_shape(const lb_layout *layout, int64_t rows, int64_t columns);
-/* Fills `hidden` or `document`, of a number for each token of `rows` sequences; the other is left in no state. Padding on
- * the left that sees itself could be a document: it is not where all of it is one token. */
+/* Fills `hidden` or `document`, of a number for each token of `rows` sequences; the other is left in no state. Padding
+ * on the left that sees itself could be a document: it is not where all of it is one token. */
 lb_square_kind lb_token_squares_read(const lb_token_squares *squares, int64_t rows, const int64_t *tokens,
                                      uint8_t *hidden, int32_t *document);
 
