@@ -445,6 +445,18 @@ def test_light_and_dark_are_legible(lastbit, opened, tmp_path, dark):
         picture(page, f"{name}-{'dark' if dark else 'light'}")
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_check_is_legible_and_fits_paper(opened, report, checked, dark):
+    page = opened(report(checked["weights_do_not_move"], checked["offload_overwritten_mended"], checked["reference_kept"]), dark=dark)
+    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    assert page.evaluate(CONTRAST) == []
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((h) => Number(h.tagName[1]))")
+    assert levels[0] == 1 and levels.count(1) == 1 and all(b <= a + 1 for a, b in zip(levels, levels[1:]))
+    page.call("Emulation.setEmulatedMedia", media="print")
+    page.call("Emulation.setDeviceMetricsOverride", width=1030, height=700, deviceScaleFactor=1, mobile=False)
+    assert page.evaluate("[...document.querySelectorAll('table')].every((t) => t.scrollWidth <= innerWidth)"), "no table is wider than the paper"
+
+
 def test_it_prints_in_light_without_controls(lastbit, opened, tmp_path):
     lastbit.run("diff", CLEAN, DROPPED, "--html", tmp_path / "page.html", expect=1)
     page = opened(tmp_path / "page.html", dark=True)
