@@ -104,6 +104,51 @@ static void group_all(lb_rank_copies *c, const lb_check_step *steps, bool trusti
         }
 }
 
+/* Per rank the first one with whose parameter of that name its own is a copy; LB_NONE: it has none. */
+static void parts_of(const lb_rank_copies *c, const lb_check_step *steps, uint32_t group, uint32_t *first)
+{
+    memset(first, 0xFF, c->ranks * sizeof *first);
+    for (uint32_t g = 0; g < c->n; g++) {
+        if (strcmp(lb_rank_copies_name(c, steps, g), lb_rank_copies_name(c, steps, group)) != 0) continue;
+        for (uint32_t k = 0; k < c->ranks; k++)
+            if (c->sites[(size_t)g * c->ranks + k] != LB_NONE) first[k] = lb_rank_copies_first(c, g);
+    }
+}
+
+static bool is_plain(const uint32_t *first, uint32_t ranks)
+{
+    bool one = true, each = true;
+    for (uint32_t k = 0; k < ranks; k++) one &= first[k] == first[0], each &= first[k] == k || first[k] == LB_NONE;
+    return one || each;
+}
+
+static bool holds_constant(const lb_rank_copies *c, const lb_check_step *steps, uint32_t group)
+{
+    const uint32_t first = lb_rank_copies_first(c, group);
+    const lb_moved_run *run = &steps[first].run;
+    uint32_t n;
+    const uint32_t value = run->sites[c->sites[(size_t)group * c->ranks + first]].value;
+    return !part_of(run->program, value, &n) && is_constant(run, value);
+}
+
+/* Constants that are copies on some ranks and not on others are so where numbers that tell more are, too. */
+static bool mark_doubtful(lb_rank_copies *c, const lb_check_step *steps)
+{
+    uint32_t *own = malloc(2 * (size_t)c->ranks * sizeof *own), *other = own ? own + c->ranks : NULL;
+    for (uint32_t g = 0; own && g < c->n; g++) {
+        if (!holds_constant(c, steps, g)) continue;
+        parts_of(c, steps, g, own);
+        c->doubtful[g] = !is_plain(own, c->ranks);
+        for (uint32_t h = 0; h < c->n && c->doubtful[g]; h++) {
+            if (lb_rank_copies_count(c, h) < 2 || holds_constant(c, steps, h)) continue;
+            parts_of(c, steps, h, other);
+            c->doubtful[g] = memcmp(own, other, c->ranks * sizeof *own) != 0;
+        }
+    }
+    free(own);
+    return own != NULL;
+}
+
 static bool are_alike(const lb_rank_copies *c, const lb_check_step *steps)
 {
     uint32_t n;
@@ -121,13 +166,14 @@ lb_status lb_rank_copies_make(lb_check_step *steps, uint32_t ranks, lb_rank_copi
 {
     size_t sites = 1;
     for (uint32_t k = 0; k < ranks; k++) sites += steps[k].run.n_sites;
-    *c = (lb_rank_copies){.ranks = ranks, .sites = malloc(sites * ranks * sizeof *c->sites)};
-    if (!c->sites) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters of %u ranks", ranks);
+    *c = (lb_rank_copies){.ranks = ranks, .sites = malloc(sites * ranks * sizeof *c->sites), .doubtful = calloc(sites, 1)};
+    if (!c->sites || !c->doubtful) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters of %u ranks", ranks);
     bool losses = true;
     for (uint32_t k = 0; k < ranks; k++) losses &= steps[k].run.n_roots > 0;
     group_all(c, steps, losses);
     c->alike = losses && are_alike(c, steps);
     if (losses && !c->alike) group_all(c, steps, false);
+    if (!c->alike && !mark_doubtful(c, steps)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", ranks);
     for (uint32_t g = 0; g < c->n; g++) {
         const uint32_t first = lb_rank_copies_first(c, g);
         for (uint32_t k = 0; k < ranks; k++) {
@@ -142,7 +188,7 @@ lb_status lb_rank_copies_make(lb_check_step *steps, uint32_t ranks, lb_rank_copi
 
 void lb_rank_copies_release(lb_rank_copies *c)
 {
-    free(c->sites);
+    free(c->sites), free(c->doubtful);
     *c = (lb_rank_copies){0};
 }
 

@@ -40,6 +40,7 @@ static const char *losses_lack(const lb_check_step *steps, uint32_t n)
 
 bool lb_rank_gradients_follow(const lb_rank_copies *c, lb_check_step *steps, uint32_t group, uint64_t roots)
 {
+    if (c->doubtful[group]) return false;
     for (uint32_t k = 0; k < c->ranks; k++) {
         const lb_moved_site *s = lb_rank_copies_site(c, steps, group, k);
         if (s && (!s->moved || !s->measured || s->gradient == LB_NONE)) return false;
@@ -188,6 +189,17 @@ static lb_status judge_gradients(const lb_rank_copies *copies, lb_check_step *st
 
 /* ---- all of it ---- */
 
+static bool leave_doubtful(const lb_rank_copies *copies, lb_check_step *c)
+{
+    uint32_t n = 0;
+    for (uint32_t g = 0; g < copies->n; g++) n += copies->doubtful[g];
+    char what[80];
+    snprintf(what, sizeof what, "%u parameters of the ranks", n);
+    return !n || lb_proof_list_leave(c->report, what,
+                                     "they begin as equal constants, and are read alike on some ranks that hold no "
+                                     "copies of anything else: copies or parts is not known");
+}
+
 static lb_status judge(const lb_rank_copies *copies, lb_check_step *steps, uint32_t parts, const char *what,
                        lb_err *err)
 {
@@ -196,6 +208,7 @@ static lb_status judge(const lb_rank_copies *copies, lb_check_step *steps, uint3
     const char *why = losses_lack(steps, copies->ranks);
     if (why)
         return lb_proof_list_leave(c->report, what, "%s", why) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (!leave_doubtful(copies, c)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
     const uint32_t before = c->report->n_findings;
     bool right = false; /* what was read has been judged, too */
     if (!copies->alike && parts & LB_CHECK_PART_GRADIENT) LB_TRY(judge_gradients(copies, steps, &right, err));

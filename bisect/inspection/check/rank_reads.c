@@ -35,7 +35,7 @@ static double own_ratio(const lb_moved_site *s)
 /* The same by the mean over all copies. */
 static double read_ratio(const lb_rank_copies *c, lb_check_step *steps, uint32_t group, uint32_t k)
 {
-    const lb_moved_site *s = lb_rank_copies_site(c, steps, group, k);
+    const lb_moved_site *s = c->doubtful[group] ? NULL : lb_rank_copies_site(c, steps, group, k);
     const double whole[2] = {given(c, steps, group, 0), given(c, steps, group, 1)};
     return s && s->read != LB_NONE ? one_ratio(s->read_dots, whole) : NAN;
 }
@@ -99,7 +99,7 @@ static bool judge_ranks(const lb_rank_copies *c, lb_check_step *steps, bool *fou
         bool all = !isnan(other) && fabs(other - first) > LB_RANK_LEAST * fabs(first);
         uint32_t last = LB_NONE, n = 0;
         for (uint32_t g = 0; g < c->n && all; g++) {
-            if (!lb_rank_copies_site(c, steps, g, k)) continue;
+            if (c->doubtful[g] || !lb_rank_copies_site(c, steps, g, k)) continue;
             all = fabs(read_ratio(c, steps, g, k) - other) <= LB_RANK_LEAST * fabs(other), last = g, n++;
         }
         if (!all || n < 2) continue;
@@ -138,6 +138,7 @@ static bool judge_read(const lb_rank_copies *c, lb_check_step *steps, uint32_t g
                        bool *unclear)
 {
     *odd = *unclear = false;
+    if (c->doubtful[group]) return true;
     for (uint32_t k = 0; k < c->ranks; k++) {
         const lb_moved_site *s = lb_rank_copies_site(c, steps, group, k);
         if (s && (s->read == LB_NONE || s->start != LB_NONE || !s->measured)) return true;
@@ -154,23 +155,66 @@ static bool judge_read(const lb_rank_copies *c, lb_check_step *steps, uint32_t g
     return true;
 }
 
+/* ---- where no number explains what most of them read ---- */
+
+static bool reads_its_own(const lb_rank_copies *c, lb_check_step *steps, uint32_t group)
+{
+    bool own = true;
+    for (uint32_t k = 0; k < c->ranks; k++) {
+        const lb_moved_site *s = lb_rank_copies_site(c, steps, group, k);
+        own &= !s || !isnan(own_ratio(s));
+    }
+    return own;
+}
+
+/* Copies that read different things, none of which is a multiple of the rank's own gradient. */
+static bool add_apart(const lb_rank_copies *c, lb_check_step *steps, uint32_t group)
+{
+    lb_check_step *step = &steps[lb_rank_copies_first(c, group)];
+    const lb_moved_site *s = lb_rank_copies_site(c, steps, group, lb_rank_copies_first(c, group));
+    lb_check_finding *f = lb_proof_list_add(step->report, LB_CHECK_READ, step->run.program);
+    if (!f) return false;
+    lb_proof_list_place(f, step->run.program, step->run.graph.giver[s->read], LB_NONE, step->path);
+    f->effect = 1;
+    snprintf(f->message, sizeof f->message,
+             "%u ranks hold copies of %s, and their optimizers read different gradients of it, neither the mean over "
+             "those ranks nor each its own: gradients were added up over other ranks than those that hold copies",
+             lb_rank_copies_count(c, group), step->trained.rows[s->row].name);
+    return true;
+}
+
+static bool judge_apart(const lb_rank_copies *c, lb_check_step *steps)
+{
+    uint32_t own = 0, copies = 0;
+    for (uint32_t g = 0; g < c->n; g++) {
+        if (c->doubtful[g] || lb_rank_copies_count(c, g) < 2) continue;
+        copies++, own += reads_its_own(c, steps, g);
+        if (!reads_its_own(c, steps, g) && !read_the_same(c, steps, g)) return add_apart(c, steps, g);
+    }
+    return lb_proof_list_leave(steps[0].report, "what the optimizers read",
+                               copies && own == copies
+                                   ? "each rank reads its own gradients, so that copies train apart"
+                                   : "it is no multiple of the mean over the ranks of their gradients");
+}
+
 bool lb_rank_reads_judge(const lb_rank_copies *c, lb_check_step *steps)
 {
     const double middle = middle_ratio(c, steps, LB_NONE);
     uint32_t found = 0, left = 0;
     bool apart = false;
     if (!c->alike && !judge_ranks(c, steps, &apart)) return false;
-    for (uint32_t g = 0; g < c->n && !isnan(middle) && !apart; g++) {
+    if (isnan(middle) && !apart) return judge_apart(c, steps);
+    for (uint32_t g = 0; g < c->n && !apart; g++) {
         bool odd, unclear;
         if (!judge_read(c, steps, g, middle, &odd, &unclear)) return false;
         found += odd, left += unclear;
         if (found == 3) return true; /* enough to see what they have in common */
     }
     if (apart) return true;
-    if (left || isnan(middle))
+    if (left)
         return lb_proof_list_leave(steps[0].report, "what the optimizers read",
                                    "of %u parameters all ranks read one thing that is no multiple of the mean of their "
                                    "gradients",
-                                   isnan(middle) ? c->n : left);
+                                   left);
     return found || say_reads(c, &steps[0], middle);
 }

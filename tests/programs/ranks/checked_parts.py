@@ -12,7 +12,8 @@ gpipe     two stages by torch.distributed.pipelining
 Behind the name what goes wrong: `_clipped` by the norm of all parts, `_clipped_alone` by each rank's own; `_partial`: the sum of f is
 missing; `_twice`: g's backward adds up, too; `_unsummed`: the norms' gradients stay each rank's own; `_doubled`: gradients of the
 logits' input are added up, which each rank has in full; `_hooked`: a hook divides by the
-number of micro-batches once more; `_detached`: nothing goes back to the up projection;
+number of micro-batches once more; `_misled`: gradients are averaged over the ranks of one model;
+`_detached`: nothing goes back to the up projection;
 `_half`: a custom backward of the down projection's result gives half."""
 
 import os
@@ -172,7 +173,7 @@ def split(capture, rank, kind, fault):
             add_up(model, fault)
         if kind == "dptp":
             for p in model.parameters():
-                dist.all_reduce(p.grad, group=pairs[rank % 2])
+                dist.all_reduce(p.grad, group=group if fault == "misled" else pairs[rank % 2])
                 p.grad /= 2
         if fault.startswith("clipped"):
             clip(model, fault)

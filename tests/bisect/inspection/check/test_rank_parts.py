@@ -20,6 +20,7 @@ FAULTS = {
     "sp_unsummed": ("scale", "final", 0.5, "the gradient of final.weight, which all ranks hold", "self.final("),
     "sp_doubled": ("scale", "", 2, "all 6 parameters of which 2 ranks hold a part", ""),
     "pp_hooked": ("scale", "1", 0.25, "which is 1 / 4, the number of micro-batches", "x.register_hook(lambda g: g / GAS)"),
+    "dptp_misled": ("read", "", None, "neither the mean over those ranks nor each its own", "p.grad /= 2"),
     "dptp_partial": ("gradient", "blocks.0.down", None, "from blocks.1.norm.weight on they are right", "self.down("),
 }
 UP = ["norm.weight", "norm.bias", "up.weight", "up.bias"]
