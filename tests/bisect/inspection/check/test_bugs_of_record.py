@@ -20,6 +20,7 @@ CHECKED = {
     "scan_without_a_term": ("gradient", "blocks.1", "torch.cat(dq, 2)"),
     "rope_without_backward": ("detached", "blocks.1", "angles.cos()"),
     "labels_shifted_twice": ("target", "", "cross_entropy"),
+    "padded_left": ("positions", "transformer.wpe", "self.wpe(position_ids)"),
     "packed_without_blocks": ("documents", "layers.0.self_attn", "scaled_dot_product_attention"),
     "experts_unwritten": ("unwritten", "", "self.expert_of[order] < 3"),
     "nan_dropped_by_amax": ("dropped", "", "torch.fmax(largest, column)"),
@@ -39,9 +40,8 @@ BISECTED = {
 # Not answered: what check says (125: it could not judge), and a part of what it says was not judged.
 LEFT = {
     "reference_kept": (125, "no scalar was seen"),  # what a program keeps and reads later is no part of a step
-    # What was meant is not in the recording: where the answer begins, that padding has no positions, where documents end.
+    # What was meant is not in the recording: where the answer begins, where documents end.
     "loss_mask_by_one": (0, ""),
-    "padded_left": (0, ""),
     "packed_positions_go_on": (0, ""),
 }
 # Mended, too, check cannot judge all of it.
