@@ -27,6 +27,7 @@ struct lb_memory {
     uint64_t live, borrowed;  /* what storages asked for; those that lie in the capture */
     uint64_t peak, peak_live; /* of held and of live, each with borrowed */
     buffer *free[CLASSES];
+    struct lb_memory *spare;    /* NULL: none */
     lb_hash by_id;              /* rows: storages as they were made */
     lb_memory_storage **chunks; /* of CHUNK storages each, which never move */
     uint32_t n_chunks;
@@ -93,6 +94,20 @@ static buffer *new_buffer(size_t size, bool zero)
     return b;
 }
 
+/* One of the spare memory's, as if it had been this one's. */
+static buffer *take_spare(lb_memory *memory, uint32_t class)
+{
+    lb_memory *spare = memory->spare;
+    buffer *b = spare ? spare->free[class] : NULL;
+    if (!b || (memory->limit && memory->held + b->bytes > memory->limit)) return NULL;
+    spare->free[class] = b->next, spare->held -= b->bytes;
+    memory->held += b->bytes;
+    note_peak(memory);
+    b->next = memory->free[class];
+    memory->free[class] = b;
+    return b;
+}
+
 static void *take_buffer(lb_memory *memory, size_t bytes, bool zero, size_t *capacity, lb_err *err)
 {
     if (bytes > ((size_t)1 << 46)) {
@@ -100,7 +115,7 @@ static void *take_buffer(lb_memory *memory, size_t bytes, bool zero, size_t *cap
         return NULL;
     }
     uint32_t class = class_of(bytes);
-    buffer *b = memory->free[class];
+    buffer *b = memory->free[class] ? memory->free[class] : take_spare(memory, class);
     if (b) {
         memory->free[class] = b->next;
         if (zero) memset((char *)b + HEADER, 0, bytes);
@@ -171,10 +186,27 @@ lb_memory *lb_memory_new(uint64_t limit_bytes)
     return memory;
 }
 
+void lb_memory_share(lb_memory *memory, lb_memory *spare)
+{
+    memory->spare = spare;
+}
+
+static void leave_buffers(lb_memory *memory)
+{
+    for (uint32_t c = 0; c < CLASSES; c++)
+        while (memory->free[c]) {
+            buffer *b = memory->free[c];
+            memory->free[c] = b->next, memory->held -= b->bytes;
+            b->next = memory->spare->free[c];
+            memory->spare->free[c] = b, memory->spare->held += b->bytes;
+        }
+}
+
 void lb_memory_free(lb_memory *memory)
 {
     if (!memory) return;
     for (uint32_t i = 0; i < memory->by_id.n; i++) lb_memory_storage_drop(memory, storage_at(memory, i));
+    if (memory->spare) leave_buffers(memory);
     release_free_buffers(memory);
     for (uint32_t i = 0; i < memory->n_chunks; i++) free(memory->chunks[i]);
     free(memory->chunks);

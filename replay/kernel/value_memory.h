@@ -44,6 +44,9 @@ typedef struct lb_memory lb_memory;
 /* `limit_bytes` 0: none. NULL when out of memory. */
 lb_memory *lb_memory_new(uint64_t limit_bytes);
 void lb_memory_free(lb_memory *memory);
+/* Buffers that it lacks come from `spare`, and go there when it is freed: a memory that holds them between runs, which
+ * need the same ones again, and whose limit counts for nothing. The system clears pages that it gives anew. */
+void lb_memory_share(lb_memory *memory, lb_memory *spare);
 /* Most bytes held at one time, buffers kept for reuse and borrowed storages included; and of those the most that
  * storages needed at one time. */
 uint64_t lb_memory_peak(const lb_memory *memory);

@@ -83,6 +83,7 @@ lb_status lb_machine_new(lb_run *run, int32_t rank, lb_machine **out, lb_err *er
         *out = NULL;
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
+    lb_memory_share(machine->memory, run->spare);
     machine->run = run;
     machine->rank = rank;
     machine->resume = LB_NONE;

@@ -74,6 +74,7 @@ typedef struct lb_run {
     lb_replay_summary *summary;
     struct lb_regeneration *regeneration; /* see regenerate.h; NULL: nothing is regenerated */
     bool stop;                            /* the observer wants no more, or a chain became undecided */
+    lb_memory *spare;                     /* buffers of earlier runs; NULL */
 } lb_run;
 
 /* What is known about the inputs of an op together. */

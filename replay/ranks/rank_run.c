@@ -138,7 +138,7 @@ lb_status lb_rank_run_all(lb_rank_run *r, lb_err *err)
     lb_choices *choices = NULL;
     fusion fused = {0};
     lb_replay_summary summary = {0};
-    lb_run shared = {r->plan, r->observer, {r->context, r->value, NULL}, &summary, NULL, false};
+    lb_run shared = {r->plan, r->observer, {r->context, r->value, NULL}, &summary, NULL, false, r->spare};
     runner *runners = calloc(r->n_programs + 1, sizeof *runners);
     lb_status status = runners ? fuse_program(r, &fused, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_choices_new(r->plan->swaps, r->plan->n_swaps, &choices, err);

@@ -4,6 +4,7 @@
 #ifndef LB_REPLAY_RANK_RUN_H
 #define LB_REPLAY_RANK_RUN_H
 
+#include "kernel/value_memory.h"
 #include "program/prepared.h"
 
 #include <lastbit/replay.h>
@@ -19,6 +20,7 @@ typedef struct lb_rank_run {
     lb_status (*value)(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor,
                        /* bytes of a source, or of what a result is compared with; LB_ERR_NOT_CAPTURED: none */
                        lb_err *err);
+    lb_memory *spare;                    /* buffers that runs one after the other hand on; NULL */
     uint64_t touched[LB_RANK_RUN_SWAPS]; /* filled: ops that each swap concerns */
 } lb_rank_run;
 
