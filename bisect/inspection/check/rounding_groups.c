@@ -43,7 +43,7 @@ static lb_rounding_group *group_for(lb_rounding_groups *g, uint32_t rank, uint32
     lb_rounding_group *list = lb_array_grow(g->list, g->n, sizeof *list);
     if (!list) return NULL;
     g->list = list;
-    list[g->n] = (lb_rounding_group){.rank = rank, .first = op, .backward = backward};
+    list[g->n] = (lb_rounding_group){.number = g->n, .rank = rank, .first = op, .backward = backward};
     return &list[g->n++];
 }
 
@@ -153,7 +153,21 @@ static void add_products(lb_rounding_groups *g, uint32_t rank)
     }
 }
 
-void lb_rounding_groups_score(lb_rounding_groups *g)
+static lb_status sort(lb_rounding_groups *g, lb_err *err)
+{
+    uint32_t *now = malloc(((size_t)g->n + 1) * sizeof *now);
+    if (!now) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u groups", g->n);
+    if (g->n) qsort(g->list, g->n, sizeof *g->list, by_score);
+    for (uint32_t i = 0; i < g->n; i++) now[g->list[i].number] = i;
+    for (uint32_t k = 0; k < g->ranks->n; k++)
+        for (uint32_t i = 0; i < program_of(g, k)->n_ops; i++)
+            if (g->group_of[k][i] != LB_NONE) g->group_of[k][i] = now[g->group_of[k][i]];
+    for (uint32_t i = 0; i < g->n; i++) g->list[i].number = i;
+    free(now);
+    return LB_OK;
+}
+
+lb_status lb_rounding_groups_score(lb_rounding_groups *g, lb_err *err)
 {
     for (uint32_t k = 0; k < g->ranks->n; k++) add_products(g, k);
     for (uint32_t i = 0; i < g->n; i++) {
@@ -161,12 +175,12 @@ void lb_rounding_groups_score(lb_rounding_groups *g)
         one->relative = one->whole > 0 ? sqrt(one->squares / one->whole) : 1;
         one->score = score_of(one, g->ranks);
     }
-    if (g->n) qsort(g->list, g->n, sizeof *g->list, by_score);
+    return sort(g, err);
 }
 
 void lb_rounding_groups_mark(const lb_rounding_groups *g, uint32_t group, bool without, uint8_t *const *added)
 {
     for (uint32_t k = 0; k < g->ranks->n; k++)
         for (uint32_t i = 0; i < program_of(g, k)->n_ops; i++)
-            if (g->group_of[k][i] != LB_NONE && belongs(g, &g->list[group], k, i) != without) added[k][i] = 1;
+            if (g->group_of[k][i] != LB_NONE && (g->group_of[k][i] == group) != without) added[k][i] = 1;
 }

@@ -12,6 +12,7 @@ typedef enum lb_rounding_reach {
 } lb_rounding_reach;
 
 typedef struct lb_rounding_group {
+    uint32_t number;      /* as they were found */
     uint32_t rank, first; /* which of the ranks has the first op, and that op */
     uint32_t ops;         /* how many round anything */
     bool backward;
@@ -30,14 +31,14 @@ typedef struct lb_rounding_groups {
     lb_rounding_group *list;
     uint32_t n;
     uint8_t **sums;      /* per rank and op: it adds a gradient to another one in place */
-    uint32_t **group_of; /* per rank and op, as they stand until they are sorted; LB_NONE: it rounds nothing */
+    uint32_t **group_of; /* per rank and op; LB_NONE: it rounds nothing */
 } lb_rounding_groups;
 
 lb_status lb_rounding_groups_make(const lb_rounding_ranks *ranks, lb_rounding_groups *groups, lb_err *err);
 void lb_rounding_groups_release(lb_rounding_groups *groups);
 lb_rounding_reach lb_rounding_group_reach(const lb_rounding_group *group);
 /* Behind the first exact run: scores, and all groups sorted by them. */
-void lb_rounding_groups_score(lb_rounding_groups *groups);
+lb_status lb_rounding_groups_score(lb_rounding_groups *groups, lb_err *err);
 /* Is it a sum of gradients, which autograd makes itself? */
 bool lb_rounding_groups_adds(const lb_rounding_groups *groups, uint32_t group);
 /* Marks the ops of a group (1) in a table per rank that is zero, or, where `without`, all others. */

@@ -245,7 +245,8 @@ static lb_status run_passes(joint_pass *j, const lb_prepared **prepared, lb_err 
                          .plan = &plan,
                          .observer = &observer,
                          .context = j,
-                         .value = value_of};
+                         .value = value_of,
+                         .spare = j->ranks[0].runs->run->spare};
     lb_moved_run *first = j->ranks[0].runs->run;
     first->runs++;
     if (first->progress) first->progress("replays", first->runs, 0);

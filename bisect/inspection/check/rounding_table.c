@@ -340,7 +340,7 @@ static lb_status begin(table *t, bool *runs, lb_err *err)
         leave(t->d, "no loss and no logits were seen, or they have no exact numbers: an op that replay does not know, "
                     "or bytes that were not kept");
     if (!*runs) return LB_OK;
-    lb_rounding_groups_score(&t->groups);
+    LB_TRY(lb_rounding_groups_score(&t->groups, err));
     return lb_rounding_ranks_add(&t->ranks, NULL, &t->all, err);
 }
 

@@ -207,7 +207,8 @@ static lb_status run_ranks(joint_run *j, const lb_prepared **prepared, lb_err *e
                          .plan = &plan,
                          .observer = &observer,
                          .context = j,
-                         .value = value_of};
+                         .value = value_of,
+                         .spare = j->ranks[0].moved->spare};
     lb_moved_run *first = j->ranks[0].moved;
     first->runs++;
     if (first->progress) first->progress("replays", first->runs, 0);
@@ -373,8 +374,8 @@ lb_status lb_moved_run_open(const lb_program_view *view, lb_moved_run *p, lb_err
     const size_t n = (size_t)view->program->n_values + 1;
     LB_TRY(lb_value_graph_make(view->program, &p->graph, err));
     LB_TRY(lb_prepared_make(view->program, NULL, NULL, &p->prepared, err));
-    p->site_of = malloc(n * sizeof *p->site_of), p->active = calloc(n, 1);
-    if (!p->site_of || !p->active) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
+    p->site_of = malloc(n * sizeof *p->site_of), p->active = calloc(n, 1), p->spare = lb_memory_new(0);
+    if (!p->site_of || !p->active || !p->spare) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
     memset(p->site_of, 0xFF, n * sizeof *p->site_of);
     return LB_OK;
 }
@@ -382,6 +383,7 @@ lb_status lb_moved_run_open(const lb_program_view *view, lb_moved_run *p, lb_err
 void lb_moved_run_close(lb_moved_run *p)
 {
     free(p->active), free(p->site_of), free(p->sites);
+    lb_memory_free(p->spare);
     lb_prepared_free(p->prepared);
     lb_value_graph_release(&p->graph);
     *p = (lb_moved_run){0};

@@ -66,7 +66,8 @@ typedef struct lb_moved_run {
     /* told of each op of the first run, whatever is moved later; NULL */
     void (*note)(void *context, const lb_event *event);
     void *context;
-    uint32_t begun; /* ops of runs that ended before the step did, less those that make whole runs */
+    struct lb_memory *spare; /* buffers that its runs hand on (rank_run.h) */
+    uint32_t begun;          /* ops of runs that ended before the step did, less those that make whole runs */
     void (*progress)(const char *what, uint64_t done, uint64_t total);
 } lb_moved_run;
 

@@ -153,7 +153,8 @@ lb_status lb_changed_run_run(lb_moved_run *moved, const lb_changed_run *changed,
                          .plan = &plan,
                          .observer = &observer,
                          .context = &r,
-                         .value = value_of};
+                         .value = value_of,
+                         .spare = moved->spare};
     count_run(moved, changed);
     if (moved->progress) moved->progress("replays", moved->runs, 0);
     lb_status status = r.asked ? lb_rank_run_all(&ranks, err) : LB_ERR_NOMEM;
