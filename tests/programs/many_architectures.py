@@ -67,7 +67,7 @@ OWN = {
     "ctrl": dict(n_embd=32, n_layer=2, n_head=4, n_positions=64, dff=48),
     "opt": dict(ffn_dim=48, word_embed_proj_dim=32),
     "xglm": dict(d_model=32, ffn_dim=48, num_layers=2, attention_heads=4),
-    "xlnet": dict(d_model=32, n_layer=2, n_head=4, d_inner=48),
+    "xlnet": dict(max_position_embeddings=None, d_model=32, n_layer=2, n_head=4, d_inner=48),
     "xlm": dict(emb_dim=32, n_layers=2, n_heads=4, n_words=VOCABULARY, pad_index=0),
     "rwkv": dict(context_length=64, attention_hidden_size=32),
     "reformer": dict(
@@ -188,6 +188,7 @@ OWN = {
     "longt5": dict(T5, local_radius=3),
     "switch_transformers": dict(T5, num_experts=4, expert_capacity=16, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1),
     "prophetnet": dict(
+        num_hidden_layers=None,
         hidden_size=32,
         num_encoder_layers=2,
         num_decoder_layers=2,
@@ -205,7 +206,7 @@ OWN = {
     "electra": dict(embedding_size=16),
     "deberta-v2": dict(relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8),
     "deberta": dict(relative_attention=True, pos_att_type=["p2c", "c2p"]),
-    "funnel": dict(block_sizes=[1, 1], num_decoder_layers=1, d_model=32, n_head=4, d_head=8, d_inner=48),
+    "funnel": dict(num_hidden_layers=None, block_sizes=[1, 1], num_decoder_layers=1, d_model=32, n_head=4, d_head=8, d_inner=48),
     "convbert": dict(embedding_size=16),
     "squeezebert": dict(embedding_size=32),
     "mobilebert": dict(embedding_size=16, intra_bottleneck_size=16),
@@ -267,7 +268,7 @@ def configuration(task, kind, how):
     values.update(OWN.get(kind, {}))
     if "drop" not in how:
         values.update({name: 0.0 for name in DROPOUTS if hasattr(usual, name)})
-    return hf.AutoConfig.for_model(kind, **values)
+    return hf.AutoConfig.for_model(kind, **{name: value for name, value in values.items() if value is not None})
 
 
 def build(task, config):
@@ -333,8 +334,7 @@ def batch_of(task, kind, config, how, dtype):
     if "padding" in how or "left" in how:
         ids, labels, given["attention_mask"] = padded(ids, how)
     if task == "masked":
-        chosen = torch.rand(ids.shape) < 0.3
-        chosen[:, 1] = True
+        chosen = torch.zeros(ids.shape).scatter(1, torch.rand(2, 8).topk(3)[1], 1) == 1  # as many in each row
         labels, ids = torch.where(chosen & (labels != -100), ids, -100), torch.where(chosen, 3, ids)
     return dict(input_ids=ids, labels=labels[:, :8].contiguous() if task == "seq2seq" else labels, **given)
 

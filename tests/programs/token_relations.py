@@ -55,8 +55,9 @@ class Block(torch.nn.Module):
         self.conv = torch.nn.Conv1d(d, d, 3, groups=d) if name.startswith(("conv", "future_conv")) else None
         self.batch = torch.nn.BatchNorm1d(d) if name == "batch_norm" else None
         self.register_buffer("mean", torch.zeros(d))
-        if name == "experts_listed":
-            self.router, self.experts = torch.nn.Linear(d, 3), torch.nn.ModuleList(torch.nn.Linear(d, 2 * d) for _ in range(3))
+        if name.startswith("experts"):
+            n = 8 if name == "experts_found" else 3
+            self.router, self.experts = torch.nn.Linear(d, n), torch.nn.ModuleList(torch.nn.Linear(d, 2 * d) for _ in range(n))
 
     def keep_mean(self, h):
         """A mean over all batches so far; whether this one sees it is the question."""
@@ -69,6 +70,13 @@ class Block(torch.nn.Module):
         """Tokens in the order of their experts, cut by a list of Python's: other tokens would be cut elsewhere."""
         flat = h.flatten(0, 1)
         gates, chosen = self.router(flat).softmax(-1).max(-1)
+        if self.name == "experts_found":  # as many as there are for each
+            out = torch.zeros(flat.shape[0], 2 * flat.shape[1])
+            hit = F.one_hot(chosen, len(self.experts)).sum(0).gt(0).nonzero()
+            for number in hit:
+                (found,) = torch.where(chosen == number[0])
+                out.index_add_(0, found, self.experts[number[0]](flat[found]) * gates[found, None])
+            return out.view(*h.shape[:2], -1)
         order, sizes = chosen.sort(stable=True)[1], F.one_hot(chosen, 3).sum(0).tolist()
         parts = [expert(part) for expert, part in zip(self.experts, flat[order].split(sizes))]
         out = torch.zeros(flat.shape[0], 2 * flat.shape[1]).index_add(0, order, torch.cat(parts) * gates[order, None])
@@ -88,7 +96,7 @@ class Block(torch.nn.Module):
             h = h / h.std((1, 2), keepdim=True)
         if self.name == "rows_scale_of_batch" and self.index == 1:
             h = h / h.abs().amax()
-        h = self.give_to_experts(h) if self.name == "experts_listed" else self.up(h)
+        h = self.give_to_experts(h) if self.name.startswith("experts") else self.up(h)
         if self.name == "future_mean" and self.index == 0:
             h = h + h.mean(1, keepdim=True)
         if self.name == "prefix_mean":
@@ -113,7 +121,12 @@ class Model(torch.nn.Module):
 
     def forward(self, ids, positions=None, allowed=None):
         positions = torch.arange(ids.shape[1]) if positions is None else positions
-        x = self.wte(ids) + self.wpe(positions)
+        if self.name.startswith("tokens_first"):
+            x = self.wte(ids.t().contiguous()) + self.wpe(positions)[:, None]
+            x = x + (x.mean(0) if self.name == "tokens_first_mean" else x.cumsum(0) / 64)
+            x = x.transpose(0, 1)
+        else:
+            x = self.wte(ids) + self.wpe(positions)
         if self.second is not None:
             x = x + self.second(torch.where(ids < VOCABULARY, ids, 0))
         for i, block in enumerate(self.blocks):

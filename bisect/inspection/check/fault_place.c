@@ -219,6 +219,16 @@ static bool softmax_sees_nothing(const lb_check_step *c, uint32_t forward)
     return any;
 }
 
+/* Such a softmax whose backward lies between a site and those behind it, which are right; LB_NONE. */
+static uint32_t blind_softmax(const lb_check_step *c, const lb_moved_site *s)
+{
+    uint32_t ops[256];
+    const uint32_t n = s->gradient == LB_NONE ? 0 : lb_cotangents_between(&c->run, s->gradient, ops, 256);
+    for (uint32_t i = 0; i < n; i++)
+        if (softmax_sees_nothing(c, c->run.graph.forward[ops[i]])) return c->run.graph.forward[ops[i]];
+    return LB_NONE;
+}
+
 static bool leave_hidden(lb_check_step *c, uint32_t forward)
 {
     const lb_program *p = c->run.program;
@@ -306,10 +316,9 @@ lb_status lb_check_step_locate(lb_check_step *c, uint64_t roots, const lb_quotie
     place *list = list_places(c, roots, &n);
     if (!list) return lb_fail(err, LB_ERR_NOMEM, "out of memory for places");
     lb_status status = last_wrong(c, roots, list, n, &found, err);
-    const uint32_t gradient = found < n ? c->run.sites[list[found].site].gradient : LB_NONE;
-    const uint32_t forward = gradient == LB_NONE ? LB_NONE : c->run.graph.forward[culprit(c, gradient)];
-    if (status == LB_OK && softmax_sees_nothing(c, forward))
-        status = leave_hidden(c, forward) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    const uint32_t blind = status == LB_OK && found < n ? blind_softmax(c, &c->run.sites[list[found].site]) : LB_NONE;
+    if (blind != LB_NONE)
+        status = leave_hidden(c, blind) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
     else if (status == LB_OK)
         status = found < n ? add_finding(c, roots, list, found, err) : add_whole(c, q, err);
     free(list);

@@ -166,7 +166,8 @@ lb_status lb_rank_copies_make(lb_check_step *steps, uint32_t ranks, lb_rank_copi
 {
     size_t sites = 1;
     for (uint32_t k = 0; k < ranks; k++) sites += steps[k].run.n_sites;
-    *c = (lb_rank_copies){.ranks = ranks, .sites = malloc(sites * ranks * sizeof *c->sites), .doubtful = calloc(sites, 1)};
+    *c = (lb_rank_copies){
+        .ranks = ranks, .sites = malloc(sites * ranks * sizeof *c->sites), .doubtful = calloc(sites, 1)};
     if (!c->sites || !c->doubtful) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters of %u ranks", ranks);
     bool losses = true;
     for (uint32_t k = 0; k < ranks; k++) losses &= steps[k].run.n_roots > 0;

@@ -7,7 +7,7 @@
 
 typedef struct lb_rank_copies {
     uint32_t ranks, n;
-    uint32_t *sites; /* n by ranks: the site of the rank that is a copy of it; LB_NONE: it has none */
+    uint32_t *sites;   /* n by ranks: the site of the rank that is a copy of it; LB_NONE: it has none */
     uint8_t *doubtful; /* per group: equal constants, of which some ranks read one thing and some another */
     bool alike;        /* every parameter stands on all ranks, or is known as a part of a larger one */
 } lb_rank_copies;

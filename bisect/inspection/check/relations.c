@@ -130,6 +130,7 @@ static bool mark_hidden(const judge *j, uint32_t number, const lb_relation_token
         const uint8_t *hidden = j->marks[k].hidden;
         const lb_token_ids *own = &j->scored.ids[loss->ids];
         if (!hidden || own->rows != ids->rows || own->columns != ids->columns) continue;
+        if (ids->tokens_first != own->tokens_first) continue;
         for (int64_t i = 0; i < ids->rows * ids->columns; i++) {
             tokens->changed[number][i] = hidden[i];
             tokens->stays[loss->ids][i] = loss->ids != number || !hidden[i];
@@ -299,6 +300,8 @@ static lb_status try_relation(judge *j, lb_relation_run *run, relation kind, boo
     else if (status == LB_OK && (tried = kind == CARRIED ? mark_carried(j, &tokens) : mark_tokens(j, kind, &tokens)))
         status = lb_relation_run_try(run, &tokens, &a, err);
     lb_relation_run_release_tokens(&j->scored, &tokens);
+    /* Where choices made anew are of another number replay goes on from what was recorded, which no token changes. */
+    a.unseen |= tried && run->chose && !run->holds && !a.moved && kind != PADDING;
     return status == LB_OK && tried ? say_answer(j, kind, &a, broken, err) : status;
 }
 

@@ -192,7 +192,9 @@ static int64_t *changed_numbers(const lb_token_ids *ids, const uint8_t *changed)
     const int64_t n = ids->rows * ids->columns;
     int64_t *numbers = malloc(((size_t)n + 1) * sizeof *numbers);
     for (int64_t i = 0; numbers && i < n; i++) numbers[i] = changed[i] ? ids->spare[i] : ids->tokens[i];
-    return numbers;
+    if (!numbers || !ids->tokens_first || lb_scored_rows_turn(ids, numbers, true)) return numbers;
+    free(numbers);
+    return NULL;
 }
 
 lb_status lb_relation_run_try(lb_relation_run *r, const lb_relation_tokens *tokens, lb_relation_answer *answer,

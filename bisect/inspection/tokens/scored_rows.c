@@ -129,12 +129,16 @@ static bool add_ids(const lb_moved_run *run, lb_scored_step *s, uint32_t value, 
     const lb_layout *l = &run->program->values[value].layout;
     for (uint32_t i = 0; i < s->n_ids; i++)
         if (s->ids[i].value == value) return true;
-    if (s->n_ids == MOST_LISTED) return true;
-    lb_token_ids *ids = lb_array_grow(s->ids, s->n_ids, sizeof *ids);
-    if (!ids) return false;
-    s->ids = ids;
-    s->ids[s->n_ids++] = (lb_token_ids){
-        .value = value, .op = op, .rows = l->ndim == 2 ? l->shape[0] : 1, .columns = l->shape[l->ndim - 1]};
+    for (int first = l->ndim == 2 && l->shape[0] > 1 && l->shape[1] > 1; first >= 0; first--) {
+        lb_token_ids *ids = s->n_ids < MOST_LISTED ? lb_array_grow(s->ids, s->n_ids, sizeof *ids) : NULL;
+        if (!ids) return s->n_ids == MOST_LISTED;
+        s->ids = ids;
+        s->ids[s->n_ids++] = (lb_token_ids){.value = value,
+                                            .op = op,
+                                            .rows = l->ndim == 2 ? l->shape[first] : 1,
+                                            .columns = l->shape[l->ndim - 1 - first],
+                                            .tokens_first = first};
+    }
     return true;
 }
 
@@ -161,6 +165,7 @@ static bool list_candidates(const lb_moved_run *run, lb_scored_step *s)
 typedef struct reading {
     lb_moved_run *run;
     lb_scored_step *scored;
+    bool failed;
 } reading;
 
 static int64_t *whole_numbers(const lb_event *event, uint32_t value)
@@ -173,6 +178,21 @@ static int64_t *whole_numbers(const lb_event *event, uint32_t value)
     for (int64_t i = 0; whole && i < n; i++) whole[i] = (int64_t)x[i];
     free(x);
     return whole;
+}
+
+bool lb_scored_rows_turn(const lb_token_ids *ids, int64_t *numbers, bool back)
+{
+    const int64_t n = ids->rows * ids->columns;
+    int64_t *turned = malloc(((size_t)n + 1) * sizeof *turned);
+    if (!turned) return false;
+    for (int64_t row = 0; row < ids->rows; row++)
+        for (int64_t column = 0; column < ids->columns; column++) {
+            const int64_t by_row = row * ids->columns + column, by_token = column * ids->rows + row;
+            turned[back ? by_token : by_row] = numbers[back ? by_row : by_token];
+        }
+    memcpy(numbers, turned, (size_t)n * sizeof *numbers);
+    free(turned);
+    return true;
 }
 
 static bool reads(const lb_moved_run *run, uint32_t op, uint32_t ids)
@@ -199,7 +219,9 @@ static bool read_numbers(void *context, const lb_event *event)
     reading *r = context;
     for (uint32_t i = 0; i < r->scored->n_ids; i++) {
         lb_token_ids *ids = &r->scored->ids[i];
-        if (!ids->tokens && reads(r->run, event->op, ids->value)) ids->tokens = whole_numbers(event, ids->value);
+        if (ids->tokens || !reads(r->run, event->op, ids->value)) continue;
+        ids->tokens = whole_numbers(event, ids->value);
+        if (ids->tokens && ids->tokens_first) r->failed |= !lb_scored_rows_turn(ids, ids->tokens, false);
     }
     for (uint32_t i = 0; i < r->scored->n_losses; i++) {
         lb_scored_rows *loss = &r->scored->losses[i];
@@ -207,7 +229,7 @@ static bool read_numbers(void *context, const lb_event *event)
         if (loss->gradient != LB_NONE && r->run->graph.giver[loss->gradient] == event->op && !loss->weights)
             read_weights(loss, event, lb_layout_numel(&r->run->program->values[loss->labels].layout));
     }
-    return true;
+    return !r->failed;
 }
 
 /* ---- which token a row is scored against ---- */
@@ -400,7 +422,7 @@ lb_status lb_scored_rows_find(lb_moved_run *run, lb_scored_step *s, lb_err *err)
     reading r = {.run = run, .scored = s};
     const lb_changed_run plain = {.holds = true, .last = last_read(run, s), .look = read_numbers, .context = &r};
     LB_TRY(lb_changed_run_run(run, &plain, err));
-    bool done = align_all(run, s);
+    bool done = !r.failed && align_all(run, s);
     for (uint32_t i = 0; i < s->n_ids && done; i++)
         if (s->ids[i].tokens) done = list_spares(&s->ids[i]);
     return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");

@@ -16,8 +16,9 @@ typedef struct lb_token_ids {
     uint32_t value; /* of that shape, or one sequence of all */
     uint32_t op;    /* the first that looks them up */
     int64_t rows, columns;
-    int64_t *tokens; /* row-major */
-    int64_t *spare;  /* per token: another ordinary one, by which it may be replaced; the token itself: there is none */
+    bool tokens_first; /* the value holds them token by token, and not sequence by sequence */
+    int64_t *tokens;   /* row-major, as all below */
+    int64_t *spare; /* per token: another ordinary one, by which it may be replaced; the token itself: there is none */
     uint8_t *ordinary; /* per token: it is no padding, and stands in the place of no image, as far as can be seen */
 } lb_token_ids;
 
@@ -47,6 +48,8 @@ typedef struct lb_scored_step {
 /* One exact run; LB_OK with no losses where none scores tokens, or where it waits for other ranks. */
 lb_status lb_scored_rows_find(lb_moved_run *run, lb_scored_step *scored, lb_err *err);
 void lb_scored_rows_release(lb_scored_step *scored);
+/* Numbers of each token, from token by token to sequence by sequence, or back. False when out of memory. */
+bool lb_scored_rows_turn(const lb_token_ids *ids, int64_t *numbers, bool back);
 /* Where the numbers of row n of a loss begin in its scores, and how far apart they stand. */
 int64_t lb_scored_rows_begin(const lb_scored_rows *loss, int64_t row, int64_t *stride);
 /* The token that row n of a loss belongs to: its sequence, and its place in it. */

@@ -2,6 +2,7 @@
 #include "tokens/token_rows.h"
 
 #include <math.h>
+#include <string.h>
 
 static int64_t product(const lb_layout *l, int from)
 {
@@ -17,15 +18,17 @@ bool lb_token_rows_of(const lb_layout *l, int64_t rows, int64_t columns, bool we
     bool square = false;
     if (n < 2) return false;
     if (s[0] == rows && s[1] == columns)
-        *shape = (lb_token_rows){rows, 1, columns, product(l, 2)};
+        *shape = (lb_token_rows){rows, 1, columns, product(l, 2), false};
     else if (n == 4 && s[0] == rows && s[2] == columns)
-        *shape = (lb_token_rows){rows, s[1], columns, s[3]}, square = s[3] == columns;
+        *shape = (lb_token_rows){rows, s[1], columns, s[3], false}, square = s[3] == columns;
     else if (n == 3 && s[1] == columns && s[0] % rows == 0)
-        *shape = (lb_token_rows){rows, s[0] / rows, columns, s[2]}, square = s[2] == columns;
+        *shape = (lb_token_rows){rows, s[0] / rows, columns, s[2], false}, square = s[2] == columns;
     else if (n == 3 && s[0] == rows && s[2] == columns)
-        *shape = (lb_token_rows){rows, s[1], columns, 1};
+        *shape = (lb_token_rows){rows, s[1], columns, 1, false};
+    else if (n >= 3 && s[0] == columns && s[1] == rows)
+        *shape = (lb_token_rows){rows, 1, columns, product(l, 2), true};
     else if (s[0] == rows * columns)
-        *shape = (lb_token_rows){rows, 1, columns, product(l, 1)};
+        *shape = (lb_token_rows){rows, 1, columns, product(l, 1), false};
     else
         return false;
     square |= shape->heads == 1 && shape->inner == columns && n > 2;
@@ -61,7 +64,9 @@ void lb_token_rows_add_up(const lb_token_rows *t, const double *numbers, lb_toke
     for (int64_t row = 0; row < t->rows; row++)
         for (int64_t head = 0; head < t->heads; head++)
             for (int64_t column = 0; column < t->columns; column++) {
-                const double *x = numbers + ((row * t->heads + head) * t->columns + column) * t->inner;
+                const int64_t at =
+                    t->tokens_first ? column * t->rows + row : (row * t->heads + head) * t->columns + column;
+                const double *x = numbers + at * t->inner;
                 for (int64_t i = 0; i < t->inner; i++) add(&sums[row * t->columns + column], x[i], head * t->inner + i);
             }
     for (int64_t i = 0; i < t->rows * t->columns; i++) sums[i].norm = sqrt(sums[i].norm);

@@ -1,7 +1,7 @@
 /* Which elements of a value belong to which token, told by its shape: of two sequences of eight tokens
  *
  *      (2, 8, 64) or (16, 64)     hidden states           (2, 4, 8, 16) or (8, 8, 16)     heads
- *      (2, 64, 8)                 channels of a convolution
+ *      (2, 64, 8)                 channels of a convolution        (8, 2, 64)   hidden states, tokens first
  *
  * A square of tokens by tokens has two answers (the token that asks, the token that is asked) until a softmax has taken
  * the latter away; it has none here before that. */
@@ -10,9 +10,11 @@
 
 #include <lastbit/tensor.h>
 
-/* Element ((sequence * heads + head) * columns + column) * inner + i. */
+/* Element ((sequence * heads + head) * columns + column) * inner + i; tokens first, and heads are 1: (column * rows +
+ * sequence) * inner + i. */
 typedef struct lb_token_rows {
     int64_t rows, heads, columns, inner;
+    bool tokens_first;
 } lb_token_rows;
 
 /* False: the shape does not tell. `weighed`: a softmax gave it. */

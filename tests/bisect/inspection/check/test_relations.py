@@ -32,10 +32,11 @@ FAULTS = {
     "padding_shifts": ("positions", "wpe", "self.wpe(positions)"),
     "squares_documents_once": ("documents", "blocks.1.attention", SOFTMAX),
     "squares_padding_once": ("padding", "blocks.1.attention", SOFTMAX),
+    "tokens_first_mean": ("future", "", "x.mean(0)"),
     "divided_twice": ("weights", "", "F.cross_entropy(logits"),
 }
 HEALTHY = """plain sdpa conv prefix_mean two_heads chosen next_tokens documents padding llama llama_eager llama_left means_of_all
-micro_batches summed mean_kept stream experts_listed two_tables squares_documents squares_padding""".split()
+micro_batches summed mean_kept stream experts_listed experts_found two_tables tokens_first squares_documents squares_padding""".split()
 # What a shape may hide: as many channels, heads, or sequences as tokens, or one sequence alone.
 SHAPES = ["1,16,16,2", "16,16,16,4", "2,16,32,16", "3,7,8,2", "2,24,24,4"]
 DRAWN = random.Random(7)
