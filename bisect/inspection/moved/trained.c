@@ -170,7 +170,7 @@ static bool add_row(const lb_moved_run *run, lb_trained *t, const lb_group *g, c
 {
     const lb_program *p = run->program;
     const uint32_t source = source_in(run, param->storage);
-    t->unseen += source == LB_NONE;
+    t->unseen += source == LB_NONE && param->gradient >= 0; /* without a gradient it takes no part */
     if (source == LB_NONE) return true;
     const uint32_t end = g->ops ? g->first_op : p->n_ops;
     const lb_layout *like = &p->values[source].layout;

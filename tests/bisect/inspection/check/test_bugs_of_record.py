@@ -64,6 +64,11 @@ ELSEWHERE = {
     "deepspeed#7985": ("test_axis_copies.py", "test_a_gradient_that_is_added_behind_the_reduction_is_named"),
     "torchtitan#4598": ("test_axis_copies.py", "test_another_learning_rate_after_a_load_is_named"),
     "pytorch#170862": ("test_axis_copies.py", '"logged", "the norm of the gradients that is read'),
+    # Of checkpoints and rollouts: by `audit` and `parity`.
+    "nanotron#427": ("test_audit_conversions.py", '(i, "rotation") == odd'),
+    "peft#1035": ("test_audit_adapter.py", '{"merge_scaling"}'),
+    "co-tracker#101": ("test_audit_faults.py", '"the gradient scaler"'),
+    "NeMo-RL#3297": ("test_parity_causes.py", '"argmax": ("argmax"'),
     "OLMo-core#679": ("test_axis_copies.py", "test_chunks_of_one_rank_that_begin_alike_are_named"),
 }
 
