@@ -44,24 +44,47 @@ static void close_steps(check_run *c, ranks_step *s)
     free(s->views), free(s->steps);
 }
 
+static bool has_all_ranks(const ranks_step *s)
+{
+    return s->n > 0 && (int32_t)s->n == s->steps[0].run.program->world;
+}
+
 static lb_status check_gradients(const ranks_step *s, uint32_t parts, lb_err *err)
 {
-    if (s->n > 1 && (int32_t)s->n == s->steps[0].run.program->world)
-        return lb_check_step_of_ranks(s->steps, s->n, parts, err);
+    if (s->n > 1 && has_all_ranks(s)) return lb_check_step_of_ranks(s->steps, s->n, parts, err);
     for (uint32_t i = 0; i < s->n; i++) LB_TRY(lb_check_step_run(&s->steps[i], parts, err));
     return LB_OK;
 }
 
-/* The first exact run of a step whose gradients did not ask for one: of all its ranks, or it is not made. */
+/* The runs of all ranks go together, that of rank `first` before the others; not `joined`: each by itself again. */
+static lb_status join(const ranks_step *s, uint32_t first, bool joined, lb_err *err)
+{
+    lb_moved_run *lead = &s->steps[first].run, **runs = joined ? malloc(((size_t)s->n + 1) * sizeof *runs) : NULL;
+    if (joined && !runs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", s->n);
+    uint32_t n = 0;
+    if (joined) runs[n++] = lead;
+    for (uint32_t i = 0; joined && i < s->n; i++)
+        if (i != first) runs[n++] = &s->steps[i].run;
+    if (!joined) free((void *)lead->together);
+    lead->together = runs, lead->n_together = n;
+    return LB_OK;
+}
+
+/* The first exact run of a step whose gradients did not ask for one. */
 static lb_status measure(const ranks_step *s, lb_err *err)
 {
-    lb_moved_run *first = &s->steps[0].run, **runs = malloc(((size_t)s->n + 1) * sizeof *runs);
-    if (!runs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", s->n);
-    for (uint32_t i = 0; i < s->n; i++) runs[i] = &s->steps[i].run;
-    first->together = runs, first->n_together = s->n;
-    const lb_status status = lb_moved_run_measure(first, err);
-    first->together = NULL, first->n_together = 0;
-    free(runs);
+    LB_TRY(join(s, 0, true, err));
+    const lb_status status = lb_moved_run_measure(&s->steps[0].run, err);
+    join(s, 0, false, NULL);
+    return status;
+}
+
+static lb_status check_relations(check_run *c, const ranks_step *s, uint32_t rank, lb_err *err)
+{
+    const bool together = s->n > 1 && has_all_ranks(s);
+    if (together) LB_TRY(join(s, rank, true, err));
+    const lb_status status = lb_check_step_relations(&s->steps[rank], &c->tried, err);
+    if (together) join(s, rank, false, NULL);
     return status;
 }
 
@@ -69,7 +92,7 @@ static lb_status check_updates(const ranks_step *s, lb_err *err)
 {
     bool asked = false;
     for (uint32_t i = 0; i < s->n; i++) asked |= s->steps[i].updates.n && !s->steps[i].run.measured;
-    if (asked && (int32_t)s->n == s->steps[0].run.program->world) LB_TRY(measure(s, err));
+    if (asked && has_all_ranks(s)) LB_TRY(measure(s, err));
     for (uint32_t i = 0; i < s->n; i++) LB_TRY(lb_check_step_updates(&s->steps[i], err));
     return LB_OK;
 }
@@ -80,8 +103,7 @@ static lb_status check_parts(check_run *c, ranks_step *s, lb_err *err)
     const uint32_t gradients = c->parts & (LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP);
     const bool updates = c->parts & LB_CHECK_PART_STEP;
     for (uint32_t i = 0; i < s->n; i++) {
-        if (c->parts & LB_CHECK_PART_RELATIONS && !c->tried)
-            LB_TRY(lb_check_step_relations(&s->steps[i], &c->tried, err));
+        if (c->parts & LB_CHECK_PART_RELATIONS && !c->tried) LB_TRY(check_relations(c, s, i, err));
         if (!(c->parts & LB_CHECK_PART_MEMORY)) continue;
         bool poisoned;
         if (!lb_check_step_unwritten(&s->steps[i], &poisoned))

@@ -7,13 +7,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* One rank of the run. */
 typedef struct run {
     lb_moved_run *moved;
     const lb_changed_run *changed;
+    bool leads;     /* the rank that was asked for */
+    bool fed;       /* it was given the tokens that are changed */
     double *source; /* numbers of the source that was asked for last */
     uint8_t *asked; /* per value: the exact run, which is the first to ask for a source, has it */
     lb_status status;
 } run;
+
+/* The ranks that run together, the one that was asked for first. */
+typedef struct ranks_run {
+    run *ranks;
+    uint32_t n;
+} ranks_run;
+
+static run *run_of(const ranks_run *all, int32_t rank)
+{
+    for (uint32_t i = 0; i < all->n; i++)
+        if (all->ranks[i].moved->program->rank == rank) return &all->ranks[i];
+    return &all->ranks[0];
+}
 
 /* Element `i` of a window, counted row by row: where it stands in its storage. */
 static int64_t place_of(const lb_layout *layout, int64_t i)
@@ -57,11 +73,11 @@ static bool is_changed_by(const run *r, const lb_changed_value *change, uint32_t
 
 static bool take_source(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
-    run *r = context;
+    run *r = run_of(context, rank);
     lb_tensor recorded;
     bool any = false;
-    (void)rank, (void)step;
-    if (value >= r->moved->program->n_values || r->asked[value]++) return false;
+    (void)step;
+    if (!r->fed || value >= r->moved->program->n_values || r->asked[value]++) return false;
     for (uint32_t i = 0; i < r->changed->n_changes; i++) any |= is_changed_by(r, &r->changed->changes[i], value);
     if (!any || lb_program_view_value(r->moved->view, value, &recorded, NULL) != LB_OK) return false;
     free(r->source);
@@ -98,9 +114,10 @@ static void put_computed(const run *r, const lb_event *event)
 
 static bool note_op(void *context, const lb_event *event)
 {
-    run *r = context;
+    run *r = run_of(context, event->rank);
     if (r->status != LB_OK) return false;
-    put_computed(r, event);
+    if (r->fed) put_computed(r, event);
+    if (!r->leads) return true;
     if (r->changed->look && !r->changed->look(r->changed->context, event)) return false;
     return event->op < r->changed->last;
 }
@@ -118,9 +135,9 @@ static void note_input(void *context, uint32_t value)
 
 static bool computes(void *context, int32_t rank, int64_t step, uint32_t op)
 {
-    const run *r = context;
+    const run *r = run_of(context, rank);
     inputs in = {r->moved->program, false};
-    (void)rank, (void)step;
+    (void)step;
     if (r->changed->holds) return false;
     lb_op_each_input(in.program, &in.program->ops[op], note_input, &in);
     if (in.any_float && r->changed->chose) *r->changed->chose = true;
@@ -129,8 +146,7 @@ static bool computes(void *context, int32_t rank, int64_t step, uint32_t op)
 
 static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
-    const run *r = context;
-    (void)program;
+    const run *r = run_of(context, program->rank);
     return lb_program_view_value(r->moved->view, value, tensor, err);
 }
 
@@ -142,23 +158,55 @@ static void count_run(lb_moved_run *moved, const lb_changed_run *changed)
     if (moved->begun >= n) moved->begun -= n, moved->runs++;
 }
 
+/* Ranks that hold parts of one model are given the same tokens, and run one program. */
+static bool is_fed(const lb_moved_run *lead, const lb_moved_run *other, const lb_changed_run *changed)
+{
+    const lb_program *p = lead->program, *q = other->program;
+    bool fed = lead == other || (p->n_ops == q->n_ops && p->n_values == q->n_values);
+    for (uint32_t i = 0; i < changed->n_changes && fed && lead != other; i++) {
+        const lb_digest a = p->values[changed->changes[i].value].logical,
+                        b = q->values[changed->changes[i].value].logical;
+        fed = lb_digest_equal(a, b) && !lb_digest_is_none(a);
+    }
+    return fed;
+}
+
+static bool begin(ranks_run *all, lb_moved_run *lead, const lb_changed_run *changed, const lb_prepared **prepared)
+{
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_moved_run *moved = lead->together ? lead->together[i] : lead;
+        run *r = &all->ranks[i];
+        *r = (run){.moved = moved, .changed = changed, .leads = moved == lead, .fed = is_fed(lead, moved, changed)};
+        r->asked = calloc((size_t)moved->program->n_values + 1, 1);
+        prepared[i] = moved->prepared;
+        if (!r->asked) return false;
+    }
+    return true;
+}
+
 lb_status lb_changed_run_run(lb_moved_run *moved, const lb_changed_run *changed, lb_err *err)
 {
-    run r = {.moved = moved, .changed = changed, .asked = calloc((size_t)moved->program->n_values + 1, 1)};
+    ranks_run all = {.n = moved->together ? moved->n_together : 1};
+    const lb_prepared **prepared = calloc(all.n, sizeof *prepared);
+    all.ranks = calloc(all.n, sizeof *all.ranks);
     lb_plan plan = LB_PLAN_INIT;
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
-    const lb_observer observer = {.context = &r, .op = note_op, .source = take_source, .computes = computes};
-    lb_rank_run ranks = {.programs = (const lb_prepared *const *)&moved->prepared,
-                         .n_programs = 1,
+    const lb_observer observer = {.context = &all, .op = note_op, .source = take_source, .computes = computes};
+    lb_rank_run ranks = {.programs = prepared,
+                         .n_programs = all.n,
                          .plan = &plan,
                          .observer = &observer,
-                         .context = &r,
+                         .context = &all,
                          .value = value_of,
                          .spare = moved->spare};
     count_run(moved, changed);
     if (moved->progress) moved->progress("replays", moved->runs, 0);
-    lb_status status = r.asked ? lb_rank_run_all(&ranks, err) : LB_ERR_NOMEM;
-    if (status == LB_OK) status = r.status;
-    free(r.source), free(r.asked);
+    const bool begun = prepared && all.ranks && begin(&all, moved, changed, prepared);
+    lb_status status = begun ? lb_rank_run_all(&ranks, err) : LB_ERR_NOMEM;
+    for (uint32_t i = 0; all.ranks && i < all.n; i++) {
+        if (status == LB_OK) status = all.ranks[i].status;
+        free(all.ranks[i].source), free(all.ranks[i].asked);
+    }
+    free(all.ranks), free(prepared);
     return status == LB_ERR_NOMEM ? lb_fail(err, status, "out of memory for a run with other tokens") : status;
 }

@@ -24,6 +24,8 @@ typedef struct lb_changed_run {
     void *context;
 } lb_changed_run;
 
+/* Ranks that run together (moved_run.h) do so here: what is changed on this one is changed on those that were given the
+ * same. */
 lb_status lb_changed_run_run(lb_moved_run *run, const lb_changed_run *changed, lb_err *err);
 
 #endif

@@ -64,7 +64,26 @@ static bool is_given_integer(const lb_moved_run *run, uint32_t value, uint8_t *s
 
 /* ---- candidates ---- */
 
-/* The indices of a look-up in a parameter; LB_NONE. */
+/* A parameter, or what was made of parameters alone: gathered from its parts, unpacked from fewer bits. */
+static bool is_table(const lb_moved_run *run, uint32_t value, uint8_t *seen)
+{
+    const lb_program *p = run->program;
+    const uint32_t table = lb_value_graph_source(&run->graph, value);
+    if (table != LB_NONE && p->values[table].flags & LB_VALUE_PARAMETER) return true;
+    memset(seen, 0, (size_t)p->n_values + 1);
+    if (!lb_scored_rows_ancestors(run, value, seen)) return false;
+    bool any = false, other = false;
+    for (uint32_t v = 0; v < p->n_values && !other; v++) {
+        const uint32_t giver = seen[v] ? run->graph.giver[v] : LB_NONE;
+        if (giver == LB_NONE) continue;
+        const bool source = lb_op_is_source(p, &p->ops[giver]), parameter = p->values[v].flags & LB_VALUE_PARAMETER;
+        any |= source && parameter;
+        other = (source && !parameter) || p->ops[giver].flags & LB_OP_RANDOM;
+    }
+    return any && !other;
+}
+
+/* The indices of a look-up; LB_NONE. */
 static uint32_t looked_up(const lb_moved_run *run, const lb_op *op)
 {
     const lb_program *p = run->program;
@@ -76,8 +95,7 @@ static uint32_t looked_up(const lb_moved_run *run, const lb_op *op)
     else if (lb_program_name_extends(lb_op_name(p, op), "aten::index") && args[1].tag == LB_ARG_LIST &&
              args[1].count == 1 && p->args[args[1].u.first].tag == LB_ARG_VALUE)
         indices = p->args[args[1].u.first].u.value;
-    const uint32_t table = lb_value_graph_source(&run->graph, args[0].u.value);
-    if (indices == LB_NONE || table == LB_NONE || !(p->values[table].flags & LB_VALUE_PARAMETER)) return LB_NONE;
+    if (indices == LB_NONE) return LB_NONE;
     const lb_value *v = &p->values[indices];
     const bool whole = lb_dtype_is_integer(v->dtype) && v->dtype != LB_BOOL;
     return whole && v->layout.ndim >= 1 && v->layout.ndim <= 2 ? indices : LB_NONE;
@@ -148,8 +166,10 @@ static bool list_candidates(const lb_moved_run *run, lb_scored_step *s)
     bool done = seen != NULL;
     for (uint32_t i = 0; i < run->program->n_ops && done; i++) {
         lb_scored_rows loss;
-        const uint32_t ids = looked_up(run, &run->program->ops[i]);
-        if (ids != LB_NONE) done = add_ids(run, s, ids, i);
+        const lb_op *op = &run->program->ops[i];
+        const uint32_t ids = looked_up(run, op);
+        if (ids != LB_NONE && is_table(run, lb_op_args(run->program, op)[0].u.value, seen))
+            done = add_ids(run, s, ids, i);
         if (!is_loss(run, i, &loss, seen) || s->n_losses == MOST_LISTED) continue;
         lb_scored_rows *losses = lb_array_grow(s->losses, s->n_losses, sizeof *losses);
         done &= losses != NULL;
@@ -413,7 +433,7 @@ lb_status lb_scored_rows_find(lb_moved_run *run, lb_scored_step *s, lb_err *err)
         s->n_losses = 0;
         return LB_OK;
     }
-    s->waits = has_collective(run->program, last_read(run, s));
+    s->waits = !run->together && has_collective(run->program, last_read(run, s));
     if (s->waits) {
         for (uint32_t i = 0; i < s->n_losses; i++) free(s->losses[i].targets), free(s->losses[i].weights);
         s->n_losses = 0;

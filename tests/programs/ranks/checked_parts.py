@@ -12,7 +12,8 @@ gpipe     two stages by torch.distributed.pipelining
 Behind the name what goes wrong: `_clipped` by the norm of all parts, `_clipped_alone` by each rank's own; `_partial`: the sum of f is
 missing; `_twice`: g's backward adds up, too; `_unsummed`: the norms' gradients stay each rank's own; `_doubled`: gradients of the
 logits' input are added up, which each rank has in full; `_hooked`: a hook divides by the
-number of micro-batches once more; `_misled`: gradients are averaged over the ranks of one model;
+number of micro-batches once more; `_leaking`: tokens see those behind them;
+`_misled`: gradients are averaged over the ranks of one model;
 `_detached`: nothing goes back to the up projection;
 `_half`: a custom backward of the down projection's result gives half."""
 
@@ -121,6 +122,8 @@ class Block(nn.Module):
     def forward(self, x):
         h = Gather.apply(self.norm(x), True) if self.sequence else Spread.apply(self.norm(x), self.fault == "partial")
         h = F.gelu(self.up(h))
+        if self.fault == "leaking":
+            h = h + h.flip(1)
         h = self.down(h.detach() if self.fault == "detached" else h)
         if self.fault == "half":
             h = Half.apply(h)

@@ -23,6 +23,7 @@ FAULTS = {
     "dptp_misled": ("read", "", None, "neither the mean over those ranks nor each its own", "p.grad /= 2"),
     "dptp_partial": ("gradient", "blocks.0.down", None, "from blocks.1.norm.weight on they are right", "self.down("),
 }
+LEAKING = ["tp_leaking", "dptp_leaking"]
 UP = ["norm.weight", "norm.bias", "up.weight", "up.bias"]
 
 
@@ -30,7 +31,7 @@ UP = ["norm.weight", "norm.bias", "up.weight", "up.bias"]
 def steps(lastbit, tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", ROOT / "tests/programs/ranks/checked_parts.py", folder, *HEALTHY, "sp", *FAULTS]
+    command = [sys.executable, "-W", "ignore", ROOT / "tests/programs/ranks/checked_parts.py", folder, *HEALTHY, "sp", *FAULTS, *LEAKING]
     subprocess.run(command, check=True, timeout=600, env=environment)
     return folder
 
@@ -64,3 +65,23 @@ def test_a_gradient_that_is_no_derivative_is_named_once(lastbit, steps, name):
     assert row["factor"] == (None if factor is None else pytest.approx(factor, rel=1e-4)) and text in row["source"]["text"]
     named = {row["message"].split(" depend on ")[1].split()[0] for row in findings} if kind == "detached" else {""}
     assert len(findings) == len(named) and named in ({""}, {f"blocks.{n}.{part}" for n in (0, 1) for part in UP})
+
+
+@pytest.mark.parametrize("name", ["tp", "sp", "dptp", "hsdp", "dtensor"])
+def test_relations_hold_over_ranks_that_run_together(lastbit, steps, name):
+    answer = lastbit.json("check", steps / f"{name}.lb", "--only", "relations", expect=0)
+    proven = " ".join(answer["proven"])
+    assert (answer["findings"], answer["not_judged"]) == ([], [])
+    assert "no row of scores depends on a later token" in proven and "sequences of the batch do not meet" in proven
+
+
+@pytest.mark.parametrize("name", LEAKING)
+def test_a_leak_is_found_behind_collectives(lastbit, steps, name):
+    (row,) = lastbit.json("check", steps / f"{name}.lb", "--only", "relations", expect=1)["findings"]
+    assert row["kind"] == "future" and row["layer"] == "blocks.0" and "h.flip(1)" in row["source"]["text"], row
+
+
+def test_without_all_ranks_a_loss_behind_collectives_is_not_judged(lastbit, steps, tmp_path):
+    lastbit.run("pack", "-f", steps / "tp.lb", "-o", tmp_path / "one.lbz", "--ranks", "0", expect=0)
+    answer = lastbit.json("check", tmp_path / "one.lbz", "--only", "relations", expect=125)
+    assert [row["why"] for row in answer["not_judged"]] == ["its losses lie behind collectives"]
