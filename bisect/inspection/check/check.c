@@ -110,6 +110,7 @@ static lb_status check_parts(check_run *c, ranks_step *s, lb_err *err)
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
         if (!poisoned) LB_TRY(lb_check_step_dropped(&s->steps[i], err));
     }
+    lb_capture_unload(c->capture); /* what was read for NaN is the whole recording */
     for (uint32_t i = 0; updates && i < s->n; i++)
         if (!lb_check_step_watch_updates(&s->steps[i])) return lb_fail(err, LB_ERR_NOMEM, "out of memory for updates");
     if (gradients && s->n) LB_TRY(check_gradients(s, gradients, err));
