@@ -3,6 +3,7 @@
  * rule is looked for, or two, that explain every number. */
 #include "check/check_step.h"
 #include "moved/optimizer_step.h"
+#include "optimizers/rule_changes.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,189 +11,6 @@
 
 /* Two ways of writing one rule in f64 are no further apart, beside the largest update of the tensor. */
 static const double LEAST = 1e-7;
-
-/* ---- changes to a rule ---- */
-
-/* What a program may have made of a rule; false: it is that way already, or the rule has no such thing. */
-typedef struct change {
-    const char *words;
-    bool (*apply)(lb_optimizer_rule *rule, double *steps);
-} change;
-
-static bool decay_to(lb_optimizer_rule *r, lb_decay_way way)
-{
-    const bool other = r->weight_decay != 0 && r->decay != way;
-    r->decay = way;
-    return other;
-}
-
-static bool decay_behind(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    return r->decay == LB_DECAY_BEFORE && decay_to(r, LB_DECAY_BEHIND);
-}
-
-static bool decay_coupled(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    return decay_to(r, LB_DECAY_COUPLED);
-}
-
-static bool decay_decoupled(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    return r->decay == LB_DECAY_COUPLED && decay_to(r, LB_DECAY_BEFORE);
-}
-
-static bool decay_fully(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    r->decays_fully = true;
-    return r->weight_decay != 0 && r->decay != LB_DECAY_COUPLED;
-}
-
-static bool no_decay(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    const bool other = r->weight_decay != 0;
-    r->weight_decay = 0;
-    return other;
-}
-
-static bool is_adam(const lb_optimizer_rule *r)
-{
-    return r->family == LB_FAMILY_ADAM;
-}
-
-static bool eps_early(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    r->root_eps = LB_ROOT_EPS_EARLY;
-    return is_adam(r) && r->second_corrected;
-}
-
-static bool eps_inside(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    r->root_eps = LB_ROOT_EPS_UNDER;
-    return (is_adam(r) || r->family == LB_FAMILY_NADAM) && r->eps != 0;
-}
-
-/* TensorFlow's RMSprop has it so. */
-static bool eps_inside_rms(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    r->root_eps = LB_ROOT_EPS_UNDER;
-    return r->family == LB_FAMILY_RMSPROP && r->eps != 0;
-}
-
-static bool first_uncorrected(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    const bool other = is_adam(r) && r->first_corrected;
-    r->first_corrected = false;
-    return other;
-}
-
-static bool second_uncorrected(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    const bool other = is_adam(r) && r->second_corrected;
-    r->second_corrected = false;
-    return other;
-}
-
-static bool uncorrected(lb_optimizer_rule *r, double *steps)
-{
-    return first_uncorrected(r, steps) & second_uncorrected(r, steps);
-}
-
-static bool counts_steps(const lb_optimizer_rule *r)
-{
-    return r->family != LB_FAMILY_SGD && r->family != LB_FAMILY_RMSPROP && r->family != LB_FAMILY_LION;
-}
-
-static bool step_early(lb_optimizer_rule *r, double *steps)
-{
-    *steps += 1;
-    return counts_steps(r);
-}
-
-static bool step_late(lb_optimizer_rule *r, double *steps)
-{
-    *steps -= 1;
-    return counts_steps(r) && *steps >= 1;
-}
-
-static bool betas_exchanged(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    const double first = r->first;
-    const bool other = r->family != LB_FAMILY_SGD && r->family != LB_FAMILY_ADAGRAD && r->first != r->second;
-    r->first = r->second, r->second = first;
-    return other;
-}
-
-static bool ascends(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    r->ascends = !r->ascends;
-    return true;
-}
-
-static bool no_largest(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    const bool other = r->largest;
-    r->largest = false;
-    return other;
-}
-
-static bool nesterov(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    r->nesterov = !r->nesterov;
-    return r->family == LB_FAMILY_SGD && r->first != 0;
-}
-
-static bool undampened(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    r->dampening = r->dampening != 0 ? 0 : r->first;
-    return r->family == LB_FAMILY_SGD && r->first != 0;
-}
-
-static bool no_momentum(lb_optimizer_rule *r, double *steps)
-{
-    (void)steps;
-    const bool other = r->first != 0 && (r->family == LB_FAMILY_SGD || r->family == LB_FAMILY_RMSPROP);
-    r->first = 0;
-    return other;
-}
-
-/* Other programs have it so, under the same name: transformers' AdamW of 2019 the first two, TensorFlow the others. */
-static const change published[] = {{"", decay_behind}, {"", eps_early}, {"", eps_inside_rms}};
-enum { PUBLISHED = sizeof published / sizeof *published };
-
-static const change changes[] = {
-    {"adds weight decay to the gradient, where it goes through the moments", decay_coupled},
-    {"takes weight decay from the parameter, and not through the gradient", decay_decoupled},
-    {"takes weight decay without the learning rate", decay_fully},
-    {"leaves weight decay out", no_decay},
-    {"corrects neither moment by 1 - beta^t", uncorrected},
-    {"does not correct the first moment by 1 - beta^t", first_uncorrected},
-    {"does not correct the second moment by 1 - beta^t", second_uncorrected},
-    {"adds eps under the root", eps_inside},
-    {"corrects by a count of steps that is one too high", step_early},
-    {"corrects by a count of steps that is one too low", step_late},
-    {"exchanges the two betas", betas_exchanged},
-    {"goes up the gradient", ascends},
-    {"leaves amsgrad out", no_largest},
-    {"has Nesterov's momentum the other way round", nesterov},
-    {"has another dampening of the momentum", undampened},
-    {"leaves the momentum out", no_momentum},
-};
-enum { CHANGES = sizeof changes / sizeof *changes };
 
 /* ---- one tensor under one rule ---- */
 
@@ -241,29 +59,20 @@ typedef struct explanation {
     double factor;          /* of the update; 1 */
 } explanation;
 
-/* The rule in one of its published forms, a bit for each of `published`. */
-static bool form_of(const lb_optimizer_rule *rule, uint32_t form, lb_optimizer_rule *base)
-{
-    double steps = 1;
-    *base = *rule;
-    for (uint32_t i = 0; i < PUBLISHED; i++)
-        if (form >> i & 1 && !published[i].apply(base, &steps)) return false;
-    return true;
-}
-
 static bool fits(const lb_optimizer_rule *r, const lb_optimizer_tensor *t, double steps)
 {
     return gap_of(r, t, steps, 32) <= LEAST && gap_of(r, t, steps, t->n) <= LEAST;
 }
 
-/* Changes `a` and `b` of a base; CHANGES: none. */
+/* Changes `a` and `b` of a base; LB_RULE_CHANGES: none. */
 static bool try_changes(const lb_optimizer_tensor *t, double steps, uint32_t a, uint32_t b, explanation *e)
 {
     lb_optimizer_rule r = e->base;
-    if (a < CHANGES && !changes[a].apply(&r, &steps)) return false;
-    if (b < CHANGES && !changes[b].apply(&r, &steps)) return false;
+    if (a < LB_RULE_CHANGES && !lb_rule_changes_apply(a, &r, &steps)) return false;
+    if (b < LB_RULE_CHANGES && !lb_rule_changes_apply(b, &r, &steps)) return false;
     if (!fits(&r, t, steps)) return false;
-    e->fits = true, e->factor = 1, e->n = (a < CHANGES) + (b < CHANGES), e->changes[0] = a, e->changes[1] = b;
+    e->fits = true, e->factor = 1, e->n = (a < LB_RULE_CHANGES) + (b < LB_RULE_CHANGES), e->changes[0] = a,
+    e->changes[1] = b;
     return true;
 }
 
@@ -271,10 +80,10 @@ static bool try_changes(const lb_optimizer_tensor *t, double steps, uint32_t a, 
 static bool explain_by(const lb_optimizer_rule *rule, const lb_optimizer_tensor *t, double steps, uint32_t n,
                        explanation *e)
 {
-    for (uint32_t form = 0; form < 1 << PUBLISHED; form++) {
-        if (!form_of(rule, form, &e->base)) continue;
-        for (uint32_t a = n ? 0 : CHANGES; a < CHANGES + !n; a++)
-            for (uint32_t b = n == 2 ? a + 1 : CHANGES; b < CHANGES + (n != 2); b++)
+    for (uint32_t form = 0; form < 1 << LB_RULE_FORMS; form++) {
+        if (!lb_rule_changes_form(rule, form, &e->base)) continue;
+        for (uint32_t a = n ? 0 : LB_RULE_CHANGES; a < LB_RULE_CHANGES + !n; a++)
+            for (uint32_t b = n == 2 ? a + 1 : LB_RULE_CHANGES; b < LB_RULE_CHANGES + (n != 2); b++)
                 if (try_changes(t, steps, a, b, e)) return true;
     }
     return false;
@@ -290,10 +99,10 @@ static bool is_count(double x)
  * there: a number that is a count, or one by it, is what was meant. */
 static bool explain_by_factor(const lb_optimizer_rule *rule, const lb_optimizer_tensor *t, double steps, explanation *e)
 {
-    for (uint32_t form = 0; form < 1 << PUBLISHED; form++)
+    for (uint32_t form = 0; form < 1 << LB_RULE_FORMS; form++)
         for (int whole = 1; whole >= 0; whole--) {
             explanation by = {.fits = true};
-            if (!form_of(rule, form, &by.base) || (e->fits && is_count(e->factor))) continue;
+            if (!lb_rule_changes_form(rule, form, &by.base) || (e->fits && is_count(e->factor))) continue;
             lb_optimizer_rule r = by.base;
             by.factor = factor_of(&r, t, steps, whole);
             if (whole)
@@ -323,7 +132,7 @@ static double steps_of(const lb_optimizer_rule *rule, const lb_optimizer_tensor 
     for (uint32_t k = 0; k < LB_RULE_STATES; k++) begun |= t->state[k] != NULL;
     if (!isnan(t->steps)) return t->steps;
     if (!begun && rule->family != LB_FAMILY_ADAGRAD) return 1;
-    return counts_steps(rule) && (rule->family != LB_FAMILY_ADAGRAD || rule->lr_decay != 0) ? NAN : 2;
+    return lb_optimizer_rule_counts_steps(rule) ? NAN : 2; /* any later one */
 }
 
 typedef struct group_judged {
@@ -395,7 +204,7 @@ static void say_changes(const explanation *e, char *text, size_t size)
     if (!e->n) snprintf(text, size, "moves %.6g times as far as its rule says", e->factor);
     for (uint32_t i = 0; i < e->n; i++) {
         const size_t n = strlen(text);
-        snprintf(text + n, size - n, "%s%s", i ? ", and " : "", changes[e->changes[i]].words);
+        snprintf(text + n, size - n, "%s%s", i ? ", and " : "", lb_rule_changes_words(e->changes[i]));
     }
 }
 

@@ -105,6 +105,12 @@ bool lb_optimizer_rule_has_state(const lb_optimizer_rule *r, uint32_t k, const c
     return false;
 }
 
+bool lb_optimizer_rule_counts_steps(const lb_optimizer_rule *r)
+{
+    if (r->family == LB_FAMILY_ADAGRAD) return r->lr_decay != 0;
+    return r->family != LB_FAMILY_SGD && r->family != LB_FAMILY_RMSPROP && r->family != LB_FAMILY_LION;
+}
+
 /* ---- the rules ---- */
 
 /* What is taken from the number, less its decay, divided by lr. */

@@ -73,6 +73,8 @@ typedef struct lb_optimizer_number {
 const char *lb_optimizer_rule_of(const lb_program *program, const lb_group *group, lb_optimizer_rule *rule);
 /* The count of steps that the group or its states say, this one included; NaN. */
 double lb_optimizer_rule_count(const lb_program *program, const lb_group *group);
+/* Does an update depend on the count of steps? */
+bool lb_optimizer_rule_counts_steps(const lb_optimizer_rule *rule);
 /* The number behind the update. */
 double lb_optimizer_rule_apply(const lb_optimizer_rule *rule, const lb_optimizer_number *number);
 /* "exp_avg", …: is a state of that name the k-th of the rule? */
