@@ -2,6 +2,7 @@
 #include "check/check_step.h"
 #include "check/digits.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* What is tried once: relations, in the first step that has a loss of tokens. */
@@ -97,13 +98,28 @@ static lb_status check_updates(const ranks_step *s, lb_err *err)
     return LB_OK;
 }
 
+/* Ranks whose messages are not matched cannot run together, which is no failure of the check: `*apart`. */
+static lb_status settle(const ranks_step *s, lb_status status, const lb_err *why, bool *apart, lb_err *err)
+{
+    char what[80];
+    *apart = status == LB_ERR_UNSUPPORTED;
+    if (!*apart) return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", why->message);
+    snprintf(what, sizeof what, "step %lld of %u ranks", (long long)s->steps[0].run.program->step, s->n);
+    return lb_proof_list_leave(s->steps[0].report, what, "they cannot run together: %s", why->message)
+               ? LB_OK
+               : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+}
+
 /* Each rank by itself, and then what they do together. */
 static lb_status check_parts(check_run *c, ranks_step *s, lb_err *err)
 {
     const uint32_t gradients = c->parts & (LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP);
     const bool updates = c->parts & LB_CHECK_PART_STEP;
+    lb_err why = LB_ERR_INIT;
+    bool apart = false;
     for (uint32_t i = 0; i < s->n; i++) {
-        if (c->parts & LB_CHECK_PART_RELATIONS && !c->tried) LB_TRY(check_relations(c, s, i, err));
+        if (c->parts & LB_CHECK_PART_RELATIONS && !c->tried && !apart)
+            LB_TRY(settle(s, check_relations(c, s, i, &why), &why, &apart, err));
         if (!(c->parts & LB_CHECK_PART_MEMORY)) continue;
         bool poisoned;
         if (!lb_check_step_unwritten(&s->steps[i], &poisoned))
@@ -113,8 +129,8 @@ static lb_status check_parts(check_run *c, ranks_step *s, lb_err *err)
     lb_capture_unload(c->capture); /* what was read for NaN is the whole recording */
     for (uint32_t i = 0; updates && i < s->n; i++)
         if (!lb_check_step_watch_updates(&s->steps[i])) return lb_fail(err, LB_ERR_NOMEM, "out of memory for updates");
-    if (gradients && s->n) LB_TRY(check_gradients(s, gradients, err));
-    return updates ? check_updates(s, err) : LB_OK;
+    if (gradients && s->n && !apart) LB_TRY(settle(s, check_gradients(s, gradients, &why), &why, &apart, err));
+    return updates && !apart ? settle(s, check_updates(s, &why), &why, &apart, err) : LB_OK;
 }
 
 static lb_status check_step(check_run *c, int64_t number, uint32_t *seen, lb_err *err)

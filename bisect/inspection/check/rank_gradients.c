@@ -4,6 +4,8 @@
 #include "check/rank_gradients.h"
 #include "check/cuts.h"
 
+#include "ranks/message_key.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +27,48 @@ static const char *lacks(const lb_check_step *steps, uint32_t n)
         if (c->run.n_roots) losses = c->run.n_roots;
     }
     return losses ? NULL : "no scalar was seen from which backward began";
+}
+
+static const lb_program *program_of(const lb_check_step *steps, uint32_t n, int32_t rank)
+{
+    for (uint32_t k = 0; k < n; k++)
+        if (steps[k].run.program->rank == rank) return steps[k].run.program;
+    return NULL;
+}
+
+/* All messages of that stream are sent and received in the step. */
+static lb_status meets(const lb_check_step *steps, uint32_t n, const lb_message_key *key, bool *all, lb_err *err)
+{
+    const lb_program *sender = program_of(steps, n, key->sender), *receiver = program_of(steps, n, key->receiver);
+    lb_message_stream sent = {0}, received = {0};
+    int64_t shift = 0;
+    *all = sender && receiver;
+    if (!*all) return LB_OK;
+    lb_status status = lb_message_stream_read(sender, LB_MESSAGE_SENT, key, &sent, err);
+    if (status == LB_OK) status = lb_message_stream_read(receiver, LB_MESSAGE_RECEIVED, key, &received, err);
+    *all = sent.n == received.n && lb_message_streams_align(&sent, &received, &shift) && shift == 0;
+    free(sent.contents), free(received.contents);
+    return status;
+}
+
+/* A stage of a pipeline may post the first receive of a step before its step begins: what it received then is no part
+ * of the run. */
+static lb_status messages_lack(const lb_check_step *steps, uint32_t n, const char **why, lb_err *err)
+{
+    for (uint32_t k = 0; k < n; k++) {
+        const lb_program *p = steps[k].run.program;
+        for (uint32_t i = 0; i < p->n_collectives; i++) {
+            lb_message_key key;
+            bool all = true;
+            if (lb_message_key_of(p, &p->collectives[i], &key) == LB_MESSAGE_NONE || key.number) continue;
+            LB_TRY(meets(steps, n, &key, &all, err));
+            if (!all) {
+                *why = "a message of the step was received in another step, or sent there";
+                return LB_OK;
+            }
+        }
+    }
+    return LB_OK;
 }
 
 static const char *losses_lack(const lb_check_step *steps, uint32_t n)
@@ -221,11 +265,12 @@ static lb_status judge(const lb_rank_copies *copies, lb_check_step *steps, uint3
 lb_status lb_check_step_of_ranks(lb_check_step *steps, uint32_t n, uint32_t parts, lb_err *err)
 {
     lb_check_step *c = &steps[0];
-    lb_moved_run **runs = malloc(((size_t)n + 1) * sizeof *runs);
     lb_rank_copies copies = {0};
     char what[80];
     snprintf(what, sizeof what, "step %lld of %u ranks", (long long)c->run.program->step, n);
     const char *why = lacks(steps, n);
+    if (!why) LB_TRY(messages_lack(steps, n, &why, err));
+    lb_moved_run **runs = malloc(((size_t)n + 1) * sizeof *runs);
     bool fine = runs && (!why || lb_proof_list_leave(c->report, what, "%s", why));
     for (uint32_t k = 0; k < n && fine && !why; k++)
         runs[k] = &steps[k].run, fine = lb_check_step_add_parameters(&steps[k]);

@@ -12,11 +12,12 @@ gpipe     two stages by torch.distributed.pipelining
 Behind the name what goes wrong: `_clipped` by the norm of all parts, `_clipped_alone` by each rank's own; `_partial`: the sum of f is
 missing; `_twice`: g's backward adds up, too; `_unsummed`: the norms' gradients stay each rank's own; `_doubled`: gradients of the
 logits' input are added up, which each rank has in full; `_hooked`: a hook divides by the
-number of micro-batches once more; `_leaking`: tokens see those behind them;
+number of micro-batches once more; `_crossing`: no fault, but steps end where an optimizer does, so that a stage receives before its step begins; `_leaking`: tokens see those behind them;
 `_misled`: gradients are averaged over the ranks of one model;
 `_detached`: nothing goes back to the up projection;
 `_half`: a custom backward of the down projection's result gives half."""
 
+import contextlib
 import os
 import pathlib
 import sys
@@ -238,8 +239,8 @@ def gpipe(capture, rank, kind, fault):
     schedule = ScheduleGPipe(PipelineStage(model, rank, 2, torch.device("cpu")), 2, loss_fn=lambda y, t: (y - t).square().mean())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     x, y = torch.randn(2, 4, WIDTH, generator=torch.Generator().manual_seed(7))
-    for step in range(2):  # shapes are exchanged in the first
-        with capture.step(step):
+    for step in range(4 if fault else 2):  # shapes are exchanged in the first
+        with contextlib.nullcontext() if fault == "crossing" else capture.step(step):
             schedule.step(*([x] if rank == 0 else []), **({"target": y} if rank == 1 else {}))
             optimizer.step()
             optimizer.zero_grad()

@@ -31,7 +31,18 @@ UP = ["norm.weight", "norm.bias", "up.weight", "up.bias"]
 def steps(lastbit, tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", ROOT / "tests/programs/ranks/checked_parts.py", folder, *HEALTHY, "sp", *FAULTS, *LEAKING]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        ROOT / "tests/programs/ranks/checked_parts.py",
+        folder,
+        *HEALTHY,
+        "sp",
+        "gpipe_crossing",
+        *FAULTS,
+        *LEAKING,
+    ]
     subprocess.run(command, check=True, timeout=600, env=environment)
     return folder
 
@@ -85,3 +96,9 @@ def test_without_all_ranks_a_loss_behind_collectives_is_not_judged(lastbit, step
     lastbit.run("pack", "-f", steps / "tp.lb", "-o", tmp_path / "one.lbz", "--ranks", "0", expect=0)
     answer = lastbit.json("check", tmp_path / "one.lbz", "--only", "relations", expect=125)
     assert [row["why"] for row in answer["not_judged"]] == ["its losses lie behind collectives"]
+
+
+def test_messages_that_cross_the_ends_of_steps_are_not_judged(lastbit, steps):
+    """A stage posts its first receive before its step begins: what it received then is no part of an exact run."""
+    answer = answer_of(lastbit, steps, "gpipe_crossing", 125)
+    assert answer["findings"] == [] and any("received in another step" in row["why"] for row in answer["not_judged"])
