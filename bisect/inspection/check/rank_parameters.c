@@ -128,9 +128,9 @@ static void say_which(const bucket *b, const fault *x, char *what, size_t size)
     if (!shared) snprintf(held, sizeof held, "which rank %d holds", rank);
     if (!shared && x->alike > 1) snprintf(held, sizeof held, "of which %u ranks hold a part", x->alike);
     if (x->n > 1)
-        snprintf(what, size, "the gradients of all %u parameters %s (%s is the last) are", x->n, held, name);
+        snprintf(what, size, "the gradients of all %u parameters %.60s (%.100s is the last) are", x->n, held, name);
     else
-        snprintf(what, size, "the gradient of %s, %s, is", name, held);
+        snprintf(what, size, "the gradient of %.140s, %.60s, is", name, held);
 }
 
 /* The next parameter in the order of forward that the rank of the fault holds; "": there is none. */
@@ -182,11 +182,12 @@ static bool add_finding(const bucket *b, const fault *x)
         lb_check_step_explain_factor((uint32_t)__builtin_popcountll(b->roots), x->factor, counted, sizeof counted);
     }
     say_losses(b, losses, sizeof losses);
-    if (*next && x->n == 1) snprintf(right, sizeof right, "; from %s on they are right", next);
-    snprintf(f->message, sizeof f->message,
-             "%s %s the derivative of the mean of the ranks' losses%s: %.6g along a random direction, where a "
-             "difference quotient gives %.6g +- %.1g%s%s",
-             what, times, counted, x->q.said, x->q.derivative, x->q.error, right, losses);
+    if (*next && x->n == 1) snprintf(right, sizeof right, "; from %.100s on they are right", next);
+    snprintf(
+        f->message, sizeof f->message,
+        "%.220s %.40s the derivative of the mean of the ranks' losses%.60s: %.6g along a random direction, where a "
+        "difference quotient gives %.6g +- %.1g%.130s%.50s",
+        what, times, counted, x->q.said, x->q.derivative, x->q.error, right, losses);
     return true;
 }
 
