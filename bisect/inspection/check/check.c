@@ -50,42 +50,54 @@ static bool has_all_ranks(const ranks_step *s)
     return s->n > 0 && (int32_t)s->n == s->steps[0].run.program->world;
 }
 
-static lb_status check_gradients(const ranks_step *s, uint32_t parts, lb_err *err)
+/* The runs of all ranks go together, that of rank `first` before the others. */
+static lb_status join(const ranks_step *s, uint32_t first, lb_err *err)
 {
-    if (s->n > 1 && has_all_ranks(s)) return lb_check_step_of_ranks(s->steps, s->n, parts, err);
-    for (uint32_t i = 0; i < s->n; i++) LB_TRY(lb_check_step_run(&s->steps[i], parts, err));
+    lb_moved_run *lead = &s->steps[first].run, **runs = malloc(((size_t)s->n + 1) * sizeof *runs);
+    if (!runs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", s->n);
+    uint32_t n = 0;
+    runs[n++] = lead;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (i != first) runs[n++] = &s->steps[i].run;
+    lead->together = runs, lead->n_together = n;
     return LB_OK;
 }
 
-/* The runs of all ranks go together, that of rank `first` before the others; not `joined`: each by itself again. */
-static lb_status join(const ranks_step *s, uint32_t first, bool joined, lb_err *err)
+/* Each by itself again. */
+static void part(const ranks_step *s, uint32_t first)
 {
-    lb_moved_run *lead = &s->steps[first].run, **runs = joined ? malloc(((size_t)s->n + 1) * sizeof *runs) : NULL;
-    if (joined && !runs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", s->n);
-    uint32_t n = 0;
-    if (joined) runs[n++] = lead;
-    for (uint32_t i = 0; joined && i < s->n; i++)
-        if (i != first) runs[n++] = &s->steps[i].run;
-    if (!joined) free((void *)lead->together);
-    lead->together = runs, lead->n_together = n;
+    lb_moved_run *lead = &s->steps[first].run;
+    free((void *)lead->together);
+    lead->together = NULL, lead->n_together = 0;
+}
+
+static lb_status check_gradients(const ranks_step *s, uint32_t parts, lb_err *err)
+{
+    if (s->n > 1 && has_all_ranks(s)) {
+        LB_TRY(join(s, 0, err));
+        const lb_status status = lb_check_step_of_ranks(s->steps, s->n, parts, err);
+        part(s, 0);
+        return status;
+    }
+    for (uint32_t i = 0; i < s->n; i++) LB_TRY(lb_check_step_run(&s->steps[i], parts, err));
     return LB_OK;
 }
 
 /* The first exact run of a step whose gradients did not ask for one. */
 static lb_status measure(const ranks_step *s, lb_err *err)
 {
-    LB_TRY(join(s, 0, true, err));
+    LB_TRY(join(s, 0, err));
     const lb_status status = lb_moved_run_measure(&s->steps[0].run, err);
-    join(s, 0, false, NULL);
+    part(s, 0);
     return status;
 }
 
 static lb_status check_relations(check_run *c, const ranks_step *s, uint32_t rank, lb_err *err)
 {
     const bool together = s->n > 1 && has_all_ranks(s);
-    if (together) LB_TRY(join(s, rank, true, err));
+    if (together) LB_TRY(join(s, rank, err));
     const lb_status status = lb_check_step_relations(&s->steps[rank], &c->tried, err);
-    if (together) join(s, rank, false, NULL);
+    if (together) part(s, rank);
     return status;
 }
 

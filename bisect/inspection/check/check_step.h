@@ -41,7 +41,7 @@ bool lb_check_step_unwritten(lb_check_step *step, bool *poisoned);
 uint32_t lb_check_step_reads_unwritten(const lb_check_step *step, uint64_t roots, uint32_t *maker);
 /* NaN in whose place an op gives finite numbers that follow from it, and that go on to what leaves the step. */
 lb_status lb_check_step_dropped(lb_check_step *step, lb_err *err);
-/* The gradients of a step of several ranks, run together. */
+/* The gradients of a step of several ranks, whose runs go together, that of the first before the others. */
 lb_status lb_check_step_of_ranks(lb_check_step *steps, uint32_t n, uint32_t parts, lb_err *err);
 /* Sites for the parameters whose gradients the step gave; false when out of memory. */
 bool lb_check_step_add_parameters(lb_check_step *step);

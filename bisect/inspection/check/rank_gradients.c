@@ -270,16 +270,12 @@ lb_status lb_check_step_of_ranks(lb_check_step *steps, uint32_t n, uint32_t part
     snprintf(what, sizeof what, "step %lld of %u ranks", (long long)c->run.program->step, n);
     const char *why = lacks(steps, n);
     if (!why) LB_TRY(messages_lack(steps, n, &why, err));
-    lb_moved_run **runs = malloc(((size_t)n + 1) * sizeof *runs);
-    bool fine = runs && (!why || lb_proof_list_leave(c->report, what, "%s", why));
-    for (uint32_t k = 0; k < n && fine && !why; k++)
-        runs[k] = &steps[k].run, fine = lb_check_step_add_parameters(&steps[k]);
-    lb_status status = fine ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters");
-    c->run.together = runs, c->run.n_together = n;
-    if (status == LB_OK && !why) status = lb_rank_copies_make(steps, n, &copies, err);
-    if (status == LB_OK && !why) status = judge(&copies, steps, parts, what, err);
+    if (why)
+        return lb_proof_list_leave(c->report, what, "%s", why) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t k = 0; k < n; k++)
+        if (!lb_check_step_add_parameters(&steps[k])) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters");
+    lb_status status = lb_rank_copies_make(steps, n, &copies, err);
+    if (status == LB_OK) status = judge(&copies, steps, parts, what, err);
     lb_rank_copies_release(&copies);
-    c->run.together = NULL, c->run.n_together = 0;
-    free(runs);
     return status;
 }

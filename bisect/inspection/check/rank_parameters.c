@@ -186,7 +186,7 @@ static bool add_finding(const bucket *b, const fault *x)
     snprintf(
         f->message, sizeof f->message,
         "%.220s %.40s the derivative of the mean of the ranks' losses%.60s: %.6g along a random direction, where a "
-        "difference quotient gives %.6g +- %.1g%.130s%.50s",
+        "difference quotient gives %.6g +- %.1g%.115s%.50s",
         what, times, counted, x->q.said, x->q.derivative, x->q.error, right, losses);
     return true;
 }

@@ -24,15 +24,14 @@ typedef struct pass {
 } pass;
 
 typedef struct joint_pass {
-    pass *ranks;
+    lb_moved_run **runs;
+    pass *ranks; /* one for each */
     uint32_t n;
 } joint_pass;
 
 static pass *pass_of(const joint_pass *j, int32_t rank)
 {
-    for (uint32_t k = 0; k < j->n; k++)
-        if (j->ranks[k].runs->run->program->rank == rank) return &j->ranks[k];
-    return &j->ranks[0];
+    return &j->ranks[lb_moved_run_of(j->runs, j->n, rank)];
 }
 
 static bool is_real(const lb_tensor *t)
@@ -230,27 +229,11 @@ static bool note_op(void *context, const lb_event *event)
     return !s->failed && !are_done(j);
 }
 
-static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
+static lb_status run_passes(joint_pass *j, lb_err *err)
 {
-    return lb_program_view_value(pass_of(context, program->rank)->runs->run->view, value, tensor, err);
-}
-
-static lb_status run_passes(joint_pass *j, const lb_prepared **prepared, lb_err *err)
-{
-    lb_plan plan = LB_PLAN_INIT;
-    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
     const lb_observer observer = {.context = j, .op = note_op};
-    lb_rank_run ranks = {.programs = prepared,
-                         .n_programs = j->n,
-                         .plan = &plan,
-                         .observer = &observer,
-                         .context = j,
-                         .value = value_of,
-                         .spare = j->ranks[0].runs->run->spare};
-    lb_moved_run *first = j->ranks[0].runs->run;
-    first->runs++;
-    if (first->progress) first->progress("replays", first->runs, 0);
-    LB_TRY(lb_rank_run_all(&ranks, err));
+    j->runs[0]->runs++;
+    LB_TRY(lb_moved_run_exact(j->runs, j->n, &observer, err));
     for (uint32_t k = 0; k < j->n; k++)
         if (j->ranks[k].failed) return lb_fail(err, LB_ERR_NOMEM, "out of memory for an exact run");
     return LB_OK;
@@ -279,16 +262,15 @@ static void sum_up(const joint_pass *j, pass *sum)
 
 static lb_status run_once(lb_rounding_ranks *r, bool first, uint8_t *const *added, pass *sum, lb_err *err)
 {
-    joint_pass j = {calloc((size_t)r->n + 1, sizeof *j.ranks), r->n};
-    const lb_prepared **prepared = malloc(((size_t)r->n + 1) * sizeof *prepared);
-    lb_status status = j.ranks && prepared ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", r->n);
+    joint_pass j = {malloc(((size_t)r->n + 1) * sizeof *j.runs), calloc((size_t)r->n + 1, sizeof *j.ranks), r->n};
+    lb_status status = j.ranks && j.runs ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", r->n);
     for (uint32_t k = 0; k < r->n && status == LB_OK; k++) {
         j.ranks[k] = (pass){.runs = r->list[k], .first = first, .added = added ? added[k] : NULL};
-        prepared[k] = r->list[k]->run->prepared;
+        j.runs[k] = r->list[k]->run;
     }
-    if (status == LB_OK) status = run_passes(&j, prepared, err);
+    if (status == LB_OK) status = run_passes(&j, err);
     if (status == LB_OK) sum_up(&j, sum);
-    free(prepared), free(j.ranks);
+    free(j.runs), free(j.ranks);
     return status;
 }
 

@@ -1,6 +1,8 @@
 /* Absorbed updates, counted: see update_log.h. */
 #include "check/update_log.h"
 
+#include "moved/optimizer_step.h"
+
 #include "base/array.h"
 #include "shadow/number_blocks.h"
 
@@ -58,11 +60,6 @@ bool lb_update_log_open(const lb_moved_run *run, lb_update_log *log)
                                                  .op = LB_NONE};
         }
     return true;
-}
-
-static bool is_copy(const char *name)
-{
-    return strncmp(name, "aten::copy_", 11) == 0 || strncmp(name, "aten::_foreach_copy_", 20) == 0;
 }
 
 static bool is_decay(const char *name)
@@ -173,7 +170,7 @@ void lb_update_log_note(void *context, uint32_t op, uint32_t v, const double *re
             continue;
         }
         t->dtype = p->values[v].dtype;
-        t->copied |= is_copy(lb_op_name(p, &p->ops[op]));
+        t->copied |= lb_optimizer_step_copies(lb_op_name(p, &p->ops[op]));
         if (t->copied) continue;
         if (!from) begin(log, t, op, v);
         if (t->lost || log->failed || lb_layout_numel(&p->values[v].layout) != t->n) continue;

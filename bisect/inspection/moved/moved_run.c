@@ -22,15 +22,14 @@ typedef struct run {
 
 /* Ranks that run together: one, mostly. */
 typedef struct joint_run {
-    run *ranks;
+    lb_moved_run *const *runs;
+    run *ranks; /* one for each */
     uint32_t n;
 } joint_run;
 
 static run *run_of(const joint_run *j, int32_t rank)
 {
-    for (uint32_t i = 0; i < j->n; i++)
-        if (j->ranks[i].moved->program->rank == rank) return &j->ranks[i];
-    return &j->ranks[0];
+    return &j->ranks[lb_moved_run_of(j->runs, j->n, rank)];
 }
 
 static bool has_all_losses(const joint_run *j)
@@ -192,28 +191,43 @@ static bool take_source(void *context, int32_t rank, int64_t step, uint32_t valu
     return true;
 }
 
-static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
+uint32_t lb_moved_run_of(lb_moved_run *const *runs, uint32_t n, int32_t rank)
 {
-    return lb_program_view_value(run_of(context, program->rank)->moved->view, value, tensor, err);
+    uint32_t i = 0;
+    while (i < n && runs[i]->program->rank != rank) i++;
+    return i < n ? i : 0;
 }
 
-static lb_status run_ranks(joint_run *j, const lb_prepared **prepared, lb_err *err)
+typedef struct exact_runs {
+    lb_moved_run *const *runs;
+    uint32_t n;
+} exact_runs;
+
+static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
+    const exact_runs *all = context;
+    return lb_program_view_value(all->runs[lb_moved_run_of(all->runs, all->n, program->rank)]->view, value, tensor,
+                                 err);
+}
+
+lb_status lb_moved_run_exact(lb_moved_run *const *runs, uint32_t n, const lb_observer *observer, lb_err *err)
+{
+    exact_runs all = {runs, n};
+    const lb_prepared **prepared = malloc(((size_t)n + 1) * sizeof *prepared);
+    if (!prepared) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
+    for (uint32_t i = 0; i < n; i++) prepared[i] = runs[i]->prepared;
     lb_plan plan = LB_PLAN_INIT;
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
-    const lb_observer observer = {.context = j, .op = note_op, .source = take_source};
     lb_rank_run ranks = {.programs = prepared,
-                         .n_programs = j->n,
+                         .n_programs = n,
                          .plan = &plan,
-                         .observer = &observer,
-                         .context = j,
+                         .observer = observer,
+                         .context = &all,
                          .value = value_of,
-                         .spare = j->ranks[0].moved->spare};
-    lb_moved_run *first = j->ranks[0].moved;
-    first->runs++;
-    if (first->progress) first->progress("replays", first->runs, 0);
+                         .spare = runs[0]->spare};
+    if (runs[0]->progress) runs[0]->progress("replays", runs[0]->runs, 0);
     const lb_status status = lb_rank_run_all(&ranks, err);
-    for (uint32_t i = 0; i < j->n; i++) free(j->ranks[i].source);
+    free(prepared);
     return status;
 }
 
@@ -238,12 +252,13 @@ static uint32_t ranks_with_losses(const lb_moved_run *p)
 /* As `how` says, on each rank; `*losses`: the mean over ranks that have some of the losses whose bits `roots` has. */
 static lb_status run_once(lb_moved_run *p, const run *how, uint64_t roots, double *losses, double *largest, lb_err *err)
 {
-    joint_run j = {calloc(ranks_of(p), sizeof *j.ranks), ranks_of(p)};
-    const lb_prepared **prepared = malloc(j.n * sizeof *prepared);
-    lb_status status = j.ranks && prepared ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", j.n);
-    for (uint32_t i = 0; i < j.n && status == LB_OK; i++)
-        j.ranks[i] = *how, j.ranks[i].moved = rank_at(p, i), prepared[i] = rank_at(p, i)->prepared;
-    if (status == LB_OK) status = run_ranks(&j, prepared, err);
+    lb_moved_run *alone[1] = {p};
+    joint_run j = {p->together ? p->together : alone, calloc(ranks_of(p), sizeof *j.ranks), ranks_of(p)};
+    if (!j.ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", j.n);
+    for (uint32_t i = 0; i < j.n; i++) j.ranks[i] = *how, j.ranks[i].moved = j.runs[i];
+    const lb_observer observer = {.context = &j, .op = note_op, .source = take_source};
+    p->runs++;
+    const lb_status status = lb_moved_run_exact(j.runs, j.n, &observer, err);
     *losses = 0;
     for (uint32_t i = 0; i < j.n && status == LB_OK; i++)
         for (uint32_t k = 0; k < j.ranks[i].moved->n_roots; k++) {
@@ -251,7 +266,8 @@ static lb_status run_once(lb_moved_run *p, const run *how, uint64_t roots, doubl
             *losses += j.ranks[i].losses[k] / ranks_with_losses(p);
             *largest = fmax(*largest, fabs(j.ranks[i].losses[k]));
         }
-    free(prepared), free(j.ranks);
+    for (uint32_t i = 0; i < j.n; i++) free(j.ranks[i].source);
+    free(j.ranks);
     return status;
 }
 

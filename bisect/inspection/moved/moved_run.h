@@ -78,6 +78,10 @@ typedef struct lb_quotient {
     double scale; /* the sum of their absolute values */
 } lb_quotient;
 
+/* Which of `n` runs is that of a rank; 0 where none is. */
+uint32_t lb_moved_run_of(lb_moved_run *const *runs, uint32_t n, int32_t rank);
+/* The exact shadow of all of them, one after the other or together, as `observer` sees it. */
+lb_status lb_moved_run_exact(lb_moved_run *const *runs, uint32_t n, const lb_observer *observer, lb_err *err);
 lb_status lb_moved_run_open(const lb_program_view *view, lb_moved_run *run, lb_err *err);
 void lb_moved_run_close(lb_moved_run *run);
 /* False when out of memory, or where the value is a site already. */

@@ -16,7 +16,7 @@ static bool is_update(const lb_program *p, const lb_group *g, uint32_t op)
     return op >= g->first_op && op - g->first_op < g->ops && p->ops[op].phase == LB_PHASE_OPTIMIZER;
 }
 
-static bool is_copy(const char *name)
+bool lb_optimizer_step_copies(const char *name)
 {
     return strncmp(name, "aten::copy_", 11) == 0 || strncmp(name, "aten::_foreach_copy_", 20) == 0;
 }
@@ -37,7 +37,7 @@ static void find_last(const lb_program *p, const lb_moved_run *run, lb_optimizer
         if (x->storage != like->storage || giver == LB_NONE || !is_update(p, t->group, giver)) continue;
         if (lb_layout_numel(&x->layout) != t->numel || !lb_op_writes_flagged(p, &p->ops[giver], LB_VALUE_PARAMETER))
             continue;
-        t->copied |= is_copy(lb_op_name(p, &p->ops[giver]));
+        t->copied |= lb_optimizer_step_copies(lb_op_name(p, &p->ops[giver]));
         t->scaled |= takes_scale(p, &p->ops[giver]);
         if (t->last == LB_NONE || x->version > p->values[t->last].version) t->last = v, t->op = giver;
     }

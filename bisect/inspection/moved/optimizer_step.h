@@ -34,6 +34,8 @@ typedef struct lb_optimizer_step {
 bool lb_optimizer_step_open(const lb_moved_run *run, const lb_trained *trained, lb_optimizer_step *step);
 /* An op of the exact run has given its results. */
 void lb_optimizer_step_note(lb_optimizer_step *step, const lb_event *event);
+/* Is an op of that name a copy, from a master or another tensor that has the digits? */
+bool lb_optimizer_step_copies(const char *op_name);
 void lb_optimizer_step_release(lb_optimizer_step *step);
 
 #endif

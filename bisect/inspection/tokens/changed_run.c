@@ -1,7 +1,6 @@
 /* Exact runs in which whole numbers are changed: see changed_run.h. */
 #include "tokens/changed_run.h"
 
-#include "ranks/rank_run.h"
 #include "shadow/shadow_numbers.h"
 
 #include <stdlib.h>
@@ -20,15 +19,14 @@ typedef struct run {
 
 /* The ranks that run together, the one that was asked for first. */
 typedef struct ranks_run {
-    run *ranks;
+    lb_moved_run *const *runs;
+    run *ranks; /* one for each */
     uint32_t n;
 } ranks_run;
 
 static run *run_of(const ranks_run *all, int32_t rank)
 {
-    for (uint32_t i = 0; i < all->n; i++)
-        if (all->ranks[i].moved->program->rank == rank) return &all->ranks[i];
-    return &all->ranks[0];
+    return &all->ranks[lb_moved_run_of(all->runs, all->n, rank)];
 }
 
 /* Element `i` of a window, counted row by row: where it stands in its storage. */
@@ -144,12 +142,6 @@ static bool computes(void *context, int32_t rank, int64_t step, uint32_t op)
     return !r->changed->holds_whole || in.any_float;
 }
 
-static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
-{
-    const run *r = run_of(context, program->rank);
-    return lb_program_view_value(r->moved->view, value, tensor, err);
-}
-
 /* Beginnings of the step count by their ops: several make one run. */
 static void count_run(lb_moved_run *moved, const lb_changed_run *changed)
 {
@@ -171,14 +163,13 @@ static bool is_fed(const lb_moved_run *lead, const lb_moved_run *other, const lb
     return fed;
 }
 
-static bool begin(ranks_run *all, lb_moved_run *lead, const lb_changed_run *changed, const lb_prepared **prepared)
+static bool begin(ranks_run *all, const lb_changed_run *changed)
 {
     for (uint32_t i = 0; i < all->n; i++) {
-        lb_moved_run *moved = lead->together ? lead->together[i] : lead;
+        lb_moved_run *moved = all->runs[i], *lead = all->runs[0];
         run *r = &all->ranks[i];
-        *r = (run){.moved = moved, .changed = changed, .leads = moved == lead, .fed = is_fed(lead, moved, changed)};
+        *r = (run){.moved = moved, .changed = changed, .leads = !i, .fed = is_fed(lead, moved, changed)};
         r->asked = calloc((size_t)moved->program->n_values + 1, 1);
-        prepared[i] = moved->prepared;
         if (!r->asked) return false;
     }
     return true;
@@ -186,27 +177,17 @@ static bool begin(ranks_run *all, lb_moved_run *lead, const lb_changed_run *chan
 
 lb_status lb_changed_run_run(lb_moved_run *moved, const lb_changed_run *changed, lb_err *err)
 {
-    ranks_run all = {.n = moved->together ? moved->n_together : 1};
-    const lb_prepared **prepared = calloc(all.n, sizeof *prepared);
+    lb_moved_run *alone[1] = {moved};
+    ranks_run all = {.runs = moved->together ? moved->together : alone, .n = moved->together ? moved->n_together : 1};
     all.ranks = calloc(all.n, sizeof *all.ranks);
-    lb_plan plan = LB_PLAN_INIT;
-    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
     const lb_observer observer = {.context = &all, .op = note_op, .source = take_source, .computes = computes};
-    lb_rank_run ranks = {.programs = prepared,
-                         .n_programs = all.n,
-                         .plan = &plan,
-                         .observer = &observer,
-                         .context = &all,
-                         .value = value_of,
-                         .spare = moved->spare};
     count_run(moved, changed);
-    if (moved->progress) moved->progress("replays", moved->runs, 0);
-    const bool begun = prepared && all.ranks && begin(&all, moved, changed, prepared);
-    lb_status status = begun ? lb_rank_run_all(&ranks, err) : LB_ERR_NOMEM;
+    lb_status status =
+        all.ranks && begin(&all, changed) ? lb_moved_run_exact(all.runs, all.n, &observer, err) : LB_ERR_NOMEM;
     for (uint32_t i = 0; all.ranks && i < all.n; i++) {
         if (status == LB_OK) status = all.ranks[i].status;
         free(all.ranks[i].source), free(all.ranks[i].asked);
     }
-    free(all.ranks), free(prepared);
+    free(all.ranks);
     return status == LB_ERR_NOMEM ? lb_fail(err, status, "out of memory for a run with other tokens") : status;
 }
