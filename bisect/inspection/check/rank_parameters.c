@@ -269,15 +269,13 @@ lb_status lb_rank_parameters_locate(const lb_rank_copies *copies, lb_check_step 
     return status != LB_OK || said ? status : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
 }
 
-/* Another rank's part of it was found before. */
-static bool is_named(const lb_check_step *c, const char *name)
+/* Another rank's part of it is among the groups that were found before. */
+static bool is_named(const lb_rank_copies *copies, const lb_check_step *steps, const uint8_t *found, uint32_t group)
 {
-    char quoted[200];
-    bool named = false;
-    snprintf(quoted, sizeof quoted, "depend on %s ", name);
-    for (uint32_t i = 0; i < c->report->n_findings; i++)
-        named |= strstr(c->report->findings[i].message, quoted) != NULL;
-    return named;
+    const char *name = lb_rank_copies_name(copies, steps, group);
+    for (uint32_t g = 0; g < group; g++)
+        if (found[g] && strcmp(lb_rank_copies_name(copies, steps, g), name) == 0) return true;
+    return false;
 }
 
 static bool has_none(const lb_rank_copies *copies, lb_check_step *steps, uint32_t group)
@@ -289,7 +287,8 @@ static bool has_none(const lb_rank_copies *copies, lb_check_step *steps, uint32_
     return true;
 }
 
-lb_status lb_rank_parameters_detached(const lb_rank_copies *copies, lb_check_step *steps, uint64_t roots, lb_err *err)
+static lb_status find_detached(const lb_rank_copies *copies, lb_check_step *steps, uint64_t roots, uint8_t *found,
+                               lb_err *err)
 {
     for (uint32_t g = 0; g < copies->n; g++) {
         const bucket b = {.copies = copies, .steps = steps, .groups = &g, .n = 1, .roots = roots};
@@ -297,9 +296,10 @@ lb_status lb_rank_parameters_detached(const lb_rank_copies *copies, lb_check_ste
         lb_check_step *c = &steps[rank];
         lb_quotient q;
         bool differs;
-        if (!has_none(copies, steps, g) || is_named(c, lb_rank_copies_name(copies, steps, g))) continue;
+        if (!has_none(copies, steps, g) || is_named(copies, steps, found, g)) continue;
         LB_TRY(ask(&b, 0, 1, 0, &q, &differs, err));
         if (!differs) continue;
+        found[g] = 1;
         const lb_moved_site *s = lb_rank_copies_site(copies, steps, g, rank);
         lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_DETACHED, c->run.program);
         if (!f) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
@@ -314,4 +314,13 @@ lb_status lb_rank_parameters_detached(const lb_rank_copies *copies, lb_check_ste
                  lb_rank_copies_name(copies, steps, g), q.derivative);
     }
     return LB_OK;
+}
+
+lb_status lb_rank_parameters_detached(const lb_rank_copies *copies, lb_check_step *steps, uint64_t roots, lb_err *err)
+{
+    uint8_t *found = calloc((size_t)copies->n + 1, 1);
+    if (!found) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters");
+    const lb_status status = find_detached(copies, steps, roots, found, err);
+    free(found);
+    return status;
 }
