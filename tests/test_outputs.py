@@ -335,6 +335,7 @@ EXCEPTIONS = {
     "formats/base/output.c": "the one writer",
     "formats/base/output_place.c": "the one writer: drafts and renames",
     "formats/base/output_folder.c": "the one writer: folders",
+    "formats/parts/part_folder.c": "claims and marks of workers: that one was created is all that it says",
     "capture/nccl/communicator.c": "a library beneath NCCL that uses no room: appends one line in one write, which is checked, to a file of the job",
     "capture/cli/cmd_doctor.c": "a scratch folder of its own, removed at the end",
     "capture/lastbit/doctor.py": "answers into the scratch folder of the command that started it",

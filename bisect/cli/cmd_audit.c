@@ -1,5 +1,6 @@
 /* lastbit audit CKPT: a checkpoint or an adapter by itself, against another, merged against online. */
 #include "command/command_line.h"
+#include "command/command_parts.h"
 
 #include "base/array.h"
 #include <lastbit/audit.h>
@@ -58,6 +59,7 @@ static const lb_command command = {
     .options = options,
     .min_args = 0,
     .max_args = 1,
+    .parts = true,
 };
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
@@ -392,7 +394,7 @@ int lb_cmd_audit(int argc, const char **argv)
     chosen.inputs = inputs;
     chosen.maps = maps, chosen.seed = (uint64_t)seed, chosen.rows = (uint32_t)rows, chosen.restart = restart;
     for (chosen.n_maps = 0; maps && maps[chosen.n_maps];) chosen.n_maps++;
-    chosen.progress = lb_command_progress;
+    chosen.progress = lb_command_progress, chosen.parts = lb_command_parts();
     if (code < 0 && merged && !base) code = lb_command_misused("audit", "--merged needs --base, too");
     if (code < 0) {
         lb_status status = lb_audit(path, &chosen, &report, &err);

@@ -1,5 +1,6 @@
 /* lastbit check CAPTURE: what one recording proves by itself. The engine is in bisect/inspection/check. */
 #include "command/command_line.h"
+#include "command/command_parts.h"
 
 #include <lastbit/check.h>
 
@@ -49,6 +50,7 @@ static const lb_command command = {
     .options = options,
     .min_args = 1,
     .max_args = 1,
+    .parts = true,
 };
 
 static json_t *finding_json(const lb_check_finding *f)
@@ -104,24 +106,22 @@ static int exit_code(const lb_check_report *r)
                                           : LB_EXIT_UNTESTABLE;
 }
 
-static int run(const lb_command_arguments *arguments, const lb_check_options *o)
+static lb_command_answer run(const lb_command_arguments *arguments, const lb_check_options *o)
 {
     lb_err err = LB_ERR_INIT;
     lb_capture *capture = NULL;
     lb_check_report *report = NULL;
+    lb_command_answer answer = {0};
     lb_status status = lb_capture_open(arguments->args[0], &capture, &err);
     if (status == LB_OK) status = lb_check_run(capture, o, &report, &err);
     lb_capture_close(capture);
     lb_command_progress_end();
-    char *text = status == LB_OK && !arguments->json ? lb_check_text(report) : NULL;
-    if (status == LB_OK && !arguments->json && !text)
+    if (status == LB_OK && !(answer.text = lb_check_text(report)))
         status = lb_fail(&err, LB_ERR_NOMEM, "out of memory for the text");
-    if (text) lb_command_print_text(text);
-    if (status == LB_OK && arguments->json) lb_command_print_json("check", report_json(report));
-    const int rc = status != LB_OK ? lb_command_fail("check", &err) : exit_code(report);
-    free(text);
+    if (status == LB_OK) answer.object = report_json(report);
+    answer.code = status == LB_OK ? exit_code(report) : lb_command_fail("check", &err);
     lb_check_report_free(report);
-    return rc;
+    return answer;
 }
 
 static bool parse_parts(const char *text, uint32_t *parts)
@@ -146,6 +146,17 @@ static bool parse_parts(const char *text, uint32_t *parts)
     return *parts != 0;
 }
 
+typedef struct asked {
+    const lb_command_arguments *arguments;
+    const lb_check_options *options;
+} asked;
+
+static lb_command_answer run_asked(void *context)
+{
+    const asked *a = (const asked *)context;
+    return run(a->arguments, a->options);
+}
+
 int lb_cmd_check(int argc, const char **argv)
 {
     lb_command_arguments arguments;
@@ -165,7 +176,7 @@ int lb_cmd_check(int argc, const char **argv)
     else {
         o.replays = (uint32_t)budget;
         if (!arguments.json) o.progress = lb_command_progress;
-        rc = run(&arguments, &o);
+        rc = lb_command_parts_once("check", run_asked, &(asked){&arguments, &o}, arguments.json, NULL);
     }
     free(steps_text), free(only_text), free(budget_text);
     lb_command_arguments_release(&arguments);

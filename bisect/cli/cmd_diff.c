@@ -1,5 +1,6 @@
 /* lastbit diff A B: two captures layer by layer. The engine is diff.c, the text is diff_text.c. */
 #include "command/command_line.h"
+#include "command/command_parts.h"
 
 #include <lastbit/input_lines.h>
 #include <lastbit/output.h>
@@ -235,6 +236,7 @@ static const lb_command command = {
     .options = options,
     .min_args = 2,
     .max_args = 2,
+    .parts = true,
 };
 
 static uint32_t count_texts(char **texts)
@@ -477,7 +479,7 @@ int lb_cmd_diff(int argc, const char **argv)
         lb_command_arguments_release(&arguments);
         return rc;
     }
-    o.digests_only = digests_only;
+    o.digests_only = digests_only, o.parts = lb_command_parts();
     if (threads > 0) lb_replay_threads(threads);
     if (!arguments.json) o.progress = lb_command_progress;
     if (steps && !lb_command_parse_steps(steps, &o.first_step, &o.last_step))

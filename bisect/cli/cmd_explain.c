@@ -1,6 +1,7 @@
 /* lastbit explain A [B]: which kernel, precision or order turns one recording into the other. The engine is explain.c,
  * the text explain_text.c. */
 #include "command/command_line.h"
+#include "command/command_parts.h"
 
 #include <lastbit/explain.h>
 #include <lastbit/invariance.h>
@@ -173,6 +174,7 @@ static const lb_command command = {
     .options = options,
     .min_args = 1,
     .max_args = 2,
+    .parts = true,
 };
 
 /* --layer, --phase and --select as one selector; malloc'ed, NULL: everything. */
@@ -218,49 +220,56 @@ static json_t *invariance_json(const lb_invariance *v)
 }
 
 /* " (64 of 64 elements, as splitk:8)" */
-static void print_size(const lb_invariance_row *r, const lb_invariance_size *s)
+static void print_size(FILE *to, const lb_invariance_row *r, const lb_invariance_size *s)
 {
-    printf(" %lld (%lld of %lld elements", (long long)s->rows, (long long)s->differing, (long long)r->elements);
-    if (strcmp(s->launch, r->launch)) printf(", as %s", s->launch);
-    printf(")");
+    fprintf(to, " %lld (%lld of %lld elements", (long long)s->rows, (long long)s->differing, (long long)r->elements);
+    if (strcmp(s->launch, r->launch)) fprintf(to, ", as %s", s->launch);
+    fprintf(to, ")");
 }
 
 /* "1 to 512", or each, where some could not be run. */
-static void print_sizes(const lb_invariance_row *r)
+static void print_sizes(FILE *to, const lb_invariance_row *r)
 {
     bool all = true;
     for (uint32_t k = 1; k < r->n_sizes; k++) all &= r->sizes[k].rows == 2 * r->sizes[k - 1].rows;
     if (all && r->n_sizes > 1)
-        printf(" %lld to %lld", (long long)r->sizes[0].rows, (long long)r->sizes[r->n_sizes - 1].rows);
+        fprintf(to, " %lld to %lld", (long long)r->sizes[0].rows, (long long)r->sizes[r->n_sizes - 1].rows);
     for (uint32_t k = 0; (!all || r->n_sizes == 1) && k < r->n_sizes; k++)
-        printf("%s %lld", k ? "," : "", (long long)r->sizes[k].rows);
+        fprintf(to, "%s %lld", k ? "," : "", (long long)r->sizes[k].rows);
 }
 
-static void print_invariance_text(const lb_invariance *v)
+static char *invariance_text(const lb_invariance *v)
 {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&text, &size);
+    if (!to) return NULL;
     for (uint32_t i = 0; i < v->n_rows; i++) {
         const lb_invariance_row *r = &v->rows[i];
         const char *separator = "";
         bool alike = true;
         for (uint32_t k = 0; k < r->n_sizes; k++) alike &= !strcmp(r->sizes[k].launch, r->launch);
-        printf("%s, %s (op %u), %s: ", *r->layer ? r->layer : "(top level)", r->name, r->op, r->kernel);
+        fprintf(to, "%s, %s (op %u), %s: ", *r->layer ? r->layer : "(top level)", r->name, r->op, r->kernel);
         if (!r->varies) {
-            printf("the same bits in batches of");
-            print_sizes(r);
-            printf(" %ss%s\n", unit_of(r), alike ? "" : ", though they are not all launched alike");
+            fprintf(to, "the same bits in batches of");
+            print_sizes(to, r);
+            fprintf(to, " %ss%s\n", unit_of(r), alike ? "" : ", though they are not all launched alike");
         } else
-            printf("other bits than in the recorded batch of %lld %ss%s%s in batches of", (long long)r->recorded,
-                   unit_of(r), alike ? "" : ", as ", alike ? "" : r->launch);
+            fprintf(to, "other bits than in the recorded batch of %lld %ss%s%s in batches of", (long long)r->recorded,
+                    unit_of(r), alike ? "" : ", as ", alike ? "" : r->launch);
         for (uint32_t k = 0; r->varies && k < r->n_sizes; k++) {
             if (!r->sizes[k].differing) continue;
-            printf("%s", separator), print_size(r, &r->sizes[k]);
+            fprintf(to, "%s", separator), print_size(to, r, &r->sizes[k]);
             separator = ",";
         }
-        if (r->varies) printf("\n");
+        if (r->varies) fprintf(to, "\n");
     }
+    if (fclose(to) == 0) return text;
+    free(text);
+    return NULL;
 }
 
-static int run_invariance(const lb_command_arguments *arguments, const lb_explain_options *o)
+static lb_command_answer run_invariance(const lb_command_arguments *arguments, const lb_explain_options *o)
 {
     lb_err err = LB_ERR_INIT;
     lb_capture *capture = NULL;
@@ -275,18 +284,17 @@ static int run_invariance(const lb_command_arguments *arguments, const lb_explai
     const bool opened = status == LB_OK;
     if (status == LB_OK) status = lb_invariance_run(capture, &v, &found, &err);
     for (uint32_t i = 0; i < found.n_rows; i++) varies |= found.rows[i].varies;
-    if (status == LB_OK && html) status = lb_command_write_page("explain", invariance_json(&found), html, &err);
-    if (status == LB_OK && arguments->json) lb_command_print_json("explain", invariance_json(&found));
-    if (status == LB_OK && !arguments->json) print_invariance_text(&found);
-    int rc = !opened                      ? lb_command_fail("explain", &err)
-             : status == LB_ERR_NOT_FOUND ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
-             : status == LB_ERR_INVALID   ? lb_command_misused("explain", "%s", err.message)
-             : status != LB_OK            ? lb_command_fail("explain", &err)
-             : varies                     ? LB_EXIT_DIFFERENT
-                                          : LB_EXIT_SAME;
+    lb_command_answer answer = {0};
+    if (status == LB_OK) answer = (lb_command_answer){0, invariance_json(&found), invariance_text(&found)};
+    answer.code = !opened                      ? lb_command_fail("explain", &err)
+                  : status == LB_ERR_NOT_FOUND ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
+                  : status == LB_ERR_INVALID   ? lb_command_misused("explain", "%s", err.message)
+                  : status != LB_OK            ? lb_command_fail("explain", &err)
+                  : varies                     ? LB_EXIT_DIFFERENT
+                                               : LB_EXIT_SAME;
     lb_invariance_release(&found);
     lb_capture_close(capture);
-    return rc;
+    return answer;
 }
 
 static int exit_code(const lb_explain_report *r)
@@ -295,36 +303,44 @@ static int exit_code(const lb_explain_report *r)
     return r->n_missing ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
 }
 
-static int run_explain(const lb_command_arguments *arguments, const lb_explain_options *o)
+static lb_command_answer run_explain(const lb_command_arguments *arguments, const lb_explain_options *o)
 {
     lb_err err = LB_ERR_INIT;
     lb_capture *a = NULL, *b = NULL;
     lb_explain_report *report = NULL;
-    char *text = NULL;
     lb_status status = lb_capture_open(arguments->args[0], &a, &err);
     if (status == LB_OK && arguments->n_args > 1) status = lb_capture_open(arguments->args[1], &b, &err);
     const bool opened = status == LB_OK;
     if (status == LB_OK) status = lb_explain_run(a, b, o, &report, &err);
     lb_command_progress_end();
-    if (status == LB_OK && html) status = lb_command_write_page("explain", report_json(report), html, &err);
-    if (status == LB_OK && arguments->json) lb_command_print_json("explain", report_json(report));
-    if (status == LB_OK && !arguments->json) {
-        text =
+    lb_command_answer answer = {0};
+    if (status == LB_OK) {
+        answer.text =
             lb_explain_text(report, arguments->args[0], arguments->n_args > 1 ? arguments->args[1] : NULL, all, table);
-        if (text)
-            fputs(text, stdout);
+        if (answer.text)
+            answer.object = report_json(report);
         else
             status = lb_fail(&err, LB_ERR_NOMEM, "out of memory for the text");
     }
-    int rc = status == LB_OK              ? exit_code(report)
-             : status == LB_ERR_INVALID   ? lb_command_misused("explain", "%s", err.message)
-             : !opened                    ? lb_command_fail("explain", &err)
-             : status == LB_ERR_NOT_FOUND ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
-                                          : lb_command_fail("explain", &err);
-    free(text);
+    answer.code = status == LB_OK              ? exit_code(report)
+                  : status == LB_ERR_INVALID   ? lb_command_misused("explain", "%s", err.message)
+                  : !opened                    ? lb_command_fail("explain", &err)
+                  : status == LB_ERR_NOT_FOUND ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
+                                               : lb_command_fail("explain", &err);
     lb_explain_report_free(report);
     lb_capture_close(a), lb_capture_close(b);
-    return rc;
+    return answer;
+}
+
+typedef struct asked {
+    const lb_command_arguments *arguments;
+    const lb_explain_options *options;
+} asked;
+
+static lb_command_answer run_asked(void *context)
+{
+    const asked *a = (const asked *)context;
+    return invariance ? run_invariance(a->arguments, a->options) : run_explain(a->arguments, a->options);
 }
 
 int lb_cmd_explain(int argc, const char **argv)
@@ -353,7 +369,7 @@ int lb_cmd_explain(int argc, const char **argv)
     else if (invariance && arguments.n_args > 1)
         rc = lb_command_misused("explain", "--invariance looks at one capture");
     else
-        rc = invariance ? run_invariance(&arguments, &o) : run_explain(&arguments, &o);
+        rc = lb_command_parts_once("explain", run_asked, &(asked){&arguments, &o}, arguments.json, html);
     for (uint32_t i = 0; i < o.n_maps; i++) free(maps[i]);
     for (uint32_t i = 0; i < o.n_trees; i++) free(trees[i]);
     for (uint32_t i = 0; launches && launches[i]; i++) free(launches[i]);

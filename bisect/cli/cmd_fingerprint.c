@@ -1,6 +1,7 @@
 /* lastbit fingerprint FILE…: fingerprints of tensors that survive sharding, and whether what was sent arrived. The
  * engine is in bisect/inspection/fingerprints. */
 #include "command/command_line.h"
+#include "command/command_parts.h"
 
 #include <lastbit/fingerprint_table.h>
 
@@ -54,6 +55,7 @@ static const lb_command command = {
     .options = options,
     .min_args = 1,
     .max_args = -1,
+    .parts = true,
 };
 
 typedef struct tables {
@@ -278,7 +280,7 @@ int lb_cmd_fingerprint(int argc, const char **argv)
     if (step_text && !lb_command_parse_integer(step_text, &o.step)) {
         code = lb_command_misused("fingerprint", "--step %s: expected a step", step_text);
     } else {
-        o.rounded = rounded;
+        o.rounded = rounded, o.parts = lb_command_parts();
         if (!arguments.json) o.progress = lb_command_progress;
         code = run(&arguments, &o);
     }

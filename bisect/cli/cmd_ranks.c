@@ -1,6 +1,7 @@
 /* lastbit ranks CAPTURE…: losses and gradients of data-parallel workers side by side, of one run or under several
  * settings. The engine is in bisect/inspection/workers. */
 #include "command/command_line.h"
+#include "command/command_parts.h"
 
 #include <lastbit/ranks.h>
 
@@ -48,6 +49,7 @@ static const lb_command command = {
     .options = options,
     .min_args = 1,
     .max_args = -1,
+    .parts = true,
 };
 
 static void set_row(json_t *o, const lb_ranks_row *row)
@@ -224,6 +226,7 @@ int lb_cmd_ranks(int argc, const char **argv)
         rc = lb_command_misused("ranks", "--steps %s: expected a step, or the first and the last as in 100-102",
                                 steps_text);
     else {
+        o.parts = lb_command_parts();
         if (!arguments.json) o.progress = lb_command_progress;
         rc = arguments.n_args > 1 ? run_settings(&arguments, &o) : run(&arguments, &o);
     }

@@ -2,6 +2,7 @@
  */
 #include "command/command_line.h"
 
+#include "command/command_parts.h"
 #include "command/help_page.h"
 #include "command/refusal.h"
 #include "command/reference.h"
@@ -133,7 +134,7 @@ static int deliver(const char *name, int code)
 {
     const int had = ferror(stdout), kept = lb_refusal_end(code);
     if (kept != code) __fpurge(stdout);
-    if (fflush(stdout) == 0 && !had) return kept;
+    if (fflush(stdout) == 0 && !had) return lb_refusal_end(lb_command_parts_end(name, kept));
     fprintf(stderr, "lastbit %s: its answer could not be written%s%s\n", name, had ? "" : ": ",
             had ? "" : strerror(errno));
     return lb_refusal_end(LB_EXIT_FAILED);

@@ -1,6 +1,7 @@
 /* Verifying a capture: every record is read from the file itself, and only then compared with what the index says. */
 #include "captures/capture_reader.h"
 #include "archive/coding.h"
+#include "parts/parts_each.h"
 
 #include "base/array.h"
 #include <lastbit/input.h>
@@ -279,38 +280,119 @@ static lb_status verify_archive(check *c, const char *path, lb_err *err)
                                                          : status;
 }
 
+/* ---- the archives of a folder, each a unit ----------------------------------------------------------------------- */
+
+typedef struct archives {
+    const char *path;
+    int32_t *ranks;
+    uint32_t n;
+    lb_capture *whole;
+    /* of what is folded */
+    void (*found)(void *context, const lb_damage *damage);
+    void *context;
+    lb_verification *result;
+} archives;
+
+static void verification_record(lb_part_record *r, lb_verification *v)
+{
+    lb_part_record_u32(r, &v->archives), lb_part_record_u32(r, &v->closed);
+    lb_part_record_u64(r, &v->records), lb_part_record_u64(r, &v->blobs), lb_part_record_u64(r, &v->programs);
+    lb_part_record_u64(r, &v->tables), lb_part_record_u64(r, &v->bytes), lb_part_record_u64(r, &v->uncommitted);
+    lb_part_record_u64(r, &v->damages), lb_part_record_u64(r, &v->missing);
+    lb_part_record_u32(r, &v->minor);
+}
+
+static void damage_record(lb_part_record *r, lb_damage *d)
+{
+    uint32_t kind = d->kind;
+    lb_part_record_word(r, &kind, LB_DAMAGE_MISSING);
+    d->kind = (lb_damage_kind)kind;
+    lb_part_record_text(r, &d->file), lb_part_record_u64(r, &d->offset), lb_part_record_text(r, &d->message);
+}
+
+static void record_damage(void *context, const lb_damage *damage)
+{
+    bool more = true;
+    lb_damage same = *damage;
+    lb_part_record_bool(context, &more);
+    damage_record(context, &same);
+}
+
+/* The damages, then what was counted. */
+static lb_status verify_unit(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    const archives *a = context;
+    lb_verification one = {0};
+    lb_err why = LB_ERR_INIT;
+    bool more = false;
+    char *file = lb_capture_archive_path(a->path, a->ranks[unit]);
+    check c = {record_damage, record, &one, a->whole, file, LB_ERR_INIT};
+    lb_status status = file ? verify_archive(&c, file, &why) : lb_fail(&why, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_ERR_CORRUPT) { /* one archive that is none at all is a finding, not the end */
+        report(&c, LB_DAMAGE_RECORD, 0, "%s", why.message);
+        status = LB_OK;
+    } else if (status != LB_OK) {
+        lb_fail(err, status, "%s", why.message);
+    }
+    lb_part_record_bool(record, &more);
+    verification_record(record, &one);
+    free(file);
+    return status;
+}
+
+static lb_status fold_unit(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    (void)unit, (void)err;
+    const archives *a = context;
+    lb_verification one = {0}, *sum = a->result;
+    for (bool more = true;;) {
+        lb_damage damage = {0};
+        lb_part_record_bool(record, &more);
+        if (!more) break;
+        damage_record(record, &damage);
+        if (a->found && record->status == LB_OK) a->found(a->context, &damage);
+    }
+    verification_record(record, &one);
+    sum->archives += one.archives, sum->closed += one.closed, sum->records += one.records, sum->blobs += one.blobs;
+    sum->programs += one.programs, sum->tables += one.tables, sum->bytes += one.bytes;
+    sum->uncommitted += one.uncommitted, sum->damages += one.damages, sum->missing += one.missing;
+    if (one.minor > sum->minor) sum->minor = one.minor;
+    return LB_OK;
+}
+
+static lb_status verify_folder(const char *path, lb_parts *parts, archives *a, lb_err *err)
+{
+    lb_err closed = LB_ERR_INIT;
+    LB_TRY(lb_capture_reader_ranks_of_folder(path, &a->ranks, &a->n, err));
+    lb_status status = lb_capture_open(path, &a->whole, &closed);
+    if (status != LB_OK) a->whole = NULL;
+    const lb_parts_loop loop = {"archive", a->n, verify_unit, fold_unit, a};
+    status = lb_is_refusal(status) ? lb_fail(err, status, "%s", closed.message) : lb_parts_each(parts, &loop, err);
+    lb_capture_close(a->whole);
+    free(a->ranks);
+    return status;
+}
+
 lb_status lb_capture_verify(const char *path, void (*found)(void *context, const lb_damage *damage), void *context,
                             lb_verification *result, lb_err *err)
 {
+    return lb_capture_verify_in_parts(path, NULL, found, context, result, err);
+}
+
+lb_status lb_capture_verify_in_parts(const char *path, lb_parts *parts,
+                                     void (*found)(void *context, const lb_damage *damage), void *context,
+                                     lb_verification *result, lb_err *err)
+{
     memset(result, 0, sizeof *result);
-    check c = {found, context, result, NULL, path, LB_ERR_INIT};
     struct stat st;
     LB_TRY(lb_input_look(path, &st, err));
     bool foreign;
     LB_TRY(lb_foreign_recognises(path, S_ISDIR(st.st_mode), &foreign, err));
     if (foreign)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: files of other programs carry no checksums to verify", path);
-    if (!S_ISDIR(st.st_mode)) return verify_archive(&c, path, err);
-    int32_t *ranks;
-    uint32_t n;
-    LB_TRY(lb_capture_reader_ranks_of_folder(path, &ranks, &n, err));
-    lb_err closed = LB_ERR_INIT;
-    lb_status status = lb_capture_open(path, &c.whole, &closed);
-    if (status != LB_OK) c.whole = NULL;
-    status = lb_is_refusal(status) ? lb_fail(err, status, "%s", closed.message) : LB_OK;
-    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        char *file = lb_capture_archive_path(path, ranks[i]);
-        lb_err why = LB_ERR_INIT;
-        status = file ? verify_archive(&c, file, &why) : lb_fail(&why, LB_ERR_NOMEM, "out of memory");
-        if (status == LB_ERR_CORRUPT) { /* one archive that is none at all is a finding, not the end */
-            report(&c, LB_DAMAGE_RECORD, 0, "%s", why.message);
-            status = LB_OK;
-        } else if (status != LB_OK) {
-            lb_fail(err, status, "%s", why.message);
-        }
-        free(file);
-    }
-    lb_capture_close(c.whole);
-    free(ranks);
-    return status;
+    if (S_ISDIR(st.st_mode))
+        return verify_folder(path, parts,
+                             &(archives){.path = path, .found = found, .context = context, .result = result}, err);
+    check c = {found, context, result, NULL, path, LB_ERR_INIT};
+    return verify_archive(&c, path, err);
 }

@@ -1,5 +1,6 @@
 /* lastbit verify: reads every byte of a capture and says what is damaged. */
 #include "command/command_line.h"
+#include "command/command_parts.h"
 
 #include <lastbit/maintenance.h>
 
@@ -27,6 +28,7 @@ static const lb_command command = {
     .options = options,
     .min_args = 1,
     .max_args = 1,
+    .parts = true,
 };
 
 /* Of missing bytes a whole pack may be stripped: a few lines say as much as a million. */
@@ -106,7 +108,7 @@ int lb_cmd_verify(int argc, const char **argv)
     int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
     findings f = {arguments.json ? json_array() : NULL, 0};
-    if (lb_capture_verify(arguments.args[0], found, &f, &v, &err) != LB_OK) {
+    if (lb_capture_verify_in_parts(arguments.args[0], lb_command_parts(), found, &f, &v, &err) != LB_OK) {
         json_decref(f.list);
         code = lb_command_fail("verify", &err);
     } else {

@@ -1,6 +1,7 @@
 /* The shared side of every command: see command_line.h. */
 #include "command/command_line.h"
 
+#include "command/command_parts.h"
 #include "command/help_page.h"
 #include "command/reference.h"
 #include "command/schema_files.h"
@@ -85,6 +86,7 @@ static struct {
     const char **argv;
     const char *const *files; /* NULL: none, or another program's */
     int n_files;
+    bool parts; /* it has options that say how the work is shared */
 } typed;
 
 /* The argument of --max-decoded: SIZE, SIZE:RATIO or none. */
@@ -103,7 +105,17 @@ static bool set_decode_limit(const char *text)
     return true;
 }
 
-int lb_command_arguments_parse(const lb_command *command, int argc, const char **argv, lb_command_arguments *arguments)
+/* As many files as the command takes. */
+static int check_count(const lb_command *command, const lb_command_arguments *arguments)
+{
+    if (arguments->n_args >= command->min_args && (command->max_args < 0 || arguments->n_args <= command->max_args))
+        return -1;
+    return lb_command_misused(command->name, "expected %s, got %d argument%s",
+                              *command->synopsis ? command->synopsis : "options alone", arguments->n_args,
+                              arguments->n_args == 1 ? "" : "s");
+}
+
+static int parse_line(const lb_command *command, int argc, const char **argv, lb_command_arguments *arguments)
 {
     int json = 0, help = 0;
     const char *most = NULL;
@@ -117,12 +129,15 @@ int lb_command_arguments_parse(const lb_command *command, int argc, const char *
     };
     const struct poptOption table[] = {
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)(shared + (reads_files ? 0 : 1)), 0, NULL, NULL},
-        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)(command->options ? command->options : shared + 3), 0, NULL, NULL},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)(uintptr_t)(command->options ? command->options : shared + 3), 0,
+         NULL, NULL},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)(uintptr_t)(command->parts ? lb_command_parts_table() : shared + 3),
+         0, NULL, NULL},
         POPT_TABLEEND,
     };
     memset(arguments, 0, sizeof *arguments);
     lb_decode_limit_count_json();
-    typed.argc = argc, typed.argv = argv;
+    typed.argc = argc, typed.argv = argv, typed.parts = command->parts;
     poptContext context =
         poptGetContext(command->name, argc, argv, table, command->stop_at_first_arg ? POPT_CONTEXT_POSIXMEHARDER : 0);
     if (!context) return LB_EXIT_FAILED;
@@ -156,16 +171,26 @@ int lb_command_arguments_parse(const lb_command *command, int argc, const char *
     arguments->json = json != 0;
     arguments->args = poptGetArgs(context);
     while (arguments->args && arguments->args[arguments->n_args]) arguments->n_args++;
-    if (arguments->n_args < command->min_args || (command->max_args >= 0 && arguments->n_args > command->max_args)) {
-        int code = lb_command_misused(command->name, "expected %s, got %d argument%s",
-                                      *command->synopsis ? command->synopsis : "options alone", arguments->n_args,
-                                      arguments->n_args == 1 ? "" : "s");
-        lb_command_arguments_release(arguments);
-        return code;
-    }
     typed.files = command->stop_at_first_arg ? NULL : arguments->args;
     typed.n_files = arguments->n_args;
     return -1;
+}
+
+static int parse_again(const void *context, int argc, const char **argv, lb_command_arguments *arguments)
+{
+    const lb_command *command = (const lb_command *)context;
+    const int code = parse_line(command, argc, argv, arguments);
+    return code < 0 ? check_count(command, arguments) : code;
+}
+
+int lb_command_arguments_parse(const lb_command *command, int argc, const char **argv, lb_command_arguments *arguments)
+{
+    int code = parse_line(command, argc, argv, arguments);
+    if (code < 0 && !(command->parts && lb_command_parts_is_merge())) code = check_count(command, arguments);
+    if (code < 0 && command->parts)
+        code = lb_command_parts_begin(command->name, argc, argv, arguments, parse_again, command);
+    if (code >= 0) lb_command_arguments_release(arguments);
+    return code;
 }
 
 void lb_command_arguments_release(lb_command_arguments *arguments)
@@ -272,6 +297,7 @@ void lb_command_swaps_release(lb_command_swaps *list)
 
 int lb_command_fail(const char *command, const lb_err *err)
 {
+    if (err->status == LB_ERR_PARTIAL) return lb_command_parts_partial();
     fprintf(stderr, "lastbit %s: ", command);
     print_quoted(stderr, err->message[0] ? err->message : lb_status_text(err->status));
     fputc('\n', stderr);
@@ -303,6 +329,7 @@ static char *typed_line(void)
     for (int i = 0; i < typed.argc; i++) {
         if (strcmp(typed.argv[i], "--json") == 0 || strncmp(typed.argv[i], "--html=", 7) == 0) continue;
         if (strcmp(typed.argv[i], "--html") == 0 && ++i) continue;
+        if (typed.parts && lb_command_parts_is_how(typed.argc, typed.argv, &i)) continue;
         if (strncmp(typed.argv[i], "--webhook", 9) == 0) { /* anyone who knows the address may post there */
             i += !typed.argv[i][9];
             fputs(" --webhook …", to);
@@ -560,7 +587,7 @@ void lb_command_print_shape(const lb_layout *layout)
     putchar(']');
 }
 
-static bool progress_shown;
+static bool progress_shown, progress_hidden;
 
 /* "lastbit: explaining, 12 of 80" for a log; nothing for what ends sooner. */
 static void write_progress_line(const char *what, uint64_t done, uint64_t total)
@@ -582,6 +609,7 @@ void lb_command_progress(const char *what, uint64_t done, uint64_t total)
     enum { WIDTH = 32 };
     static int last = -1;
     static int terminal = -1;
+    if (progress_hidden) return;
     if (terminal < 0) terminal = isatty(STDERR_FILENO);
     if (!terminal) {
         write_progress_line(what, done, total);
@@ -594,6 +622,11 @@ void lb_command_progress(const char *what, uint64_t done, uint64_t total)
     fprintf(stderr, "%s%-24.24s [%.*s%*s] %3d %%", lb_text_return(), what, filled, "################################",
             WIDTH - filled, "", total ? (int)(done * 100 / total) : 0);
     fflush(stderr);
+}
+
+void lb_command_progress_hide(void)
+{
+    progress_hidden = true;
 }
 
 void lb_command_progress_end(void)

@@ -57,6 +57,7 @@ typedef struct lb_command {
     const struct poptOption *options; /* ended by POPT_TABLEEND; --json and --help are added */
     int min_args, max_args;           /* positional; max -1: any */
     bool stop_at_first_arg;           /* POSIX order: what follows belongs to another program (`record -- CMD`) */
+    bool parts;                       /* several workers may share it: command_parts.h */
 } lb_command;
 
 typedef struct lb_command_arguments {
@@ -85,7 +86,7 @@ const char *lb_command_swap_option(lb_swap_kind kind); /* "precision", … */
 void lb_command_swaps_release(lb_command_swaps *list);
 
 /* "lastbit NAME: message" on stderr; returns the exit code for the status (125 for not captured or unsupported,
- * else 128). */
+ * else 128). LB_ERR_PARTIAL is no failure: nothing is said, and other parts have the rest. */
 int lb_command_fail(const char *command, const lb_err *err);
 int lb_command_misused(const char *command, const char *format, ...) LB_PRINTF(2, 3);
 
@@ -129,5 +130,7 @@ void lb_command_print_shape(const lb_layout *layout);
 /* On stderr: a bar where that is a terminal, otherwise a line every five seconds. */
 void lb_command_progress(const char *what, uint64_t done, uint64_t total);
 void lb_command_progress_end(void);
+/* From here on nothing: another worker shows it. */
+void lb_command_progress_hide(void);
 
 #endif

@@ -21,6 +21,7 @@
 
 #include <lastbit/checkpoint.h>
 #include <lastbit/compare.h>
+#include <lastbit/parts.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -92,8 +93,9 @@ typedef struct lb_audit_options {
     uint32_t rows; /* of x; 0: 16 */
     bool restart;  /* ask for everything that an exact restart needs */
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
+    lb_parts *parts; /* a tensor of a file is a unit of work (lastbit/parts.h); NULL: everything is done here */
 } lb_audit_options;
-#define LB_AUDIT_OPTIONS_INIT {sizeof(lb_audit_options), NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, 0, false, NULL}
+#define LB_AUDIT_OPTIONS_INIT {sizeof(lb_audit_options), NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, 0, false, NULL, NULL}
 
 /* Strings belong to the report. */
 typedef struct lb_audit_finding {

@@ -41,6 +41,7 @@
 #define LASTBIT_DIFF_H
 
 #include <lastbit/compare.h>
+#include <lastbit/parts.h>
 #include <lastbit/replay.h>
 
 #ifdef __cplusplus
@@ -69,9 +70,10 @@ typedef struct lb_diff_options {
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
     const lb_diff_name *names; /* what --map FILE says of tensors that do not meet by their numbers */
     uint32_t n_names;
+    lb_parts *parts; /* NULL: everything is done here (lastbit/parts.h) */
 } lb_diff_options;
 #define LB_DIFF_OPTIONS_INIT                                                                                           \
-    {sizeof(lb_diff_options), NULL, 0, INT64_MIN, INT64_MAX, 0, false, NULL, 0, NULL, 0, NULL, 0, NULL, NULL, 0}
+    {sizeof(lb_diff_options), NULL, 0, INT64_MIN, INT64_MAX, 0, false, NULL, 0, NULL, 0, NULL, 0, NULL, NULL, 0, NULL}
 
 /* An argument that an op was called with, or an option of the parameter group that it steps, on each side. */
 typedef struct lb_diff_argument {
@@ -114,6 +116,8 @@ typedef struct lb_diff_row {
     const char *means; /* what ops of one side alone are for ("weight decay: …"); NULL: not known */
     /* of code that called `index` and `other`, in a layer's row its worst op; number 0: not known */
     lb_code_line lines[2];
+    /* where ranks are judged one by one: how many of its collectives had brought differences of other ranks by then */
+    uint32_t met;
 } lb_diff_row;
 
 /* Ops that exist on one side only, gathered per layer and phase. */

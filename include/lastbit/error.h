@@ -46,7 +46,8 @@ extern "C" {
     X(LB_ERR_INVALID, -8, "an argument or a program that breaks a rule stated in the header")                          \
     X(LB_ERR_EXISTS, -9, "would overwrite something")                                                                  \
     X(LB_ERR_LIMIT, -10, "a budget given by the user is used up")                                                      \
-    X(LB_ERR_STATE, -11, "called in the wrong order, e.g. an op outside a step")
+    X(LB_ERR_STATE, -11, "called in the wrong order, e.g. an op outside a step")                                       \
+    X(LB_ERR_PARTIAL, -12, "done in part: other parts have the rest (lastbit/parts.h)")
 
 typedef enum lb_status {
 #define LB_STATUS_ENUM(name, value, text) name = value,

@@ -19,6 +19,7 @@
 #define LASTBIT_FINGERPRINT_TABLE_H
 
 #include <lastbit/fingerprint.h>
+#include <lastbit/parts.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -55,8 +56,9 @@ typedef struct lb_fingerprint_table_options {
     int64_t step; /* of captures; INT64_MIN: the first that was recorded */
     bool rounded; /* fill in lb_fingerprint_row.rounded */
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
+    lb_parts *parts; /* a tensor is a unit of work (lastbit/parts.h); NULL: everything is done here */
 } lb_fingerprint_table_options;
-#define LB_FINGERPRINT_TABLE_OPTIONS_INIT {sizeof(lb_fingerprint_table_options), INT64_MIN, false, NULL}
+#define LB_FINGERPRINT_TABLE_OPTIONS_INIT {sizeof(lb_fingerprint_table_options), INT64_MIN, false, NULL, NULL}
 
 /* `path`: what lb_checkpoint_open reads; a capture, of which the parameters are taken with which a step begins; or a
  * table in JSON (NAME.json), as `lastbit fingerprint --json` and lastbit.torch.fingerprint write it. LB_ERR_CORRUPT

@@ -12,6 +12,7 @@
 #define LASTBIT_MAINTENANCE_H
 
 #include <lastbit/archive.h>
+#include <lastbit/parts.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -49,6 +50,10 @@ typedef struct lb_verification {
  * damage; damage is no failure of this function. */
 LB_API lb_status lb_capture_verify(const char *path, void (*found)(void *context, const lb_damage *damage),
                                    void *context, lb_verification *result, lb_err *err);
+/* The same, an archive of a folder a unit of work; `parts`: NULL for all of it. */
+LB_API lb_status lb_capture_verify_in_parts(const char *path, lb_parts *parts,
+                                            void (*found)(void *context, const lb_damage *damage), void *context,
+                                            lb_verification *result, lb_err *err);
 
 /* ---- recover ----------------------------------------------------------------------------------------------------- */
 

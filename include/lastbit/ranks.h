@@ -29,6 +29,7 @@
 #define LASTBIT_RANKS_H
 
 #include <lastbit/archive.h>
+#include <lastbit/parts.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -130,8 +131,9 @@ typedef struct lb_ranks_options {
     size_t size; /* sizeof(lb_ranks_options) */
     int64_t first_step, last_step;
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* NULL: none */
+    lb_parts *parts; /* a step is a unit of work (lastbit/parts.h); NULL: everything is done here */
 } lb_ranks_options;
-#define LB_RANKS_OPTIONS_INIT {sizeof(lb_ranks_options), INT64_MIN, INT64_MAX, NULL}
+#define LB_RANKS_OPTIONS_INIT {sizeof(lb_ranks_options), INT64_MIN, INT64_MAX, NULL, NULL}
 
 /* LB_ERR_NOT_FOUND: no step of the window was recorded. One gradient of each worker is in memory at a time; those that
  * are computed again wait in an unnamed file in TMPDIR. */

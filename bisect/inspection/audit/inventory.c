@@ -1,6 +1,8 @@
 /* See inventory.h. */
 #include "audit/inventory.h"
 
+#include "parts/parts_each.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,15 +29,122 @@ static void measure_all(lb_inventory *v, const lb_audit_gathering *g)
     }
 }
 
+/* ---- pieces as units of work ------------------------------------------------------------------------------------- */
+
+static void measured_record(lb_part_record *r, lb_piece_measured *m)
+{
+    lb_statistics *s = &m->statistics;
+    int64_t *const counts[] = {&s->elements, &s->nan, &s->pos_inf, &s->neg_inf, &s->zero, &m->first_bad};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) lb_part_record_i64(r, counts[i]);
+    double *const sums[] = {&s->min, &s->max, &s->sum, &s->sum_squares};
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) lb_part_record_f64(r, sums[i]);
+    lb_part_record_u64(r, &m->digest.hi), lb_part_record_u64(r, &m->digest.lo);
+}
+
+static lb_status work_piece(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    (void)err;
+    const lb_inventory *v = context;
+    lb_piece_measured m = lb_piece_measure(&v->checkpoint->pieces[unit].tensor);
+    measured_record(record, &m);
+    return LB_OK;
+}
+
+static lb_status fold_piece(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    (void)err;
+    lb_inventory *v = context;
+    measured_record(record, &v->measured[unit]);
+    return record->status;
+}
+
+static lb_status measure(lb_inventory *v, const lb_audit_gathering *g, lb_err *err)
+{
+    const lb_parts_loop loop = {"tensor", v->checkpoint->n_pieces, work_piece, fold_piece, v};
+    if (g->options->parts) return lb_parts_each(g->options->parts, &loop, err);
+    measure_all(v, g);
+    return LB_OK;
+}
+
+static bool is_profiled(const lb_checkpoint_piece *p)
+{
+    return lb_dtype_is_float(p->tensor.dtype) && !lb_inventory_is_state(p->name);
+}
+
+static void numbers_record(lb_part_record *r, void **rows, int64_t n, size_t size)
+{
+    const void *bytes = *rows;
+    size_t room = bytes || r->reading ? (size_t)n * size : 0;
+    lb_part_record_bytes(r, &bytes, &room);
+    if (!r->reading) return;
+    *rows = NULL;
+    if (!room) return;
+    if (room != (size_t)n * size) {
+        if (r->status == LB_OK)
+            r->status = lb_cursor_fail(&r->cursor, "profile", "%zu bytes of %lld rows", room, (long long)n);
+        return;
+    }
+    *rows = malloc(room);
+    if (*rows) memcpy(*rows, bytes, room);
+    if (!*rows && r->status == LB_OK) r->status = lb_fail(r->cursor.err, LB_ERR_NOMEM, "out of memory for a profile");
+}
+
+static void profile_record(lb_part_record *r, lb_profile *p)
+{
+    for (int a = 0; a < LB_PROFILE_AXES; a++) {
+        void *sizes = p->axes[a].sizes, *hashes = p->axes[a].hashes;
+        lb_part_record_i64(r, &p->axes[a].n);
+        numbers_record(r, &sizes, p->axes[a].n, sizeof *p->axes[a].sizes);
+        numbers_record(r, &hashes, p->axes[a].n, sizeof *p->axes[a].hashes);
+        p->axes[a].sizes = sizes, p->axes[a].hashes = hashes;
+    }
+    for (int s = 0; s < LB_PROFILE_SIDES; s++) {
+        void *list = p->sides[s].list;
+        lb_part_record_i64(r, &p->sides[s].n), lb_part_record_i64(r, &p->sides[s].width);
+        numbers_record(r, &list, p->sides[s].n, sizeof *p->sides[s].list);
+        p->sides[s].list = list;
+    }
+}
+
+typedef struct profiling {
+    lb_inventory *inventory;
+    int64_t head;
+} profiling;
+
+static lb_status work_profile(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    const profiling *x = context;
+    const lb_checkpoint_piece *p = &x->inventory->checkpoint->pieces[unit];
+    lb_profile profile = {0};
+    if (!is_profiled(p)) return LB_OK;
+    if (!lb_profile_init(&profile, &p->tensor, x->head, lb_inventory_is_stacked(p->name)))
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for the sizes of its rows",
+                       x->inventory->checkpoint->path);
+    profile_record(record, &profile);
+    lb_profile_release(&profile);
+    return LB_OK;
+}
+
+static lb_status fold_profile(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    (void)err;
+    const profiling *x = context;
+    if (is_profiled(&x->inventory->checkpoint->pieces[unit])) profile_record(record, &x->inventory->profiles[unit]);
+    return record->status;
+}
+
 lb_status lb_inventory_profile(lb_inventory *v, int64_t head, const lb_audit_gathering *g, lb_err *err)
 {
     const lb_checkpoint *c = v->checkpoint;
     bool made = (v->profiles = calloc(c->n_pieces + 1u, sizeof *v->profiles)) != NULL;
     uint64_t done = 0;
+    profiling x = {v, head};
+    const lb_parts_loop loop = {"profile", c->n_pieces, work_profile, fold_profile, &x};
+    if (made && g->options->parts) return lb_parts_each(g->options->parts, &loop, err);
 #pragma omp parallel for schedule(dynamic, 1)
     for (uint32_t i = 0; i < c->n_pieces; i++) {
         const lb_checkpoint_piece *p = &c->pieces[i];
-        const bool judged = v->profiles && lb_dtype_is_float(p->tensor.dtype) && !lb_inventory_is_state(p->name);
+        const bool judged = v->profiles && is_profiled(p);
         if (judged && !lb_profile_init(&v->profiles[i], &p->tensor, head, lb_inventory_is_stacked(p->name))) {
 #pragma omp atomic write
             made = false;
@@ -104,9 +213,12 @@ lb_status lb_inventory_new(const lb_checkpoint *c, bool read, const lb_audit_gat
     }
     sorted = v;
     if (v->n_names) qsort(v->siblings, v->n_names, sizeof *v->siblings, by_pattern);
-    if (read) measure_all(v, g);
-    *inventory = v;
-    return LB_OK;
+    const lb_status status = read ? measure(v, g, err) : LB_OK;
+    if (status == LB_OK)
+        *inventory = v;
+    else
+        lb_inventory_free(v);
+    return status;
 }
 
 void lb_inventory_free(lb_inventory *v)

@@ -1,5 +1,6 @@
 /* See lastbit/fingerprint_table.h. What a path is decides how its pieces are listed; then each row is measured. */
 #include "fingerprints/fingerprint_files.h"
+#include "parts/parts_each.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,61 @@ static lb_status measure_rows(lb_fingerprint_table *t, const lb_fingerprint_tabl
     return why.status == LB_OK ? LB_OK : lb_fail(err, why.status, "%s: %s", t->path, why.message);
 }
 
+/* ---- rows as units of work --------------------------------------------------------------------------------------- */
+
+typedef struct shared_rows {
+    lb_fingerprint_table *table;
+    const lb_fingerprint_table_options *options;
+} shared_rows;
+
+static void row_record(lb_part_record *r, lb_fingerprint_row *row)
+{
+    const char *lacks = row->lacks;
+    int32_t dims = row->shape.ndim;
+    int64_t shape[LB_MAX_DIMS] = {0};
+    memcpy(shape, row->shape.shape, (size_t)dims * sizeof *shape);
+    lb_part_record_i32(r, &dims);
+    if (dims < 0 || dims > LB_MAX_DIMS) dims = 0;
+    for (int32_t d = 0; d < dims; d++) lb_part_record_i64(r, &shape[d]);
+    if (r->reading) row->shape = lb_layout_contiguous(dims, shape);
+    lb_part_record_u64(r, &row->raw.a), lb_part_record_u64(r, &row->raw.b);
+    lb_part_record_u64(r, &row->numbers.a), lb_part_record_u64(r, &row->numbers.b);
+    for (int k = 0; k < LB_FINGERPRINT_NARROW; k++) {
+        lb_part_record_bool(r, &row->has_rounded[k]);
+        lb_part_record_u64(r, &row->rounded[k].a), lb_part_record_u64(r, &row->rounded[k].b);
+    }
+    lb_part_record_bool(r, &row->constant);
+    lb_part_record_text(r, &lacks);
+    if (r->reading && !row->lacks && lacks) row->lacks = strdup(lacks);
+}
+
+static lb_status work_row(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    const shared_rows *s = context;
+    lb_err why = LB_ERR_INIT;
+    uint64_t done = 0;
+    lb_fingerprint_table_options quiet = *s->options;
+    quiet.progress = NULL;
+    measure_row(s->table, (uint32_t)unit, &quiet, &why, &done);
+    row_record(record, &s->table->rows[unit]);
+    return why.status == LB_OK ? LB_OK : lb_fail(err, why.status, "%s: %s", s->table->path, why.message);
+}
+
+static lb_status fold_row(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    (void)err;
+    const shared_rows *s = context;
+    row_record(record, &s->table->rows[unit]);
+    return record->status;
+}
+
+static lb_status share_rows(lb_fingerprint_table *t, const lb_fingerprint_table_options *o, lb_err *err)
+{
+    shared_rows s = {t, o};
+    const lb_parts_loop loop = {"tensor", t->n, work_row, fold_row, &s};
+    return o->parts ? lb_parts_each(o->parts, &loop, err) : measure_rows(t, o, err);
+}
+
 /* ---- which kind of file ------------------------------------------------------------------------------------------ */
 
 static bool ends_with(const char *path, const char *end)
@@ -110,7 +166,7 @@ static lb_status open_table(lb_fingerprint_table *t, const lb_fingerprint_table_
     LB_TRY(capture ? lb_fingerprint_files_capture(t, o->step, err) : lb_fingerprint_files_checkpoint(t, err));
     LB_TRY(make_rows(t, err));
     if (capture) lb_fingerprint_files_lacking(t);
-    return measure_rows(t, o, err);
+    return share_rows(t, o, err);
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */

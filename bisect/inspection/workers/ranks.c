@@ -10,6 +10,9 @@
 #include "failure/lost_rank.h"
 #include "failure/replicas.h"
 
+#include "base/array.h"
+#include "parts/parts_each.h"
+
 #include <lastbit/lacking.h>
 
 #include <math.h>
@@ -228,6 +231,68 @@ static lb_status fill_step(const lb_worker_steps *s, const lb_worker_step *step,
     return status;
 }
 
+/* ---- steps as units of work -------------------------------------------------------------------------------------- */
+
+typedef struct stepping {
+    const lb_worker_steps *steps;
+    const lb_ranks_options *options;
+    lb_ranks_report *report;
+} stepping;
+
+static void text_record(lb_part_record *r, char **text)
+{
+    const char *there = *text;
+    lb_part_record_text(r, &there);
+    if (r->reading) *text = there ? strdup(there) : NULL;
+}
+
+static void row_record(lb_part_record *r, lb_ranks_row *row)
+{
+    text_record(r, &row->layer);
+    lb_part_record_f64(r, &row->grad_norm_mean), lb_part_record_f64(r, &row->grad_norm_std);
+    lb_part_record_f64(r, &row->grad_cosine_mean), lb_part_record_f64(r, &row->grad_cosine_min);
+}
+
+static void step_record(lb_part_record *r, lb_ranks_step *s)
+{
+    lb_part_record_i64(r, &s->step);
+    lb_part_record_f64(r, &s->loss_mean), lb_part_record_f64(r, &s->loss_std), lb_part_record_f64(r, &s->loss_range);
+    row_record(r, &s->all);
+    s->workers = lb_part_record_rows(r, s->workers, &s->n_workers, sizeof *s->workers);
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        lb_ranks_worker *w = &s->workers[i];
+        lb_part_record_i32(r, &w->rank);
+        lb_part_record_f64(r, &w->loss), lb_part_record_f64(r, &w->grad_norm), lb_part_record_f64(r, &w->cosine);
+    }
+    s->layers = lb_part_record_rows(r, s->layers, &s->n_layers, sizeof *s->layers);
+    for (uint32_t i = 0; i < s->n_layers; i++) row_record(r, &s->layers[i]);
+    s->blocks = lb_part_record_rows(r, s->blocks, &s->n_blocks, sizeof *s->blocks);
+    for (uint32_t i = 0; i < s->n_blocks; i++) row_record(r, &s->blocks[i]);
+    lb_part_record_u32(r, &s->gradients), lb_part_record_u32(r, &s->lacking), lb_part_record_bool(r, &s->approximate);
+}
+
+static void step_release(lb_ranks_step *s);
+
+static lb_status work_step(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    const stepping *x = context;
+    lb_ranks_step step = {0};
+    if (x->options->progress) x->options->progress("gradients", unit, x->steps->n_steps);
+    const lb_status status = fill_step(x->steps, &x->steps->steps[unit], &step, err);
+    if (status == LB_OK) step_record(record, &step);
+    step_release(&step);
+    return status;
+}
+
+static lb_status fold_step(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    (void)unit, (void)err;
+    const stepping *x = context;
+    lb_ranks_step *step = &x->report->steps[x->report->n_steps++];
+    step_record(record, step);
+    return record->status;
+}
+
 /* ---- findings of the room below ---------------------------------------------------------------------------------- */
 
 static bool in_window(const lb_ranks_options *o, int64_t step)
@@ -252,12 +317,77 @@ static lb_status add_collectives(lb_capture *capture, const lb_ranks_options *o,
     return status;
 }
 
+/* What members received, each step by itself. */
+typedef struct checking {
+    lb_capture *capture;
+    const int64_t *steps;
+    lb_collective_results *results;
+} checking;
+
+static void result_record(lb_part_record *r, lb_collective_finding *f)
+{
+    uint32_t kind = f->kind;
+    lb_part_record_word(r, &kind, LB_COLLECTIVE_NONFINITE);
+    f->kind = (lb_collective_fault)kind;
+    lb_part_record_bool(r, &f->note), lb_part_record_i64(r, &f->step);
+    f->ranks = lb_part_record_rows(r, f->ranks, &f->n_ranks, sizeof *f->ranks);
+    for (uint32_t i = 0; i < f->n_ranks; i++) lb_part_record_i32(r, &f->ranks[i]);
+    int32_t *const places[] = {&f->rank, &f->from, &f->to};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) lb_part_record_i32(r, places[i]);
+    int32_t bit = f->bit;
+    lb_part_record_u32(r, &f->op), lb_part_record_i32(r, &bit), lb_part_record_i64(r, &f->element);
+    f->bit = bit;
+    text_record(r, &f->message);
+}
+
+static void results_record(lb_part_record *r, lb_collective_results *x)
+{
+    lb_part_record_u32(r, &x->compared);
+    x->list = lb_part_record_rows(r, x->list, &x->n, sizeof *x->list);
+    for (uint32_t i = 0; i < x->n; i++) result_record(r, &x->list[i]);
+}
+
+static lb_status work_results(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    const checking *c = context;
+    lb_collective_results one;
+    LB_TRY(lb_collective_results_check_received(c->capture, c->steps[unit], &one, err));
+    results_record(record, &one);
+    lb_collective_results_release(&one);
+    return LB_OK;
+}
+
+static lb_status fold_results(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    (void)unit;
+    const checking *c = context;
+    lb_collective_results one = {0}, *all = c->results;
+    results_record(record, &one);
+    all->compared += one.compared;
+    for (uint32_t i = 0; i < one.n && record->status == LB_OK; i++) {
+        lb_collective_finding *grown = lb_array_grow(all->list, all->n, sizeof *grown);
+        if (!grown) record->status = lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
+        if (!grown) continue;
+        all->list = grown, all->list[all->n++] = one.list[i];
+        one.list[i].ranks = NULL, one.list[i].message = NULL;
+    }
+    lb_collective_results_release(&one);
+    return record->status;
+}
+
 /* Calls that do not match give what they like. */
 static lb_status add_results(lb_capture *capture, const lb_ranks_options *o, lb_ranks_report *out,
                              lb_worker_findings *f, lb_err *err)
 {
-    lb_collective_results results;
-    LB_TRY(lb_collective_results_check(capture, &results, err));
+    lb_collective_results results = {0};
+    checking c = {.capture = capture, .results = &results};
+    const lb_parts_loop loop = {"collectives", lb_capture_steps(capture, &c.steps), work_results, fold_results, &c};
+    lb_status checked = lb_collective_results_check_finite(capture, &results, err);
+    if (checked == LB_OK) checked = lb_parts_each(o->parts, &loop, err);
+    if (checked != LB_OK) {
+        lb_collective_results_release(&results);
+        return checked;
+    }
     lb_status status = LB_OK;
     out->results = results.compared;
     for (uint32_t i = 0; i < results.n && status == LB_OK; i++) {
@@ -469,10 +599,9 @@ static lb_status fill_report(lb_worker_steps *s, const lb_ranks_options *o, lb_r
     if (status == LB_OK) status = lb_worker_findings_of_data(s, &r->seeds, &f, err);
     if (status == LB_OK) status = lb_worker_findings_of_settings(s, &f, err);
     if (status == LB_OK) status = add_coverage(s, &f, err);
-    for (uint32_t i = 0; i < s->n_steps && status == LB_OK; i++) {
-        if (o->progress) o->progress("gradients", i, s->n_steps);
-        status = fill_step(s, &s->steps[i], &r->steps[r->n_steps++], err);
-    }
+    stepping x = {s, o, r};
+    const lb_parts_loop loop = {"step", s->n_steps, work_step, fold_step, &x};
+    if (status == LB_OK) status = lb_parts_each(o->parts, &loop, err);
     if (f.n) qsort(f.list, f.n, sizeof *f.list, by_kind);
     r->findings = f.list, r->n_findings = f.n;
     if (status == LB_OK) judge(s, r), r->again = record_again(s, r);
@@ -501,13 +630,16 @@ static void rows_free(lb_ranks_row *rows, uint32_t n)
     free(rows);
 }
 
+static void step_release(lb_ranks_step *s)
+{
+    rows_free(s->layers, s->n_layers), rows_free(s->blocks, s->n_blocks);
+    free(s->workers);
+}
+
 void lb_ranks_report_free(lb_ranks_report *r)
 {
     if (!r) return;
-    for (uint32_t i = 0; i < r->n_steps; i++) {
-        rows_free(r->steps[i].layers, r->steps[i].n_layers), rows_free(r->steps[i].blocks, r->steps[i].n_blocks);
-        free(r->steps[i].workers);
-    }
+    for (uint32_t i = 0; i < r->n_steps; i++) step_release(&r->steps[i]);
     lb_worker_findings f = {r->findings, r->n_findings};
     lb_worker_findings_release(&f);
     free(r->steps), free(r->again), free(r);

@@ -10,6 +10,7 @@ void lb_diff_flow_add(lb_diff_flow_source *in, const lb_diff_flow_source *more)
     in->verdict = lb_report_worse(in->verdict, more->verdict);
     in->carried = lb_report_worse(in->carried, more->carried);
     in->differ |= more->differ;
+    if (more->met > in->met) in->met = more->met;
     for (int side = 0; side < 2; side++)
         if (more->lone[side] < in->lone[side]) in->lone[side] = more->lone[side];
 }
@@ -29,8 +30,8 @@ static void note_input(lb_diff_walk *w, int side, lb_diff_flow_source *in, uint3
                          lb_digest_is_none(lb_diff_walk_side(w, !side)->values[theirs].logical);
     if (!unknown && !values_differ(w, side, mine, theirs)) return;
     const lb_taint *t = lb_taint_of(&w->storages[side], v->storage);
-    lb_diff_flow_add(in,
-                     &(lb_diff_flow_source){t->verdict, t->carried, !unknown || t->differs, {t->lone[0], t->lone[1]}});
+    lb_diff_flow_add(
+        in, &(lb_diff_flow_source){t->verdict, t->carried, !unknown || t->differs, {t->lone[0], t->lone[1]}, t->met});
 }
 
 typedef struct args {
@@ -97,6 +98,7 @@ void lb_flow_out(lb_diff_walk *w, int side, uint32_t op, uint32_t i, const lb_di
     t->verdict = lb_report_worse(t->verdict, left->verdict);
     t->carried = lb_report_worse(t->carried, left->carried);
     t->differs |= left->differ;
+    if (left->met > t->met) t->met = left->met;
     for (int k = 0; k < 2; k++)
         if (left->lone[k] < t->lone[k]) t->lone[k] = left->lone[k];
 }

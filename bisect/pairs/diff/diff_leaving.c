@@ -103,6 +103,7 @@ static void walk_finals(lb_diff_walk *w)
         const char *name = name_of(w, final);
         if (*name) row.layer = lb_report_keep(w->report, name), row.value = true;
         judge_final(w, f, &t, &row);
+        row.met = t.met;
         if (final->cut == LB_NONE && lb_diff_values_measure_final(w, final, &row))
             lb_diff_rows_call_noise(w, &row, false);
         if (row.measured && row.difference.differing == 0) { /* put together, they are the same bits */
@@ -112,6 +113,7 @@ static void walk_finals(lb_diff_walk *w)
         row.verdict = lb_report_worse(row.local, row.inherited);
         lb_diff_rows_report(w, &row);
         taint_final(w, final, row.verdict, t.carried);
+        lb_taint_of(&w->storages[0], v->storage)->met = t.met;
     }
 }
 

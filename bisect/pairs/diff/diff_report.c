@@ -92,7 +92,7 @@ static lb_diff_row *layer_row(lb_diff_report *r, const lb_diff_row *from)
     row.verdict = row.local = row.inherited = LB_VERDICT_IDENTICAL;
     row.measured = false, row.bound_ratio = NAN;
     memset(row.lines, 0, sizeof row.lines);
-    row.n_arguments = 0, row.means = NULL;
+    row.n_arguments = 0, row.means = NULL, row.met = 0;
     memset(&row.difference, 0, sizeof row.difference);
     row.difference.cosine = 1, row.difference.first = -1;
     uint32_t before = r->n_layers;
@@ -109,6 +109,7 @@ void lb_report_layer(lb_diff_report *r, const lb_diff_row *row)
     if (worst) memcpy(l->lines, row->lines, sizeof l->lines);
     if (row->measured && (!l->measured || worst || row->difference.rel_l2 > l->difference.rel_l2))
         l->difference = row->difference, l->measured = true;
+    if (row->met > l->met) l->met = row->met;
     l->verdict = lb_report_worse(l->verdict, row->verdict);
     l->local = lb_report_worse(l->local, row->local);
     l->inherited = lb_report_worse(l->inherited, row->inherited);

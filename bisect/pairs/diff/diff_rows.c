@@ -66,7 +66,7 @@ static void name_arguments(const lb_diff_walk *w, const lb_program *const progra
 
 /* Of the first side, by its place in one program. Who has no such op speaks for the parts that stand for the other's.
  * `second`: the program of the second side that `other` is of. */
-static lb_diff_row turned_row(const lb_diff_walk *w, const lb_diff_row *row, const lb_program **second)
+lb_diff_row lb_diff_rows_turned(const lb_diff_walk *w, const lb_diff_row *row, const lb_program **second)
 {
     lb_diff_row turned = *row;
     uint32_t ops[] = {row->index, row->other};
@@ -115,7 +115,7 @@ static void report_place(const lb_diff_walk *w, const lb_diff_row *row, const lb
 void lb_diff_rows_report(const lb_diff_walk *w, const lb_diff_row *row)
 {
     const lb_program *second;
-    const lb_diff_row turned = turned_row(w, row, &second);
+    const lb_diff_row turned = lb_diff_rows_turned(w, row, &second);
     lb_report_row(w->report, &turned);
     if (row->local == LB_VERDICT_DIVERGED && row->op) report_place(w, &turned, second);
 }
@@ -123,7 +123,7 @@ void lb_diff_rows_report(const lb_diff_walk *w, const lb_diff_row *row)
 void lb_diff_rows_report_layer(const lb_diff_walk *w, const lb_diff_row *row)
 {
     const lb_program *second;
-    const lb_diff_row turned = turned_row(w, row, &second);
+    const lb_diff_row turned = lb_diff_rows_turned(w, row, &second);
     lb_report_layer(w->report, &turned);
 }
 

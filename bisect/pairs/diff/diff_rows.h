@@ -12,6 +12,8 @@ lb_diff_row lb_diff_walk_own_row(const lb_diff_walk *walk, uint32_t a);
 uint32_t lb_diff_rows_partner(const lb_diff_walk *walk, uint32_t a);
 /* A row speaks of A's ops (or, where A has none, of B's) by their place in the whole: into the report, of the first
  * side's by their place in one program. */
+/* As it stands in the report: of the first side. `second`: the program of the second side that `other` is of. */
+lb_diff_row lb_diff_rows_turned(const lb_diff_walk *walk, const lb_diff_row *row, const lb_program **second);
 void lb_diff_rows_report(const lb_diff_walk *walk, const lb_diff_row *row);
 void lb_diff_rows_report_layer(const lb_diff_walk *walk, const lb_diff_row *row);
 /* By how much the pair (or join) of A's op differs, and whether that is noise. */

@@ -27,8 +27,8 @@ static const char *const sentences[] = {
     [OTHER] = "%s%s is not the same on both sides",
 };
 
-/* What both sides' storages are known to hold. */
-static lb_verdict before(const lb_diff_walk *w, uint32_t ia)
+/* What both sides' storages are known to hold; *met: as in a taint. */
+static lb_verdict before(const lb_diff_walk *w, uint32_t ia, uint32_t *met)
 {
     const lb_alignment *al = &w->alignment;
     lb_verdict worst = LB_VERDICT_IDENTICAL;
@@ -43,6 +43,7 @@ static lb_verdict before(const lb_diff_walk *w, uint32_t ia)
         const uint32_t v = lb_op_results(p, &p->ops[k ? list[k - 1] : ia])[0];
         const lb_taint *t = lb_taint_of(&w->storages[k > 0], p->values[v].storage);
         worst = lb_report_worse(worst, lb_report_worse(t->verdict, t->carried));
+        if (t->met > *met) *met = t->met;
     }
     return worst;
 }
@@ -329,6 +330,7 @@ static void flow_source(lb_diff_walk *w, uint32_t ia, const lb_diff_row *row)
         lb_taint *t = lb_taint_of(&w->storages[k > 0], p->values[v].storage);
         *t = LB_TAINT_CLEAN(t->storage); /* both shadows go on from one side's numbers … */
         t->carried = row->verdict;       /* … and so can't say what follows from this */
+        t->met = row->met;
         t->differs = row->verdict != LB_VERDICT_IDENTICAL;
     }
     for (uint32_t i = 0; al->join_of_a[ia] != LB_NONE && i < w->pb->n_ops; i++) { /* ranks that hold copies of a part */
@@ -354,7 +356,8 @@ void lb_diff_walk_source(lb_diff_walk *w, uint32_t ia)
         flow_source(w, ia, &row); /* the row is clean */
         return;
     }
-    const lb_verdict left = before(w, ia);
+    uint32_t met = 0;
+    const lb_verdict left = before(w, ia, &met);
     reason why = reason_of(w, ia, left);
     name_source(w, &w->pa->values[w->alignment.shown[0][ia]], &row);
     judge_source(w, why, left, &row);
@@ -377,6 +380,7 @@ void lb_diff_walk_source(lb_diff_walk *w, uint32_t ia)
         name_other_rank(w, ia, ib, &row);
     if (noise) lb_diff_rows_call_noise(w, &row, false);
     row.verdict = lb_report_worse(row.local, row.inherited);
+    row.met = why == AFTER_READING ? w->past->read.met : met;
     lb_diff_rows_report(w, &row);
     flow_source(w, ia, &row);
 }

@@ -19,6 +19,7 @@ typedef struct lb_diff_session {
     lb_diff_report *quiet;
     bool swapped;     /* the last pair was turned round */
     uint64_t shared;  /* steps that both sides have */
+    bool one_by_one;  /* each rank was judged by itself: diff_many.h */
     lb_lack lacks[2]; /* bytes that either side did not keep, and for want of which something could not be judged */
 } lb_diff_session;
 

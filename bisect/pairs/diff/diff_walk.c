@@ -44,11 +44,11 @@ static lb_diff_flow_source inflow_of(lb_diff_walk *w, uint32_t ia, int element)
 }
 
 /* What a collective gives to one member, all of them have brought. */
-static void meet(lb_diff_walk *w, const lb_collective_match *meeting)
+static void meet(lb_diff_walk *w, const lb_collective_match *exchange)
 {
     w->brought = LB_INFLOW_NONE;
-    for (uint32_t k = 0; k < meeting->n; k++) {
-        const uint32_t member = w->collective_matches[0].ops[meeting->first + k], b = w->alignment.b_of_a[member];
+    for (uint32_t k = 0; k < exchange->n; k++) {
+        const uint32_t member = w->collective_matches[0].ops[exchange->first + k], b = w->alignment.b_of_a[member];
         lb_flow_in(w, 0, member, b, LB_ALL_ELEMENTS, &w->brought);
         if (b != LB_NONE) lb_flow_in(w, 1, b, member, LB_ALL_ELEMENTS, &w->brought);
     }
@@ -106,6 +106,7 @@ static void note_decision(lb_diff_walk *w, uint32_t ia, const lb_diff_flow_sourc
     bool integer;
     if (!in->differ) return;
     read->verdict = lb_report_worse(read->verdict, lb_report_worse(in->verdict, in->carried));
+    if (in->met > read->met) read->met = in->met;
     if (ib == LB_NONE || !read_number(w->a, ia, &a, &integer) || !read_number(w->b, ib, &b, &integer)) {
         read->integers = true, read->ratio = fmax(read->ratio, 1);
         return;
@@ -298,7 +299,7 @@ static bool is_taken_over(const lb_diff_walk *w, uint32_t ia, const lb_evidence 
 static lb_diff_flow_source left_by(const lb_diff_walk *w, uint32_t ia, const lb_evidence *e,
                                    const lb_diff_flow_source *in, lb_verdict local)
 {
-    lb_diff_flow_source left = {lb_report_worse(local, in->verdict), in->carried, true, {LB_NONE, LB_NONE}};
+    lb_diff_flow_source left = {lb_report_worse(local, in->verdict), in->carried, true, {LB_NONE, LB_NONE}, in->met};
     if (e->agreement == LB_SHADOW_UNKNOWN) left.lone[0] = in->lone[0], left.lone[1] = in->lone[1];
     if (!is_taken_over(w, ia, e)) return left;
     left.carried = lb_report_worse(left.carried, left.verdict);
@@ -379,12 +380,36 @@ static void note_other_numbers(lb_diff_walk *w, uint32_t ia, const lb_evidence *
     w->report->rewritten++;
 }
 
+/* A collective whose other members are judged elsewhere. What it gives came from them, too: how bad that is will be
+ * known, and it is no less than rounding. */
+static void walk_exchange(lb_diff_walk *w, uint32_t ia, const lb_diff_flow_source *in)
+{
+    lb_diff_exchanges *all = w->past->exchanges;
+    const lb_program *second;
+    lb_diff_row row = lb_diff_walk_own_row(w, ia);
+    lb_diff_rows_measure(w, ia, &row, true);
+    const lb_diff_exchange exchange = {.row = lb_diff_rows_turned(w, &row, &second),
+                                       .given = in->differ,
+                                       .differs = w->differs[ia],
+                                       .brought = lb_report_worse(in->verdict, in->carried),
+                                       .met = in->met};
+    const uint32_t before = all->n;
+    LB_DIFF_APPEND(all->list, all->n, exchange);
+    w->storages[0].failed |= all->n == before;
+    const lb_diff_flow_source left = {LB_VERDICT_IDENTICAL, LB_VERDICT_ROUNDING, true, {LB_NONE, LB_NONE}, all->n};
+    flow_out_pair(w, ia, &left);
+}
+
 static void walk_pair(lb_diff_walk *w, uint32_t ia)
 {
     const lb_op *a = &w->pa->ops[ia];
     const uint32_t ib = w->alignment.b_of_a[ia];
     lb_diff_flow_source in = inflow_of(w, ia, LB_ALL_ELEMENTS);
     w->report->ops++;
+    if (w->past->exchanges && waits_for_others(w, ia) && (w->differs[ia] || in.differ)) {
+        walk_exchange(w, ia, &in);
+        return;
+    }
     if (a->flags & LB_OP_DECISION) note_decision(w, ia, &in);
     if (!w->differs[ia] && !lb_diff_evidence_reaches_output(w, ia)) {
         if (!w->alignment.irregular[ia] && !lb_op_same_args(w->pa, a, w->pb, &w->pb->ops[ib], 0))
@@ -410,7 +435,7 @@ static void walk_pair(lb_diff_walk *w, uint32_t ia)
         settle_lone(w, &in, LB_VERDICT_MISSING);
         in.verdict = lb_report_worse(in.verdict, LB_VERDICT_MISSING);
     }
-    row.inherited = lb_report_worse(in.verdict, in.carried);
+    row.inherited = lb_report_worse(in.verdict, in.carried), row.met = in.met;
     if (w->have_shadows) row.bound_ratio = fmax(w->shadows.rows[ia].bound_ratio[0], w->shadows.rows[ia].bound_ratio[1]);
     lb_diff_rows_measure(w, ia, &row, bad_bits || (divergence && row.local == LB_VERDICT_DIVERGED));
     if (!divergence) note_other_numbers(w, ia, &e, &row);

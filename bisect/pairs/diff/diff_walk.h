@@ -26,14 +26,30 @@ typedef struct lb_diff_flow_source {
     lb_verdict verdict, carried; /* as in a taint */
     bool differ;                 /* some input has other bits */
     uint32_t lone[2];            /* as in a taint */
+    uint32_t met;                /* as in a taint */
 } lb_diff_flow_source;
-#define LB_INFLOW_NONE ((lb_diff_flow_source){LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, false, {LB_NONE, LB_NONE}})
+#define LB_INFLOW_NONE ((lb_diff_flow_source){LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, false, {LB_NONE, LB_NONE}, 0})
+
+/* A collective, or a message, of a rank that is judged without the others, where bits of it differ: what the others
+ * brought is known when all ranks are put together (diff_many.h). */
+typedef struct lb_diff_exchange {
+    lb_diff_row row; /* as it stands in the report but for verdicts; `index` and `other` are its ops on the two sides */
+    bool given, differs; /* what this rank brought; what it received */
+    lb_verdict brought;  /* the worst that this rank's own ops put into it */
+    uint32_t met;        /* as in a taint, of what it brought */
+} lb_diff_exchange;
+
+typedef struct lb_diff_exchanges {
+    lb_diff_exchange *list; /* in order; number i is `met` i + 1 */
+    uint32_t n;
+} lb_diff_exchanges;
 
 /* Numbers that Python read so far: constants made later, and arguments, may follow from them. */
 typedef struct lb_read_numbers {
     lb_verdict verdict; /* the worst of what they follow from */
     double ratio;       /* by how much they differ at most, relative to the larger one */
     bool integers;      /* some integer or bool differs */
+    uint32_t met;       /* as in a taint */
 } lb_read_numbers;
 
 /* What is kept of one rank, or of all that are taken together, from step to step. */
@@ -45,9 +61,10 @@ typedef struct lb_diff_walk_past {
     lb_fused_sources fused;
     lb_met_storages met;
     lb_rank_plan plan;
-    int64_t first; /* the first step that was compared */
-    bool any;      /* some step was */
-    bool cut;      /* in some step the sides cut a tensor otherwise (cut_tensors.h) of which not all is known */
+    lb_diff_exchanges *exchanges; /* NULL: the members of collectives are at hand, or not known */
+    int64_t first;                /* the first step that was compared */
+    bool any;                     /* some step was */
+    bool cut; /* in some step the sides cut a tensor otherwise (cut_tensors.h) of which not all is known */
 } lb_diff_walk_past;
 
 enum {

@@ -11,6 +11,9 @@ typedef struct check {
     const lb_program **programs; /* of the step at hand; NULL: that rank did not record it */
     bool *infected; /* per rank: it has received something that is not finite, in this step or an earlier one */
     lb_collective_results *out;
+    bool known; /* of the last meeting: what each member should have received */
+    /* what is asked: who sent what is not finite; what came of what was sent */
+    bool finite, received;
     lb_err *err;
 } check;
 
@@ -146,6 +149,9 @@ static lb_status check_meeting(check *c, const lb_collective_meeting *meeting, b
     if (same_call && meeting->n > 1) {
         c->out->compared++;
         status = lb_collective_exchange_mark(c->at.capture, &x, wrong, &n, c->err);
+        c->known = status == LB_OK && meeting->whole;
+        for (uint32_t i = 0; i < meeting->n && c->known; i++)
+            c->known = x.right[i] != NULL || !meeting->members[i].n_outputs;
         if (status == LB_OK && !n && meeting->message && meeting->whole) {
             const lb_collective_member *a = &meeting->members[0], *b = &meeting->members[1];
             n = wrong[1] = !same_lists(a->program, a->inputs, a->n_inputs, b->program, b->outputs, b->n_outputs);
@@ -271,8 +277,9 @@ static lb_status check_step(void *context)
             c->programs[r] = NULL;
     LB_TRY(lb_collective_meetings_find(c->programs, c->at.n_ranks, &all, c->err));
     bool *told = calloc(all.n + 1, sizeof *told);
-    lb_status status = told ? check_finite(c, &all) : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
-    for (uint32_t i = 0; i < all.n && status == LB_OK; i++)
+    lb_status status = told ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+    if (status == LB_OK && c->finite) status = check_finite(c, &all);
+    for (uint32_t i = 0; i < all.n && status == LB_OK && c->received; i++)
         if (!same_group_told(&all, told, i)) status = check_meeting(c, &all.list[i], &told[i]);
     free(told);
     lb_collective_meetings_release(&all);
@@ -280,9 +287,10 @@ static lb_status check_step(void *context)
 }
 
 /* `step` NULL: all of them. */
-static lb_status check_steps(lb_capture *capture, const int64_t *step, lb_collective_results *out, lb_err *err)
+static lb_status check_steps(lb_capture *capture, const int64_t *step, bool finite, bool received,
+                             lb_collective_results *out, lb_err *err)
 {
-    check c = {.at = lb_rank_steps_of(capture), .out = out, .err = err};
+    check c = {.at = lb_rank_steps_of(capture), .out = out, .finite = finite, .received = received, .err = err};
     *out = (lb_collective_results){0};
     if (c.at.n_ranks < 2) return LB_OK;
     c.programs = calloc(c.at.n_ranks, sizeof *c.programs), c.infected = calloc(c.at.n_ranks, sizeof *c.infected);
@@ -297,12 +305,36 @@ static lb_status check_steps(lb_capture *capture, const int64_t *step, lb_collec
 
 lb_status lb_collective_results_check(lb_capture *capture, lb_collective_results *out, lb_err *err)
 {
-    return check_steps(capture, NULL, out, err);
+    return check_steps(capture, NULL, true, true, out, err);
 }
 
 lb_status lb_collective_results_check_step(lb_capture *capture, int64_t step, lb_collective_results *out, lb_err *err)
 {
-    return check_steps(capture, &step, out, err);
+    return check_steps(capture, &step, true, true, out, err);
+}
+
+lb_status lb_collective_results_check_received(lb_capture *capture, int64_t step, lb_collective_results *out,
+                                               lb_err *err)
+{
+    return check_steps(capture, &step, false, true, out, err);
+}
+
+lb_status lb_collective_results_check_finite(lb_capture *capture, lb_collective_results *out, lb_err *err)
+{
+    return check_steps(capture, NULL, true, false, out, err);
+}
+
+lb_status lb_collective_results_check_one(lb_capture *capture, int64_t step, const lb_collective_meeting *meeting,
+                                          lb_collective_results *out, bool *known, lb_err *err)
+{
+    check c = {.at = lb_rank_steps_of(capture), .out = out, .err = err};
+    bool told = false;
+    *out = (lb_collective_results){0};
+    c.at.step = step;
+    const lb_status status = check_meeting(&c, meeting, &told);
+    *known = c.known;
+    if (status != LB_OK) lb_collective_results_release(out);
+    return status;
 }
 
 void lb_collective_results_release(lb_collective_results *results)

@@ -12,6 +12,8 @@
 #ifndef LB_BISECT_COLLECTIVE_RESULTS_H
 #define LB_BISECT_COLLECTIVE_RESULTS_H
 
+#include "exchanges/collective_members.h"
+
 #include <lastbit/archive.h>
 
 typedef enum lb_collective_fault {
@@ -44,6 +46,15 @@ lb_status lb_collective_results_check(lb_capture *capture, lb_collective_results
 /* The same of one step. */
 lb_status lb_collective_results_check_step(lb_capture *capture, int64_t step, lb_collective_results *results,
                                            lb_err *err);
+/* The two halves of it: what members of one step received, which asks for bytes, and who sent what is not finite, over
+ * all steps, for which statistics will do. */
+lb_status lb_collective_results_check_received(lb_capture *capture, int64_t step, lb_collective_results *results,
+                                               lb_err *err);
+lb_status lb_collective_results_check_finite(lb_capture *capture, lb_collective_results *results, lb_err *err);
+/* Of one collective or message: its finding, if there is one. *known: bytes tell what each should have received; else
+ * digests alone were compared. */
+lb_status lb_collective_results_check_one(lb_capture *capture, int64_t step, const lb_collective_meeting *meeting,
+                                          lb_collective_results *results, bool *known, lb_err *err);
 void lb_collective_results_release(lb_collective_results *results);
 
 #endif

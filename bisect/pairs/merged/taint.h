@@ -16,10 +16,13 @@ typedef struct lb_taint {
     lb_verdict verdict, carried;
     bool differs;     /* some upstream bits do */
     uint32_t lone[2]; /* per side: the first op that only it runs and that no aligned pair has judged yet */
+    /* where ranks are judged one by one (diff_many.h): the latest of its collectives by which other ranks' differences
+     * came in, from 1 on; 0: by none */
+    uint32_t met;
 } lb_taint;
 
 /* Nothing differs. */
-#define LB_TAINT_CLEAN(id) ((lb_taint){(id), LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, false, {LB_NONE, LB_NONE}})
+#define LB_TAINT_CLEAN(id) ((lb_taint){(id), LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, false, {LB_NONE, LB_NONE}, 0})
 
 /* Zero-initialise. */
 typedef struct lb_taints {

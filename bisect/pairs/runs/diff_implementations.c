@@ -1,5 +1,5 @@
 /* The report on two implementations: see diff_implementations.h. */
-#include "diff/diff_implementations.h"
+#include "runs/diff_implementations.h"
 
 #include "diff/diff_arguments.h"
 #include "diff/diff_place.h"

@@ -1,5 +1,5 @@
 /* Orders of sums that the sides write by other ops: see diff_orders.h. */
-#include "diff/diff_orders.h"
+#include "runs/diff_orders.h"
 
 #include "exchanges/collective_results.h"
 

@@ -3,115 +3,16 @@
  * Per aligned step and rank: digests are compared op by op; only if something differs are both sides replayed
  * (shadow_pair.h); then one walk over A's program spreads the answers (diff_walk.h).
  */
-#include "diff/diff_half.h"
-#include "diff/diff_implementations.h"
-#include "diff/diff_orders.h"
+#include "runs/diff_many.h"
+#include "runs/diff_implementations.h"
+#include "runs/diff_orders.h"
+#include "runs/diff_steps.h"
 #include "diff/diff_tokens.h"
 #include "implementations/strangers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Tensors of one moment: that other steps are not there is no gap. */
-static bool is_checkpoint(const lb_diff_half *h)
-{
-    const int64_t *steps;
-    const lb_program *p;
-    return lb_capture_steps(h->capture, &steps) == 1 &&
-           lb_capture_program(h->capture, h->ranks[0], steps[0], &p, NULL) == LB_OK && !lb_diff_step_has_ops(p);
-}
-
-/* Steps that the second side alone has: the first side's program ended before them, or they were not recorded there. */
-static void list_lone_steps(lb_diff_session *s, lb_diff_half *first, lb_diff_half *second)
-{
-    const int64_t *steps;
-    const uint32_t n = lb_capture_steps(s->b, &steps);
-    char text[160];
-    for (uint32_t i = 0; i < n; i++) {
-        if (steps[i] < s->options->first_step || steps[i] > s->options->last_step) continue;
-        if (lb_diff_half_load(second, steps[i]) && !lb_diff_half_load(first, steps[i]) && !is_checkpoint(first)) {
-            snprintf(text, sizeof text, "step %lld of rank %d was captured on the second side only",
-                     (long long)steps[i], second->ranks[0]);
-            lb_report_missing(s->report, text);
-        }
-        lb_diff_half_close(first), lb_diff_half_close(second);
-    }
-}
-
-/* A step in which one side's program ended, by an exception: what it did not come to is no difference, and the step is
- * not compared. Of two that ended there, each is what there is. */
-static bool is_cut_off(const lb_diff_session *s, const lb_diff_half *first, const lb_diff_half *second)
-{
-    bool complete[2] = {true, true};
-    char text[240];
-    for (uint32_t i = 0; i < first->n_ranks; i++) complete[0] &= first->programs[i]->complete != 0;
-    for (uint32_t i = 0; i < second->n_ranks; i++) complete[1] &= second->programs[i]->complete != 0;
-    if (complete[0] == complete[1]) return false;
-    snprintf(text, sizeof text,
-             "step %lld of rank %d is incomplete on the %s side: its program, or the recording of it, ended there; "
-             "that step is not compared",
-             (long long)first->programs[0]->step, first->ranks[0], complete[0] ? "second" : "first");
-    if (!s->quiet) lb_report_missing(s->report, text);
-    return true;
-}
-
-/* A step of the first side, against the second's. */
-static lb_status diff_one(lb_diff_session *s, lb_diff_half *first, lb_diff_half *second, int64_t step,
-                          lb_diff_walk_past *past, lb_err *err)
-{
-    char text[160];
-    lb_status status = LB_OK;
-    if (lb_diff_half_load(first, step)) {
-        if (lb_diff_half_load(second, step)) {
-            const bool cut_off = is_cut_off(s, first, second);
-            if (cut_off) s->shared++;
-            if (!cut_off) status = lb_diff_half_open_both(first, second, &past->plan, err);
-            if (status == LB_OK && !cut_off) status = lb_diff_half_compare(s, first, second, past, err);
-        } else if (!is_checkpoint(second) && !s->quiet) {
-            snprintf(text, sizeof text, "step %lld of rank %d was captured on the first side only", (long long)step,
-                     first->ranks[0]);
-            lb_report_missing(s->report, text);
-        }
-    }
-    lb_diff_half_close(first), lb_diff_half_close(second);
-    return status;
-}
-
-/* A window that begins in the middle of what both sides recorded: the steps before it say what it begins with. */
-static lb_status diff_quietly(lb_diff_session *s, lb_diff_half *first, lb_diff_half *second, int64_t step,
-                              lb_diff_walk_past *past, lb_err *err)
-{
-    s->quiet = calloc(1, sizeof *s->quiet);
-    if (!s->quiet) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    lb_status status = diff_one(s, first, second, step, past, err);
-    lb_diff_report_free(s->quiet);
-    s->quiet = NULL;
-    return status;
-}
-
-static lb_status diff_steps(lb_diff_session *s, lb_diff_half *first, lb_diff_half *second, lb_err *err)
-{
-    const int64_t *steps;
-    uint32_t n_steps = lb_capture_steps(s->a, &steps);
-    lb_diff_walk_past past = {
-        .read = {LB_VERDICT_IDENTICAL, 0, false}}; /* a parameter hands its verdict on over the steps */
-    lb_status status = LB_OK;
-    for (uint32_t i = 0; i < n_steps && status == LB_OK; i++) {
-        if (steps[i] > s->options->last_step) continue;
-        if (s->options->progress) s->options->progress("comparing steps", i, n_steps);
-        status = steps[i] < s->options->first_step && !s->options->digests_only
-                     ? diff_quietly(s, first, second, steps[i], &past, err)
-                 : steps[i] < s->options->first_step ? LB_OK
-                                                     : diff_one(s, first, second, steps[i], &past, err);
-    }
-    if (status == LB_OK) list_lone_steps(s, first, second);
-    lb_taints_release(&past.storages[0]), lb_taints_release(&past.storages[1]);
-    lb_fused_sources_release(&past.fused);
-    lb_met_storages_release(&past.met);
-    lb_rank_plan_release(&past.plan);
-    return status;
-}
 
 static bool holds_world(lb_capture *capture, const int32_t *ranks, uint32_t n, int32_t *world)
 {
@@ -149,14 +50,16 @@ static lb_status diff_ranks(lb_diff_session *s, lb_err *err)
 {
     lb_diff_half all_a = {.capture = s->a}, all_b = {.capture = s->b};
     all_a.n_ranks = lb_capture_ranks(s->a, &all_a.ranks), all_b.n_ranks = lb_capture_ranks(s->b, &all_b.ranks);
-    if (are_taken_together(s, &all_a, &all_b)) return diff_steps(s, &all_a, &all_b, err);
+    if (are_taken_together(s, &all_a, &all_b))
+        return lb_diff_are_many(&all_a, &all_b) ? lb_diff_many(s, &all_a, &all_b, err)
+                                                : lb_diff_steps_compare(s, &all_a, &all_b, NULL, err);
     for (uint32_t i = 0; i < all_a.n_ranks; i++) {
         lb_diff_half first = {.capture = s->a, .ranks = &all_a.ranks[i], .n_ranks = 1};
         lb_diff_half second = {.capture = s->b, .ranks = first.ranks, .n_ranks = 1};
         uint32_t j = 0;
         while (j < all_b.n_ranks && all_b.ranks[j] != all_a.ranks[i]) j++;
         if (j < all_b.n_ranks) {
-            LB_TRY(diff_steps(s, &first, &second, err));
+            LB_TRY(lb_diff_steps_compare(s, &first, &second, NULL, err));
         } else {
             char text[80];
             snprintf(text, sizeof text, "rank %d was captured on the first side only", all_a.ranks[i]);
@@ -328,16 +231,17 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
             lb_fail(err, LB_ERR_NOT_FOUND, "%s and %s share no step of one rank; see `lastbit ls` for what each holds",
                     lb_capture_path(a), lb_capture_path(b));
     lb_layer_names_map_free(rules);
-    if (status == LB_OK && s.shared) status = judge_by_value(&s, err);
-    if (status == LB_OK && s.report->verdict == LB_VERDICT_MISSING) lb_diff_step_say_lacks(&s);
+    if (status == LB_OK && s.shared && !s.one_by_one) status = judge_by_value(&s, err);
+    if (status == LB_OK && s.report->verdict == LB_VERDICT_MISSING && !s.one_by_one) lb_diff_step_say_lacks(&s);
     if (status == LB_OK && s.report->unseen && !s.report->identical && s.report->verdict == LB_VERDICT_IDENTICAL)
         lb_report_missing(s.report, "no op has results with digests on both sides: their bits were not compared");
     if (status == LB_OK && s.report->n_missing)
         s.report->verdict = lb_report_worse(s.report->verdict, LB_VERDICT_MISSING);
     if (status == LB_OK) lb_report_settle_differences(s.report);
     if (status == LB_OK) lb_diff_tokens_finish(s.report);
-    if (status == LB_OK && !options->digests_only) status = lb_diff_name_exchanges(s.report, a, b, err);
-    if (status == LB_OK) lb_diff_name_orders(s.report, a, b, options, s.swapped);
+    if (status == LB_OK && !options->digests_only && !s.one_by_one)
+        status = lb_diff_name_exchanges(s.report, a, b, err);
+    if (status == LB_OK && !s.one_by_one) lb_diff_name_orders(s.report, a, b, options, s.swapped);
     if (status == LB_OK)
         *out = s.report;
     else

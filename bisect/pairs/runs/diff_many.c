@@ -1,0 +1,509 @@
+/* Many ranks, one by one: see diff_many.h. */
+#define _GNU_SOURCE /* asprintf */
+#include "runs/diff_many.h"
+
+#include "runs/diff_record.h"
+#include "runs/diff_steps.h"
+#include "exchanges/collective_results.h"
+#include "parts/parts_each.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a rank has shown, once it is folded. */
+typedef struct rank_result {
+    lb_diff_report report; /* its strings are the whole report's */
+    lb_diff_exchanges exchanges;
+    lb_verdict *worst; /* per exchange: what came in up to it, at its worst */
+} rank_result;
+
+/* A collective in which something differs. */
+typedef struct exchange_result {
+    int64_t step;
+    uint32_t numbers[2];      /* among the exchanges of its step, on either side */
+    uint32_t first, n;        /* of members */
+    lb_verdict local, handed; /* its own; what it hands on */
+    const char *why;
+    int32_t from, to;
+} exchange_result;
+
+/* A rank's row of a exchange. */
+typedef struct member {
+    uint32_t rank, row; /* of ranks[], of its exchanges */
+    uint32_t exchange;
+} member;
+
+/* The programs of all ranks in one step of one side, and what meets there. */
+typedef struct step_exchanges {
+    int64_t step;
+    bool known;
+    const lb_program **programs;
+    lb_collective_meetings all;
+} step_exchanges;
+
+typedef struct many {
+    lb_diff_session *session;
+    const lb_diff_half *halves[2];
+    uint32_t n_ranks;
+    rank_result *ranks;
+    exchange_result *exchanges;
+    uint32_t n_exchanges;
+    member *members; /* of exchanges one behind the other, in order of ranks */
+    uint32_t n_members;
+    step_exchanges at[2];
+    uint64_t shared;
+} many;
+
+bool lb_diff_are_many(const lb_diff_half *first, const lb_diff_half *second)
+{
+    return first->n_ranks == second->n_ranks && first->n_ranks > LB_DIFF_TOGETHER;
+}
+
+/* ---- ranks ------------------------------------------------------------------------------------------------------- */
+
+static void release_rank(rank_result *r)
+{
+    lb_diff_report *p = &r->report;
+    free(p->layers), free(p->structures), free(p->missing), free(p->findings), free(p->tokens), free(p->routings);
+    free(p->differences), free(p->places), free(p->map);
+    free(r->exchanges.list), free(r->worst);
+    *r = (rank_result){0};
+}
+
+static lb_status work_rank(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    const many *m = context;
+    lb_diff_options options = *m->session->options;
+    lb_diff_session s = *m->session;
+    lb_diff_exchanges exchanges = {0};
+    lb_diff_half first = {.capture = s.a, .ranks = &m->halves[0]->ranks[unit], .n_ranks = 1};
+    lb_diff_half second = {.capture = s.b, .ranks = &m->halves[1]->ranks[unit], .n_ranks = 1};
+    options.progress = NULL;
+    s.options = &options, s.report = calloc(1, sizeof *s.report), s.quiet = NULL, s.shared = 0;
+    memset(s.lacks, 0, sizeof s.lacks);
+    lb_status status = s.report ? lb_diff_steps_compare(&s, &first, &second, &exchanges, err)
+                                : lb_fail(err, LB_ERR_NOMEM, "out of memory for a rank");
+    if (status == LB_OK && s.report->verdict == LB_VERDICT_MISSING) lb_diff_step_say_lacks(&s);
+    if (status == LB_OK) {
+        lb_part_record_u64(record, &s.shared);
+        lb_diff_record(record, s.report, &exchanges, s.report);
+    }
+    lb_diff_report_free(s.report);
+    free(exchanges.list);
+    lb_capture_unload(s.a), lb_capture_unload(s.b);
+    return status;
+}
+
+static lb_status fold_rank(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    (void)err;
+    many *m = context;
+    uint64_t shared = 0;
+    lb_part_record_u64(record, &shared);
+    lb_diff_record(record, &m->ranks[unit].report, &m->ranks[unit].exchanges, m->session->report);
+    m->shared += shared;
+    return record->status;
+}
+
+/* ---- which collectives differ ------------------------------------------------------------------------------------ */
+
+static void release_step(step_exchanges *at)
+{
+    if (at->known) lb_collective_meetings_release(&at->all);
+    free(at->programs);
+    *at = (step_exchanges){0};
+}
+
+static lb_status open_step(many *m, int side, int64_t step, lb_err *err)
+{
+    step_exchanges *at = &m->at[side];
+    if (at->known && at->step == step) return LB_OK;
+    release_step(at);
+    at->programs = calloc(m->n_ranks + 1, sizeof *at->programs);
+    if (!at->programs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", m->n_ranks);
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        if (lb_capture_program(m->halves[side]->capture, m->halves[side]->ranks[r], step, &at->programs[r], NULL) !=
+            LB_OK)
+            at->programs[r] = NULL;
+    LB_TRY(lb_collective_meetings_find(at->programs, m->n_ranks, &at->all, err));
+    at->step = step, at->known = true;
+    return LB_OK;
+}
+
+/* The exchange of a step in which this rank runs this op; LB_NONE. */
+static uint32_t exchange_of(const step_exchanges *at, int32_t rank, uint32_t op)
+{
+    for (uint32_t i = 0; i < at->all.n; i++)
+        for (uint32_t k = 0; k < at->all.list[i].n; k++)
+            if (at->all.list[i].members[k].op == op && at->all.list[i].members[k].program->rank == rank) return i;
+    return LB_NONE;
+}
+
+/* Every op of a collective to its exchange, so that a step is looked through once. */
+typedef struct op_exchange {
+    int32_t rank;
+    uint32_t op, exchange;
+} op_exchange;
+
+static int by_rank_and_op(const void *x, const void *y)
+{
+    const op_exchange *a = x, *b = y;
+    if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
+    return (a->op > b->op) - (a->op < b->op);
+}
+
+static op_exchange *index_step(const step_exchanges *at, uint32_t *n)
+{
+    op_exchange *rows = calloc(at->all.n_members + 1, sizeof *rows);
+    *n = 0;
+    for (uint32_t i = 0; rows && i < at->all.n; i++)
+        for (uint32_t k = 0; k < at->all.list[i].n; k++)
+            rows[(*n)++] = (op_exchange){at->all.list[i].members[k].program->rank, at->all.list[i].members[k].op, i};
+    if (rows) qsort(rows, *n, sizeof *rows, by_rank_and_op);
+    return rows;
+}
+
+static uint32_t find_exchange(const op_exchange *rows, uint32_t n, int32_t rank, uint32_t op)
+{
+    const op_exchange key = {rank, op, 0};
+    const op_exchange *found = n ? bsearch(&key, rows, n, sizeof *rows, by_rank_and_op) : NULL;
+    return found ? found->exchange : LB_NONE;
+}
+
+static int by_exchange(const void *x, const void *y)
+{
+    const member *a = x, *b = y;
+    if (a->exchange != b->exchange) return a->exchange < b->exchange ? -1 : 1;
+    return a->rank != b->rank ? (a->rank < b->rank ? -1 : 1) : (a->row > b->row) - (a->row < b->row);
+}
+
+/* Rows of one step become members of its exchanges. What meets nobody that was recorded is a exchange of one. */
+static lb_status gather_step(many *m, int64_t step, lb_err *err)
+{
+    const uint32_t before = m->n_members;
+    uint32_t n = 0;
+    LB_TRY(open_step(m, 0, step, err));
+    op_exchange *rows = index_step(&m->at[0], &n);
+    if (!rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
+    uint32_t lone = m->at[0].all.n;
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        for (uint32_t i = 0; i < m->ranks[r].exchanges.n; i++) {
+            const lb_diff_row *row = &m->ranks[r].exchanges.list[i].row;
+            if (row->step != step) continue;
+            const uint32_t found = find_exchange(rows, n, row->rank, row->index);
+            LB_DIFF_APPEND(m->members, m->n_members, ((member){r, i, found == LB_NONE ? lone++ : found}));
+        }
+    free(rows);
+    if (m->n_members > before) qsort(m->members + before, m->n_members - before, sizeof *m->members, by_exchange);
+    for (uint32_t i = before; i < m->n_members; i++) {
+        const uint32_t number = m->members[i].exchange;
+        if (i == before || number != m->members[i - 1].exchange) {
+            const exchange_result fresh = {
+                .step = step, .numbers = {number < m->at[0].all.n ? number : LB_NONE, LB_NONE}, .first = i, .why = ""};
+            LB_DIFF_APPEND(m->exchanges, m->n_exchanges, fresh);
+        }
+        m->exchanges[m->n_exchanges - 1].n++;
+    }
+    return LB_OK;
+}
+
+static int by_number(const void *x, const void *y)
+{
+    const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+    return (a > b) - (a < b);
+}
+
+static lb_status gather(many *m, lb_err *err)
+{
+    int64_t *steps = NULL;
+    uint32_t n = 0;
+    lb_status status = LB_OK;
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        for (uint32_t i = 0; i < m->ranks[r].exchanges.n; i++)
+            if (!i || m->ranks[r].exchanges.list[i].row.step != m->ranks[r].exchanges.list[i - 1].row.step)
+                LB_DIFF_APPEND(steps, n, m->ranks[r].exchanges.list[i].row.step);
+    if (n) qsort(steps, n, sizeof *steps, by_number);
+    for (uint32_t i = 0; i < n && status == LB_OK; i++)
+        if (!i || steps[i] != steps[i - 1]) status = gather_step(m, steps[i], err);
+    free(steps);
+    /* qsort has put members in their places: which exchange each is of */
+    for (uint32_t i = 0; i < m->n_exchanges; i++)
+        for (uint32_t k = 0; k < m->exchanges[i].n; k++) m->members[m->exchanges[i].first + k].exchange = i;
+    return status;
+}
+
+/* ---- what a collective did --------------------------------------------------------------------------------------- */
+
+static const lb_diff_exchange *row_of(const many *m, const member *x)
+{
+    return &m->ranks[x->rank].exchanges.list[x->row];
+}
+
+static bool received_others(const many *m, const exchange_result *x)
+{
+    bool differs = false;
+    for (uint32_t i = 0; i < x->n; i++) differs |= row_of(m, &m->members[x->first + i])->differs;
+    return differs;
+}
+
+static lb_status work_exchange(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    many *m = context;
+    const exchange_result *x = &m->exchanges[unit];
+    const lb_diff_row *row = &row_of(m, &m->members[x->first])->row;
+    for (int side = 0; side < 2; side++) {
+        lb_collective_results results = {0};
+        bool known = false;
+        LB_TRY(open_step(m, side, x->step, err));
+        const uint32_t number = side ? exchange_of(&m->at[1], row->other_rank, row->other) : x->numbers[0];
+        if (number != LB_NONE && received_others(m, x))
+            LB_TRY(lb_collective_results_check_one(m->halves[side]->capture, x->step, &m->at[side].all.list[number],
+                                                   &results, &known, err));
+        const char *message = results.n ? results.list[0].message : NULL;
+        int32_t from = results.n ? results.list[0].from : -1, to = results.n ? results.list[0].to : -1;
+        lb_part_record_bool(record, &known);
+        lb_part_record_text(record, &message);
+        lb_part_record_i32(record, &from), lb_part_record_i32(record, &to);
+        lb_collective_results_release(&results);
+    }
+    return LB_OK;
+}
+
+/* "rank 7", "ranks 3, 5 and 2 more"; "": none brought other numbers. */
+static void name_givers(const many *m, const exchange_result *x, char *text, size_t size)
+{
+    enum { SHOWN = 4 };
+    uint32_t n = 0;
+    int at = 0;
+    *text = '\0';
+    for (uint32_t i = 0; i < x->n; i++) n += row_of(m, &m->members[x->first + i])->given;
+    uint32_t shown = 0;
+    for (uint32_t i = 0; i < x->n && shown < SHOWN; i++) {
+        const lb_diff_exchange *row = row_of(m, &m->members[x->first + i]);
+        if (!row->given) continue;
+        at += snprintf(text + at, size - (size_t)at, "%s%d", shown ? ", " : n == 1 ? "rank " : "ranks ", row->row.rank);
+        shown++;
+    }
+    if (n > SHOWN) snprintf(text + at, size - (size_t)at, " and %u more", n - SHOWN);
+}
+
+static lb_status judge_exchange(many *m, exchange_result *x, const bool known[2], const char *const messages[2],
+                                lb_err *err)
+{
+    char givers[120], *text = NULL;
+    int n = 0;
+    name_givers(m, x, givers, sizeof givers);
+    const int wrong = messages[0] ? 0 : messages[1] ? 1 : -1;
+    x->local = LB_VERDICT_ROUNDING;
+    if (!received_others(m, x)) {
+        x->local = LB_VERDICT_IDENTICAL;
+        n = asprintf(&text, "%s brought other numbers to it, of which nothing was received", givers);
+    } else if (wrong >= 0) {
+        x->local = LB_VERDICT_DIVERGED;
+        n = asprintf(&text, "on the %s side %s", wrong ? "second" : "first", messages[wrong]);
+    } else if (!known[0] || !known[1]) {
+        x->local = LB_VERDICT_MISSING;
+        n = asprintf(&text, "%s%swhat its members brought to it was not kept", givers,
+                     *givers ? " brought other numbers; whether its result follows from them is not known, for " : "");
+    } else if (*givers) {
+        n = asprintf(&text,
+                     "%s brought other numbers to it; on each side its result is one that some order of what was "
+                     "brought gives",
+                     givers);
+    } else {
+        n = asprintf(&text, "the same terms in another order: on each side its result is one that some order gives");
+    }
+    if (n < 0) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
+    x->why = lb_report_keep(m->session->report, text);
+    free(text);
+    return LB_OK;
+}
+
+static lb_status fold_exchange(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    many *m = context;
+    exchange_result *x = &m->exchanges[unit];
+    bool known[2] = {false, false};
+    const char *messages[2] = {NULL, NULL};
+    x->from = x->to = -1;
+    for (int side = 0; side < 2; side++) {
+        int32_t from = -1, to = -1;
+        lb_part_record_bool(record, &known[side]);
+        lb_part_record_text(record, &messages[side]);
+        lb_part_record_i32(record, &from), lb_part_record_i32(record, &to);
+        if (messages[side] && (!side || !messages[0])) x->from = from, x->to = to;
+    }
+    return record->status == LB_OK ? judge_exchange(m, x, known, messages, err) : record->status;
+}
+
+/* ---- how bad it is ----------------------------------------------------------------------------------------------- */
+
+/* What a collective hands on is as bad as the worst that its members brought, or as it is itself; and what a rank
+ * brings may have come from one before. Verdicts only grow, so that this ends. */
+static bool spread_once(many *m)
+{
+    bool grew = false;
+    for (uint32_t i = 0; i < m->n_exchanges; i++) {
+        exchange_result *x = &m->exchanges[i];
+        lb_verdict handed = lb_report_worse(x->handed, x->local);
+        for (uint32_t k = 0; k < x->n; k++) {
+            const member *who = &m->members[x->first + k];
+            const lb_diff_exchange *row = row_of(m, who);
+            handed = lb_report_worse(handed, row->brought);
+            if (row->met) handed = lb_report_worse(handed, m->ranks[who->rank].worst[row->met - 1]);
+        }
+        grew |= lb_report_badness(handed) > lb_report_badness(x->handed);
+        x->handed = handed;
+    }
+    for (uint32_t i = 0; i < m->n_members; i++) {
+        const member *who = &m->members[i];
+        lb_verdict *worst = m->ranks[who->rank].worst;
+        worst[who->row] = lb_report_worse(worst[who->row], m->exchanges[who->exchange].handed);
+    }
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        for (uint32_t i = 1; i < m->ranks[r].exchanges.n; i++)
+            m->ranks[r].worst[i] = lb_report_worse(m->ranks[r].worst[i], m->ranks[r].worst[i - 1]);
+    return grew;
+}
+
+static lb_status spread(many *m, lb_err *err)
+{
+    for (uint32_t r = 0; r < m->n_ranks; r++) {
+        m->ranks[r].worst = calloc(m->ranks[r].exchanges.n + 1, sizeof *m->ranks[r].worst);
+        if (!m->ranks[r].worst) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", m->n_ranks);
+        for (uint32_t i = 0; i < m->ranks[r].exchanges.n; i++) m->ranks[r].worst[i] = LB_VERDICT_IDENTICAL;
+    }
+    for (uint32_t i = 0; i < m->n_exchanges; i++) m->exchanges[i].handed = LB_VERDICT_IDENTICAL;
+    while (spread_once(m)) {
+    }
+    return LB_OK;
+}
+
+/* What came into a row by collectives. */
+static void raise(const rank_result *r, lb_diff_row *row)
+{
+    if (row->met && row->met <= r->exchanges.n)
+        row->inherited = lb_report_worse(row->inherited, r->worst[row->met - 1]);
+    row->verdict = lb_report_worse(row->local, row->inherited);
+}
+
+/* ---- one report -------------------------------------------------------------------------------------------------- */
+
+/* Of rows with the report's verdict the one to name: its own before what is inherited, then the earliest. */
+static bool is_before(const lb_diff_row *x, const lb_diff_row *y, bool own)
+{
+    if (own && (x->local == x->verdict) != (y->local == y->verdict)) return x->local == x->verdict;
+    if (own && x->lossy != y->lossy) return x->lossy;
+    if (x->step != y->step) return x->step < y->step;
+    if (x->order != y->order) return x->order < y->order;
+    return x->rank < y->rank;
+}
+
+static void offer(lb_diff_report *r, const lb_diff_row *row)
+{
+    if (row->verdict == LB_VERDICT_IDENTICAL) return;
+    if (!r->has_earliest || is_before(row, &r->earliest, false)) r->earliest = *row, r->has_earliest = true;
+    const int worse = lb_report_badness(row->verdict) - lb_report_badness(r->verdict);
+    if (!r->has_first || worse > 0 || (worse == 0 && is_before(row, &r->first, true)))
+        r->first = *row, r->has_first = true;
+    r->verdict = lb_report_worse(r->verdict, row->verdict);
+}
+
+static void add_tokens(lb_diff_report *to, const lb_diff_tokens *t)
+{
+    for (uint32_t i = 0; i < to->n_tokens; i++) {
+        lb_diff_tokens *sum = &to->tokens[i];
+        if (strcmp(sum->kind, t->kind) != 0 || sum->has_targets != t->has_targets) continue;
+        sum->count += t->count, sum->k3 += t->k3, sum->kl += t->kl, sum->top1 += t->top1, sum->mean_abs += t->mean_abs;
+        if (t->max_abs > sum->max_abs) sum->max_abs = t->max_abs;
+        return;
+    }
+    LB_DIFF_APPEND(to->tokens, to->n_tokens, *t);
+}
+
+static void add_numbers(lb_diff_report *to, const lb_diff_report *r)
+{
+    to->ops += r->ops, to->identical += r->identical, to->unseen += r->unseen, to->rewritten += r->rewritten;
+    to->cost.runs += r->cost.runs, to->cost.ops += r->cost.ops, to->exact_runs += r->exact_runs;
+    to->recorded_ops += r->recorded_ops, to->sources += r->sources, to->sources_identical += r->sources_identical;
+    to->n_cuts += r->n_cuts;
+    for (int i = 0; i < LB_ULP_BUCKETS; i++) to->ulp_counts[i] += r->ulp_counts[i];
+    to->tokens_looked_up |= r->tokens_looked_up, to->tokens_approximate |= r->tokens_approximate;
+    for (int k = 0; k < 2; k++) to->lone_writes[k] |= r->lone_writes[k];
+    to->untold |= r->untold;
+}
+
+static void add_rank(lb_diff_report *to, rank_result *rank)
+{
+    lb_diff_report *r = &rank->report;
+    if (r->has_first) raise(rank, &r->first), offer(to, &r->first);
+    if (r->has_earliest) raise(rank, &r->earliest), offer(to, &r->earliest);
+    if (r->has_undecided && (!to->has_undecided || r->undecided_step < to->undecided_step))
+        to->has_undecided = true, to->undecided_step = r->undecided_step;
+    for (uint32_t i = 0; i < r->n_layers; i++) {
+        raise(rank, &r->layers[i]);
+        LB_DIFF_APPEND(to->layers, to->n_layers, r->layers[i]);
+    }
+    for (uint32_t i = 0; i < r->n_structures; i++) LB_DIFF_APPEND(to->structures, to->n_structures, r->structures[i]);
+    for (uint32_t i = 0; i < r->n_missing; i++) lb_report_missing(to, r->missing[i]);
+    for (uint32_t i = 0; i < r->n_findings; i++) lb_report_finding(to, r->findings[i]);
+    for (uint32_t i = 0; i < r->n_tokens; i++) add_tokens(to, &r->tokens[i]);
+    for (uint32_t i = 0; i < r->n_routings; i++) LB_DIFF_APPEND(to->routings, to->n_routings, r->routings[i]);
+    for (uint32_t i = 0; i < r->n_places; i++) lb_report_place(to, &r->places[i]);
+    for (uint32_t i = 0; !to->n_map && i < r->n_map; i++) LB_DIFF_APPEND(to->map, to->n_map, r->map[i]);
+    add_numbers(to, r);
+}
+
+/* The row of a layer that this rank has already, or a new one behind its others. */
+static void add_exchange_row(many *m, const member *who, const exchange_result *x)
+{
+    lb_diff_report *to = m->session->report;
+    lb_diff_exchange *exchange = &m->ranks[who->rank].exchanges.list[who->row];
+    lb_diff_row row = exchange->row;
+    row.local = exchange->differs ? x->local : LB_VERDICT_IDENTICAL;
+    row.inherited = lb_report_worse(exchange->brought, x->n ? x->handed : LB_VERDICT_IDENTICAL);
+    if (!exchange->differs) row.inherited = LB_VERDICT_IDENTICAL;
+    row.verdict = lb_report_worse(row.local, row.inherited);
+    row.why = x->why, row.hop_from = x->from, row.hop_to = x->to;
+    lb_report_layer(&m->ranks[who->rank].report, &row);
+    offer(to, &row);
+    if (row.verdict == LB_VERDICT_MISSING && (!to->has_undecided || row.step < to->undecided_step))
+        to->has_undecided = true, to->undecided_step = row.step;
+    if (row.local != LB_VERDICT_DIVERGED) return;
+    lb_diff_difference d = {
+        .row = row, .effect = NAN, .times = 1, .steps = 1, .last_step = row.step, .op_b = row.op, .layer_b = row.layer};
+    d.ranks[0] = lb_program_view_rank_bit((uint32_t)row.rank);
+    d.ranks[1] = lb_program_view_rank_bit((uint32_t)row.other_rank);
+    lb_report_place(to, &d);
+}
+
+static void put_together(many *m)
+{
+    for (uint32_t i = 0; i < m->n_members; i++)
+        add_exchange_row(m, &m->members[i], &m->exchanges[m->members[i].exchange]);
+    for (uint32_t r = 0; r < m->n_ranks; r++) add_rank(m->session->report, &m->ranks[r]);
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
+
+lb_status lb_diff_many(lb_diff_session *s, const lb_diff_half *first, const lb_diff_half *second, lb_err *err)
+{
+    many m = {.session = s, .halves = {first, second}, .n_ranks = first->n_ranks};
+    lb_parts *parts = s->options->parts;
+    m.ranks = calloc(m.n_ranks + 1, sizeof *m.ranks);
+    if (!m.ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", m.n_ranks);
+    s->one_by_one = true;
+    const lb_parts_loop ranks = {"rank", m.n_ranks, work_rank, fold_rank, &m};
+    lb_status status = lb_parts_each(parts, &ranks, err);
+    if (status == LB_OK) status = gather(&m, err);
+    const lb_parts_loop exchanges = {"collective", m.n_exchanges, work_exchange, fold_exchange, &m};
+    if (status == LB_OK) status = lb_parts_each(parts, &exchanges, err);
+    if (status == LB_OK) status = spread(&m, err);
+    if (status == LB_OK) put_together(&m), s->shared += m.shared;
+    for (uint32_t r = 0; r < m.n_ranks; r++) release_rank(&m.ranks[r]);
+    for (int k = 0; k < 2; k++) release_step(&m.at[k]);
+    free(m.ranks), free(m.exchanges), free(m.members);
+    return status;
+}

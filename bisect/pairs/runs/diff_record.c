@@ -1,0 +1,163 @@
+/* A report as a record, both ways: see diff_record.h. A field that is added to the report is added here. */
+#include "runs/diff_record.h"
+
+typedef struct both {
+    lb_part_record *r;
+    lb_diff_report *keeper;
+} both;
+
+static void text_both(const both *x, const char **text)
+{
+    lb_part_record_text(x->r, text);
+    if (x->r->reading && *text) *text = lb_report_keep(x->keeper, *text);
+}
+
+static void verdict_both(const both *x, lb_verdict *verdict)
+{
+    uint32_t word = *verdict;
+    lb_part_record_u32(x->r, &word);
+    *verdict = (lb_verdict)word;
+}
+
+static void count_both(const both *x, int64_t *count)
+{
+    lb_part_record_i64(x->r, count);
+}
+
+static void difference_both(const both *x, lb_difference *d)
+{
+    uint32_t pattern = d->pattern;
+    const char *detail = d->detail;
+    count_both(x, &d->elements), count_both(x, &d->differing), count_both(x, &d->nonfinite), count_both(x, &d->first);
+    double *const numbers[] = {&d->max_abs, &d->max_rel, &d->rel_l2, &d->cosine, &d->max_ulp, &d->p99_ulp};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_f64(x->r, numbers[i]);
+    lb_part_record_u32(x->r, &pattern);
+    lb_part_record_text(x->r, &detail);
+    d->pattern = (lb_pattern)pattern;
+    if (x->r->reading) snprintf(d->detail, sizeof d->detail, "%s", detail ? detail : "");
+}
+
+static void line_both(const both *x, lb_code_line *line)
+{
+    lb_part_record_u32(x->r, &line->number);
+    text_both(x, &line->file), text_both(x, &line->function), text_both(x, &line->text);
+}
+
+static void row_both(const both *x, lb_diff_row *row)
+{
+    uint32_t phase = row->phase;
+    lb_part_record_i64(x->r, &row->step), lb_part_record_i32(x->r, &row->rank), lb_part_record_u32(x->r, &phase);
+    row->phase = (lb_phase)phase;
+    text_both(x, &row->layer), lb_part_record_bool(x->r, &row->value), text_both(x, &row->parameter);
+    text_both(x, &row->before), text_both(x, &row->after), text_both(x, &row->op);
+    uint32_t *const places[] = {&row->index, &row->other, &row->order, &row->lone, &row->met};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) lb_part_record_u32(x->r, places[i]);
+    lb_part_record_i64(x->r, &row->other_step), lb_part_record_i32(x->r, &row->other_rank);
+    verdict_both(x, &row->verdict), verdict_both(x, &row->local), verdict_both(x, &row->inherited);
+    lb_part_record_bool(x->r, &row->lossy), text_both(x, &row->why);
+    lb_part_record_i32(x->r, &row->hop_from), lb_part_record_i32(x->r, &row->hop_to);
+    lb_part_record_bool(x->r, &row->measured);
+    if (row->measured) difference_both(x, &row->difference);
+    if (x->r->reading && !row->measured) row->difference = (lb_difference){.cosine = 1, .first = -1};
+    lb_part_record_f64(x->r, &row->bound_ratio);
+    lb_part_record_word(x->r, &row->n_arguments, LB_DIFF_ARGUMENTS);
+    for (uint32_t i = 0; i < row->n_arguments; i++) {
+        lb_diff_argument *a = &row->arguments[i];
+        text_both(x, &a->name), text_both(x, &a->first), text_both(x, &a->second), text_both(x, &a->group);
+    }
+    text_both(x, &row->means);
+    line_both(x, &row->lines[0]), line_both(x, &row->lines[1]);
+}
+
+static void structure_both(const both *x, lb_diff_structure *s)
+{
+    uint32_t phase = s->phase;
+    lb_part_record_i64(x->r, &s->step), lb_part_record_i32(x->r, &s->rank), lb_part_record_u32(x->r, &phase);
+    s->phase = (lb_phase)phase;
+    text_both(x, &s->layer), text_both(x, &s->ops_a), text_both(x, &s->ops_b);
+}
+
+static void tokens_both(const both *x, lb_diff_tokens *t)
+{
+    text_both(x, &t->kind), count_both(x, &t->count), lb_part_record_bool(x->r, &t->has_targets);
+    double *const numbers[] = {&t->k3, &t->kl, &t->top1, &t->max_abs, &t->mean_abs};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_f64(x->r, numbers[i]);
+}
+
+static void routing_both(const both *x, lb_diff_routing *t)
+{
+    lb_part_record_i64(x->r, &t->step), lb_part_record_i32(x->r, &t->rank), text_both(x, &t->layer);
+    count_both(x, &t->tokens), count_both(x, &t->choices), count_both(x, &t->flips);
+    lb_part_record_f64(x->r, &t->largest_margin);
+    count_both(x, &t->near_ties), count_both(x, &t->explained);
+}
+
+static void place_both(const both *x, lb_diff_difference *d)
+{
+    row_both(x, &d->row);
+    text_both(x, &d->layer_b), text_both(x, &d->op_b), lb_part_record_f64(x->r, &d->effect);
+    lb_part_record_u32(x->r, &d->times), lb_part_record_u32(x->r, &d->steps);
+    lb_part_record_i64(x->r, &d->last_step);
+    lb_part_record_u64(x->r, &d->ranks[0]), lb_part_record_u64(x->r, &d->ranks[1]);
+}
+
+static void map_both(const both *x, lb_diff_map *m)
+{
+    text_both(x, &m->first), text_both(x, &m->second), text_both(x, &m->relation);
+}
+
+static void exchange_both(const both *x, lb_diff_exchange *m)
+{
+    row_both(x, &m->row);
+    lb_part_record_bool(x->r, &m->given), lb_part_record_bool(x->r, &m->differs);
+    verdict_both(x, &m->brought), lb_part_record_u32(x->r, &m->met);
+}
+
+/* Room for the rows where they are read, then each of them. */
+#define ROWS(x, rows, n, each)                                                                                         \
+    do {                                                                                                               \
+        (rows) = lb_part_record_rows((x)->r, (rows), &(n), sizeof *(rows));                                            \
+        for (uint32_t i_ = 0; i_ < (n); i_++) each((x), &(rows)[i_]);                                                  \
+    } while (0)
+
+static void sentences_both(const both *x, char ***list, uint32_t *n)
+{
+    *list = lb_part_record_rows(x->r, *list, n, sizeof **list);
+    for (uint32_t i = 0; i < *n; i++) {
+        const char *text = (*list)[i];
+        text_both(x, &text);
+        (*list)[i] = (char *)(uintptr_t)(text ? text : "");
+    }
+}
+
+static void numbers_both(const both *x, lb_diff_report *r)
+{
+    uint64_t *const numbers[] = {&r->ops,      &r->identical,  &r->unseen,       &r->rewritten, &r->cost.runs,
+                                 &r->cost.ops, &r->exact_runs, &r->recorded_ops, &r->sources,   &r->sources_identical};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_u64(x->r, numbers[i]);
+    for (int i = 0; i < LB_ULP_BUCKETS; i++) count_both(x, &r->ulp_counts[i]);
+    bool *const truths[] = {&r->tokens_looked_up, &r->tokens_approximate, &r->lone_writes[0], &r->lone_writes[1],
+                            &r->untold,           &r->implementations};
+    for (size_t i = 0; i < sizeof truths / sizeof *truths; i++) lb_part_record_bool(x->r, truths[i]);
+    lb_part_record_u32(x->r, &r->n_cuts);
+}
+
+void lb_diff_record(lb_part_record *record, lb_diff_report *r, lb_diff_exchanges *exchanges, lb_diff_report *keeper)
+{
+    const both here = {record, keeper}, *x = &here;
+    verdict_both(x, &r->verdict);
+    lb_part_record_bool(record, &r->has_first), lb_part_record_bool(record, &r->has_earliest);
+    if (r->has_first) row_both(x, &r->first);
+    if (r->has_earliest) row_both(x, &r->earliest);
+    lb_part_record_bool(record, &r->has_undecided), lb_part_record_i64(record, &r->undecided_step);
+    numbers_both(x, r);
+    ROWS(x, r->layers, r->n_layers, row_both);
+    ROWS(x, r->structures, r->n_structures, structure_both);
+    sentences_both(x, &r->missing, &r->n_missing), sentences_both(x, &r->findings, &r->n_findings);
+    ROWS(x, r->tokens, r->n_tokens, tokens_both);
+    ROWS(x, r->routings, r->n_routings, routing_both);
+    ROWS(x, r->differences, r->n_differences, place_both);
+    ROWS(x, r->places, r->n_places, place_both);
+    ROWS(x, r->map, r->n_map, map_both);
+    ROWS(x, exchanges->list, exchanges->n, exchange_both);
+}

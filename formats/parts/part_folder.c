@@ -1,0 +1,350 @@
+/* Workers that meet in a folder: see part_folder.h. */
+#include "parts/part_folder.h"
+
+#include "base/array.h"
+
+#include <lastbit/input.h>
+#include <lastbit/output.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+struct lb_part_folder {
+    char *path;
+    uint32_t worker, workers;
+    char host[80]; /* and its boot, so that a process number of another start of it is no one's */
+    char beat[160];
+    /* The thread that says that this worker lives. */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int claim; /* descriptor of what it is at; -1: nothing */
+    bool beats, ends;
+};
+
+static char *path_in(const lb_part_folder *f, const char *name)
+{
+    const size_t n = strlen(f->path) + strlen(name) + 2;
+    char *path = malloc(n);
+    if (path) snprintf(path, n, "%s/%s", f->path, name);
+    return path;
+}
+
+static void chunk_name(char name[96], const char *loop, uint64_t chunk, const char *what)
+{
+    snprintf(name, 96, "%.64s-%06llu.%s", loop, (unsigned long long)chunk, what);
+}
+
+char *lb_part_folder_file(const lb_part_folder *f, const char *loop, uint64_t chunk)
+{
+    char name[96];
+    chunk_name(name, loop, chunk, "part");
+    return path_in(f, name);
+}
+
+/* ---- who lives --------------------------------------------------------------------------------------------------- */
+
+static void name_host(char host[80])
+{
+    char boot[40] = "", name[36] = "host";
+    FILE *from = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (from && !fgets(boot, sizeof boot, from)) boot[0] = '\0';
+    if (from) fclose(from);
+    boot[strcspn(boot, "\n")] = '\0';
+    gethostname(name, sizeof name - 1);
+    for (char *at = name; *at; at++)
+        if (*at == '/') *at = '_';
+    snprintf(host, 80, "%s-%.8s", name, boot);
+}
+
+static void *keep_beating(void *context)
+{
+    lb_part_folder *f = context;
+    pthread_mutex_lock(&f->lock);
+    while (!f->ends) {
+        struct timespec until;
+        if (f->claim >= 0) futimens(f->claim, NULL);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        pthread_cond_timedwait(&f->changed, &f->lock, &until);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return NULL;
+}
+
+/* The file system's time, in seconds: of a file that was touched now. */
+static bool folder_clock(const lb_part_folder *f, double *now)
+{
+    struct stat st;
+    char *path = path_in(f, f->beat);
+    const int fd = path ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+    const bool known = fd >= 0 && futimens(fd, NULL) == 0 && fstat(fd, &st) == 0;
+    if (known) *now = (double)st.st_mtim.tv_sec + 1e-9 * (double)st.st_mtim.tv_nsec;
+    if (fd >= 0) close(fd);
+    free(path);
+    return known;
+}
+
+/* Nobody is at what this claim says: its process is gone from this host, or it has not been touched for long. */
+static bool is_abandoned(const lb_part_folder *f, const char *claim)
+{
+    char text[128] = "", host[80] = "";
+    struct stat st;
+    double now;
+    long pid = 0;
+    const int fd = open(claim, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return errno == ENOENT;
+    const ssize_t n = read(fd, text, sizeof text - 1);
+    const bool looked = fstat(fd, &st) == 0;
+    close(fd);
+    if (n > 0 && sscanf(text, "%79s %ld", host, &pid) == 2 && !strcmp(host, f->host) && pid > 0 &&
+        kill((pid_t)pid, 0) != 0 && errno == ESRCH)
+        return true;
+    return looked && folder_clock(f, &now) &&
+           now - (double)st.st_mtim.tv_sec - 1e-9 * (double)st.st_mtim.tv_nsec > LB_PART_PATIENCE;
+}
+
+/* ---- claims ------------------------------------------------------------------------------------------------------ */
+
+static int open_claim(const lb_part_folder *f, const char *path)
+{
+    char text[128];
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const int n = snprintf(text, sizeof text, "%s %ld\n", f->host, (long)getpid());
+    if (fd >= 0 && write(fd, text, (size_t)n) != n) { /* a claim that says nobody's name grows old as any */
+    }
+    return fd;
+}
+
+static void hold_claim(lb_part_folder *f, int fd)
+{
+    pthread_mutex_lock(&f->lock);
+    const int old = f->claim;
+    f->claim = fd;
+    pthread_mutex_unlock(&f->lock);
+    if (old >= 0) close(old);
+}
+
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
+
+static bool listed(const lb_input_names *names, const char *name)
+{
+    uint32_t low = 0, high = names->n;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        const int order = strcmp(names->rows[middle], name);
+        if (order == 0) return true;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return false;
+}
+
+/* False: somebody else is at it, or has just done it. */
+static bool claim(lb_part_folder *f, const char *path, bool there)
+{
+    if (there && !is_abandoned(f, path)) return false;
+    if (there) unlink(path);
+    const int fd = open_claim(f, path);
+    if (fd >= 0) hold_claim(f, fd);
+    /* Where claims cannot be made the work is done all the same. */
+    return fd >= 0 || errno != EEXIST;
+}
+
+typedef struct round_state {
+    const char *loop;
+    uint64_t chunks, done, begun; /* of this round; begun: by this worker */
+    lb_status (*make)(void *, uint64_t, byte_buffer *, lb_err *);
+    void *context;
+} round_state;
+
+static lb_status save_chunk(const char *path, const byte_buffer *frame, lb_err *err)
+{
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    /* A part that a power cut takes is made again. */
+    how.replace = true, how.sync = LB_OUTPUT_SYNC_NEVER;
+    return lb_output_save(path, &how, frame->bytes, frame->size, err);
+}
+
+static lb_status try_chunk(lb_part_folder *f, round_state *r, uint64_t chunk, const lb_input_names *names, lb_err *err)
+{
+    char part[96], claimed[96];
+    chunk_name(part, r->loop, chunk, "part"), chunk_name(claimed, r->loop, chunk, "claim");
+    if (listed(names, part)) return r->done++, LB_OK;
+    char *claim_path = path_in(f, claimed), *part_path = path_in(f, part);
+    lb_status status = claim_path && part_path ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a name");
+    /* The list may be old by now. */
+    if (status == LB_OK && lb_input_is_file(part_path)) {
+        r->done++;
+    } else if (status == LB_OK && claim(f, claim_path, listed(names, claimed))) {
+        byte_buffer frame = {0};
+        status = r->make(r->context, chunk, &frame, err);
+        if (status == LB_OK) status = save_chunk(part_path, &frame, err);
+        hold_claim(f, -1);
+        unlink(claim_path);
+        buffer_release(&frame);
+        r->begun++, r->done++;
+    }
+    free(claim_path), free(part_path);
+    return status;
+}
+
+static void wait_for_others(unsigned *milliseconds)
+{
+    const struct timespec time = {0, (long)*milliseconds * 1000000};
+    nanosleep(&time, NULL);
+    if (*milliseconds < 250) *milliseconds *= 2;
+}
+
+lb_status lb_part_folder_fill(lb_part_folder *f, const char *loop, uint64_t chunks,
+                              lb_status (*make)(void *, uint64_t, byte_buffer *, lb_err *), void *context,
+                              uint64_t *made, void (*progress)(const char *, uint64_t, uint64_t), lb_err *err)
+{
+    round_state r = {loop, chunks, 0, 0, make, context};
+    /* Workers begin at different places, so that they seldom want the same. */
+    const uint64_t start = f->workers ? chunks * (f->worker % f->workers) / f->workers : 0;
+    unsigned milliseconds = 4;
+    for (;;) {
+        lb_input_names names = {0};
+        lb_err why = LB_ERR_INIT;
+        lb_status status = lb_input_list(f->path, &names, &why);
+        if (status == LB_ERR_NOT_FOUND)
+            status = lb_fail(err, LB_ERR_PARTIAL, "%s: the other workers are done", f->path);
+        else if (status != LB_OK)
+            lb_fail(err, status, "%s", why.message);
+        r.done = r.begun = 0;
+        for (uint64_t i = 0; i < chunks && status == LB_OK; i++) {
+            status = try_chunk(f, &r, (start + i) % chunks, &names, err);
+            if (progress) progress("parts", r.done, chunks);
+        }
+        lb_input_names_release(&names);
+        *made += r.begun;
+        if (status != LB_OK || r.done == chunks) return status;
+        if (r.begun)
+            milliseconds = 4;
+        else
+            wait_for_others(&milliseconds);
+    }
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
+
+/* The first who comes says what is asked; whoever comes later must ask the same. */
+static lb_status agree(lb_part_folder *f, const lb_parts_job *job, lb_err *err)
+{
+    char *path = path_in(f, "job");
+    lb_parts_job there = {0};
+    byte_buffer frame = {0};
+    lb_part_file_job(&frame, job);
+    lb_status status = path && !frame.failed ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && !lb_input_is_file(path)) status = save_chunk(path, &frame, err);
+    if (status == LB_OK) status = lb_parts_job_read(f->path, &there, err);
+    if (status == LB_OK && !lb_parts_job_equal(job, &there))
+        status = lb_fail(err, LB_ERR_INVALID,
+                         "%s: holds parts of another question, `lastbit %s …`, or of files that have changed since: "
+                         "name another folder",
+                         f->path, there.words[0]);
+    lb_parts_job_release(&there);
+    buffer_release(&frame), free(path);
+    return status;
+}
+
+lb_status lb_part_folder_open(const char *path, const lb_parts_job *job, uint32_t worker, uint32_t workers,
+                              lb_part_folder **out, lb_err *err)
+{
+    lb_part_folder *f = calloc(1, sizeof *f);
+    if (!f || !(f->path = strdup(path))) {
+        free(f);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for a folder of parts");
+    }
+    f->worker = worker, f->workers = workers, f->claim = -1;
+    name_host(f->host);
+    snprintf(f->beat, sizeof f->beat, "%s-%ld.beat", f->host, (long)getpid());
+    pthread_mutex_init(&f->lock, NULL), pthread_cond_init(&f->changed, NULL);
+    const int failed = lb_output_folder_make(path, LB_OUTPUT_SYNC_NEVER);
+    lb_status status = LB_OK;
+    if (failed && failed != EEXIST) status = lb_fail(err, LB_ERR_IO, "%s: cannot be made: %s", path, strerror(failed));
+    if (status == LB_OK && !lb_input_is_folder(path))
+        status = lb_fail(err, LB_ERR_EXISTS, "%s: is there, and is no folder", path);
+    if (status == LB_OK) status = agree(f, job, err);
+    f->beats = status == LB_OK && pthread_create(&f->thread, NULL, keep_beating, f) == 0;
+    if (status != LB_OK) {
+        lb_part_folder_close(f, false);
+        return status;
+    }
+    *out = f;
+    return LB_OK;
+}
+
+lb_status lb_part_folder_answer(lb_part_folder *f, const void *answer, size_t n, int code, bool *mine, lb_err *err)
+{
+    char *kept = path_in(f, "answer"), *told = path_in(f, "told");
+    byte_buffer frame = {0};
+    lb_part_record body = {0};
+    int32_t exit_code = code;
+    *mine = false;
+    lb_part_record_i32(&body, &exit_code);
+    lb_part_record_bytes(&body, &answer, &n);
+    lb_part_file_frame(&frame, &body.written);
+    lb_status status = kept && told && !frame.failed ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    /* Whoever else writes it writes the same. */
+    if (status == LB_OK && !lb_input_is_file(kept)) status = save_chunk(kept, &frame, err);
+    const int fd = status == LB_OK ? open(told, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
+    if (status == LB_OK && fd < 0 && errno != EEXIST)
+        status = lb_fail(err, LB_ERR_IO, "%s: cannot be made: %s", told, strerror(errno));
+    *mine = fd >= 0;
+    if (fd >= 0) close(fd);
+    lb_part_record_release(&body), buffer_release(&frame);
+    free(kept), free(told);
+    return status;
+}
+
+/* Of as many workers as there are; a name that is no file of ours stays, and the folder with it. */
+static void leave(lb_part_folder *f)
+{
+    char name[32];
+    lb_input_names names = {0};
+    uint32_t gone = 0;
+    snprintf(name, sizeof name, "left-%u", f->worker);
+    char *path = path_in(f, name);
+    const int fd = path ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+    if (fd >= 0) close(fd);
+    free(path);
+    if (lb_input_list(f->path, &names, NULL) == LB_OK)
+        for (uint32_t i = 0; i < names.n; i++) gone += strncmp(names.rows[i], "left-", 5) == 0;
+    for (uint32_t i = 0; gone >= f->workers && i < names.n; i++) {
+        const char *const dot = strrchr(names.rows[i], '.'), *const one = names.rows[i];
+        const bool ours = (dot && (!strcmp(dot, ".part") || !strcmp(dot, ".claim") || !strcmp(dot, ".beat"))) ||
+                          !strcmp(one, "job") || !strcmp(one, "answer") || !strcmp(one, "told") ||
+                          !strncmp(one, "left-", 5) || lb_output_is_draft(one);
+        char *file = ours ? path_in(f, one) : NULL;
+        if (file) unlink(file);
+        free(file);
+    }
+    if (gone >= f->workers) rmdir(f->path);
+    lb_input_names_release(&names);
+}
+
+void lb_part_folder_close(lb_part_folder *f, bool remove)
+{
+    if (!f) return;
+    pthread_mutex_lock(&f->lock);
+    f->ends = true;
+    pthread_cond_signal(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    if (f->beats) pthread_join(f->thread, NULL);
+    hold_claim(f, -1);
+    char *beat = path_in(f, f->beat);
+    if (beat) unlink(beat);
+    free(beat);
+    if (remove && f->workers) leave(f);
+    pthread_mutex_destroy(&f->lock), pthread_cond_destroy(&f->changed);
+    free(f->path), free(f);
+}
