@@ -507,6 +507,19 @@ void lb_recorder_op_failed(lb_recorder *recorder, lb_pending *pending)
     pthread_mutex_unlock(&recorder->lock);
 }
 
+/* Groups have few members lists and many collectives, and a list may have thousands of ranks: one that an earlier
+ * collective of the step has is named again. */
+static uint32_t ranks_of_group(lb_program *program, const uint32_t *ranks, uint32_t n)
+{
+    enum { LOOKED_AT = 16 };
+    for (uint32_t i = program->n_collectives; i-- > 0 && program->n_collectives - i <= LOOKED_AT;) {
+        const lb_collective *earlier = &program->collectives[i];
+        if (n && earlier->ranks == n && !memcmp(program->refs + earlier->first_rank, ranks, n * sizeof *ranks))
+            return earlier->first_rank;
+    }
+    return lb_program_add_refs(program, ranks, n);
+}
+
 lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, const char *group, const char *reduce,
                                  const char *algorithm, uint64_t sequence, const int32_t *ranks, uint32_t n_ranks,
                                  lb_err *err)
@@ -520,7 +533,7 @@ lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, const char 
     } else if (recorder->dead || !program || op >= program->n_ops) {
         status = lb_fail(err, LB_ERR_STATE, "no such op in the open step");
     } else {
-        uint32_t first = lb_program_add_refs(program, (const uint32_t *)ranks, n_ranks);
+        const uint32_t first = ranks_of_group(program, (const uint32_t *)ranks, n_ranks);
         lb_collective row = {.op = op,
                              .group = lb_program_name(program, group),
                              .reduce = lb_program_name(program, reduce),
