@@ -44,6 +44,8 @@ lb_status lb_archive_check_row(lb_archive *archive, uint64_t row, lb_err *err);
  * gone. */
 void lb_archive_drop_row(lb_archive *archive, uint64_t row);
 void lb_archive_drop_pack(lb_archive *archive, uint32_t pack);
+/* The same of a program that was given. */
+void lb_archive_drop_program(lb_archive *archive, uint32_t index);
 /* A program that the archive does not keep. */
 lb_status lb_archive_read_program(lb_archive *archive, uint32_t index, lb_program **program, lb_err *err);
 

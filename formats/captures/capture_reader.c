@@ -171,6 +171,7 @@ void lb_capture_close(lb_capture *capture)
     for (uint32_t m = 0; m < capture->n_members; m++) lb_archive_close(capture->members[m].archive);
     lb_foreign_close(capture->foreign);
     lb_covering_free(capture->covering);
+    lb_blob_filter_free(atomic_load(&capture->filter));
     free(capture->members);
     free(capture->rows);
     free(capture->ranks);
@@ -254,17 +255,78 @@ lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, co
     return lb_archive_program(capture->members[row->member].archive, row->program, program, err);
 }
 
-/* Row of the blob and the archive that has it: the rank's own first, then any, for equal digests are equal bytes. */
-static lb_archive *find_blob(const lb_capture *c, int32_t rank, lb_digest digest, uint64_t *row)
+void lb_capture_drop_program(lb_capture *capture, int32_t rank, int64_t step)
 {
-    for (int others = 0; others < 2; others++)
-        for (uint32_t m = 0; m < c->n_members; m++) {
-            bool own = c->members[m].rank == rank || c->members[m].rank == LB_NO_RANK;
-            if (own == (others == 1)) continue;
-            *row = lb_index_find(&c->members[m].archive->index, digest);
-            if (*row != UINT64_MAX) return c->members[m].archive;
-        }
+    const lb_program_row *row = capture->foreign ? NULL : find_row(capture, rank, step);
+    const lb_program *program;
+    if (!row || lb_archive_program(capture->members[row->member].archive, row->program, &program, NULL) != LB_OK)
+        return;
+    lb_covering_drop(capture->covering, program);
+    lb_archive_drop_program(capture->members[row->member].archive, row->program);
+}
+
+/* The first member of a rank, or n_members. A file alone has one, whatever rank is asked for. */
+static uint32_t first_member(const lb_capture *c, int32_t rank)
+{
+    uint32_t low = 0, high = c->n_members;
+    if (high == 1) return 0;
+    while (low < high) { /* they stand by rank */
+        const uint32_t middle = low + (high - low) / 2;
+        if (c->members[middle].rank < rank)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool is_member_of(const lb_capture *c, uint32_t member, int32_t rank)
+{
+    return member < c->n_members && (c->n_members == 1 || c->members[member].rank == rank);
+}
+
+/* Made when a rank is first asked for what it does not hold; NULL when out of memory, and then all are searched. */
+static const lb_blob_filter *filter_of(lb_capture *c)
+{
+    lb_blob_filter *filter = atomic_load(&c->filter), *none = NULL;
+    uint64_t n = 0;
+    if (filter) return filter;
+    for (uint32_t m = 0; m < c->n_members; m++) n += c->members[m].archive->index.blobs.rows;
+    if (!(filter = lb_blob_filter_new(n))) return NULL;
+    for (uint32_t m = 0; m < c->n_members; m++) {
+        const lb_index *index = &c->members[m].archive->index;
+        for (uint64_t i = 0; i < index->blobs.rows; i++)
+            lb_blob_filter_add(filter, digest_from_bytes(index->blobs.digest + i * 16));
+    }
+    if (atomic_compare_exchange_strong(&c->filter, &none, filter)) return filter;
+    lb_blob_filter_free(filter); /* another thread was faster */
+    return none;
+}
+
+/* In the archive that had the last one, then in all: replicas keep the same. */
+static lb_archive *find_elsewhere(lb_capture *c, lb_digest digest, uint64_t *row)
+{
+    const lb_blob_filter *filter = filter_of(c);
+    const uint32_t last = atomic_load_explicit(&c->found_in, memory_order_relaxed);
+    if (filter && !lb_blob_filter_may_hold(filter, digest)) return NULL;
+    for (uint32_t i = 0; i <= c->n_members; i++) {
+        const uint32_t m = i ? i - 1 : last;
+        *row = lb_index_find(&c->members[m].archive->index, digest);
+        if (*row == UINT64_MAX) continue;
+        atomic_store_explicit(&c->found_in, m, memory_order_relaxed);
+        return c->members[m].archive;
+    }
     return NULL;
+}
+
+/* Row of the blob and the archive that has it: the rank's own first, then any, for equal digests are equal bytes. */
+static lb_archive *find_blob(lb_capture *c, int32_t rank, lb_digest digest, uint64_t *row)
+{
+    for (uint32_t m = first_member(c, rank); is_member_of(c, m, rank); m++) {
+        *row = lb_index_find(&c->members[m].archive->index, digest);
+        if (*row != UINT64_MAX) return c->members[m].archive;
+    }
+    return c->n_members > 1 ? find_elsewhere(c, digest, row) : NULL;
 }
 
 lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, const void **bytes, size_t *size,

@@ -3,6 +3,7 @@
 #define LB_CAPTURE_READER_H
 
 #include "archive/archive_reader.h"
+#include "captures/blob_filter.h"
 #include "captures/covering.h"
 #include "foreign/foreign.h"
 
@@ -19,9 +20,11 @@ typedef struct lb_program_row {
 
 struct lb_capture {
     char *path;
-    lb_capture_reader_member *members;
+    lb_capture_reader_member *members; /* by rank */
     uint32_t n_members;
-    lb_foreign *foreign; /* instead of members */
+    _Atomic(lb_blob_filter *) filter; /* NULL: not needed yet */
+    _Atomic uint32_t found_in;        /* the member that last held a blob of another rank */
+    lb_foreign *foreign;              /* instead of members */
     lb_covering *covering;
     lb_program_row *rows; /* by rank, step, then age: the youngest last */
     uint32_t n_rows;

@@ -16,9 +16,11 @@ typedef struct index {
     range ranges[]; /* by storage, version, first */
 } index;
 
+enum { BUCKETS = 1024 };
+
 struct lb_covering {
     pthread_mutex_t lock;
-    index *indexes;
+    index *indexes[BUCKETS]; /* by the program's address */
 };
 
 lb_covering *lb_covering_new(void)
@@ -31,10 +33,11 @@ lb_covering *lb_covering_new(void)
 void lb_covering_free(lb_covering *covering)
 {
     if (!covering) return;
-    for (index *i = covering->indexes, *next; i; i = next) {
-        next = i->next;
-        free(i);
-    }
+    for (int b = 0; b < BUCKETS; b++)
+        for (index *i = covering->indexes[b], *next; i; i = next) {
+            next = i->next;
+            free(i);
+        }
     pthread_mutex_destroy(&covering->lock);
     free(covering);
 }
@@ -76,14 +79,32 @@ static index *make_index(const lb_program *program)
     return i;
 }
 
+static index **bucket_of(lb_covering *covering, const lb_program *program)
+{
+    return &covering->indexes[(uintptr_t)program / 64 % BUCKETS];
+}
+
+void lb_covering_drop(lb_covering *covering, const lb_program *program)
+{
+    pthread_mutex_lock(&covering->lock);
+    for (index **at = bucket_of(covering, program); *at; at = &(*at)->next) {
+        index *i = *at;
+        if (i->program != program) continue;
+        *at = i->next;
+        free(i);
+        break;
+    }
+    pthread_mutex_unlock(&covering->lock);
+}
+
 static const index *index_of(lb_covering *covering, const lb_program *program)
 {
     pthread_mutex_lock(&covering->lock);
-    index *i = covering->indexes;
+    index **bucket = bucket_of(covering, program), *i = *bucket;
     while (i && i->program != program) i = i->next;
     if (!i && (i = make_index(program))) {
-        i->next = covering->indexes;
-        covering->indexes = i;
+        i->next = *bucket;
+        *bucket = i;
     }
     pthread_mutex_unlock(&covering->lock);
     return i;

@@ -17,4 +17,7 @@ void lb_covering_free(lb_covering *covering);
 uint32_t lb_covering_find(lb_covering *covering, const lb_program *program, bool lasting, uint32_t value,
                           size_t *offset);
 
+/* The program goes, and its index with it. */
+void lb_covering_drop(lb_covering *covering, const lb_program *program);
+
 #endif

@@ -49,6 +49,8 @@ const char *const ls_levels_reached[4] = {"stats", "sources", "layers", "ops"};
 
 /* From this many programs on each gets a line, not a paragraph. */
 #define MANY 9
+/* So many programs are listed before what was read of the files is let go. */
+#define UNLOADED 64
 
 /* ---- counting ---------------------------------------------------------------------------------------------------- */
 
@@ -260,7 +262,8 @@ static lb_status list_program(listing *l, uint32_t s, uint32_t r, bool brief, lb
     else
         ls_print_program(&view, &lists);
     ls_view_release(&view);
-    l->shown++;
+    lb_capture_drop_program(l->capture, l->ranks[r], l->steps[s]);
+    if (++l->shown % UNLOADED == 0) lb_capture_unload(l->capture);
     return LB_OK;
 }
 

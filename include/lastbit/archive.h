@@ -113,6 +113,9 @@ LB_API const char *lb_capture_table_name(const lb_capture *capture, int32_t rank
 LB_API lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor,
                                   lb_err *err);
 LB_API bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32_t value);
+/* The program goes, and what was found out about it: who asks again gets another. For a caller that alone uses the
+ * capture and looks at one after the other, so that thousands of ranks take the memory of one. */
+LB_API void lb_capture_drop_program(lb_capture *capture, int32_t rank, int64_t step);
 /* Pages of the files that were read no longer count as this process's memory. What was given stays where it is, and is
  * fetched again when it is read again. */
 LB_API void lb_capture_unload(const lb_capture *capture);

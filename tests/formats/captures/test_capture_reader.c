@@ -76,6 +76,24 @@ static void what_was_given_can_be_read_after_pages_were_given_back(void **state)
     lb_capture_close(c);
 }
 
+static void a_program_that_was_dropped_can_be_had_again(void **state)
+{
+    (void)state;
+    const char *path = in_scratch("dropped.lb/");
+    OK(sample_capture(path, 2, 2, true, &err));
+    lb_capture *c;
+    OK(lb_capture_open(path, &c, &err));
+    for (int round = 0; round < 2; round++)
+        for (int32_t rank = 0; rank < 2; rank++) {
+            check_step(c, rank, 1); /* finds slices, for which an index of the program is made */
+            lb_capture_drop_program(c, rank, 1);
+        }
+    lb_capture_drop_program(c, 0, 0); /* one that nobody asked for, and one that is not there */
+    lb_capture_drop_program(c, 7, 0);
+    check_step(c, 0, 0);
+    lb_capture_close(c);
+}
+
 static void a_single_archive_opens_as_a_capture(void **state)
 {
     (void)state;
@@ -223,6 +241,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_folder_has_ranks_steps_values_and_tables),
         cmocka_unit_test(what_was_given_can_be_read_after_pages_were_given_back),
+        cmocka_unit_test(a_program_that_was_dropped_can_be_had_again),
         cmocka_unit_test(a_single_archive_opens_as_a_capture),
         cmocka_unit_test(bytes_that_one_rank_lacks_are_found_at_another),
         cmocka_unit_test(a_strided_value_is_a_window_on_its_dense_range),
