@@ -105,8 +105,10 @@ static bool is_abandoned(const lb_part_folder *f, const char *claim)
     if (n > 0 && sscanf(text, "%79s %ld", host, &pid) == 2 && !strcmp(host, f->host) && pid > 0 &&
         kill((pid_t)pid, 0) != 0 && errno == ESRCH)
         return true;
+    /* Of one that does not say whose it is, its owner has ended as it was made, or touches it all the same. */
+    const double patience = n > 0 ? LB_PART_PATIENCE : LB_PART_PATIENCE / 4.0;
     return looked && folder_clock(f, &now) &&
-           now - (double)st.st_mtim.tv_sec - 1e-9 * (double)st.st_mtim.tv_nsec > LB_PART_PATIENCE;
+           now - (double)st.st_mtim.tv_sec - 1e-9 * (double)st.st_mtim.tv_nsec > patience;
 }
 
 /* ---- claims ------------------------------------------------------------------------------------------------------ */

@@ -72,6 +72,15 @@ static void release_rank(rank_result *r)
     *r = (rank_result){0};
 }
 
+/* What was read of one rank counts no longer, so that a worker's memory does not grow with how many it has done. */
+static void drop_rank(lb_capture *capture, int32_t rank)
+{
+    const int64_t *steps;
+    const uint32_t n = lb_capture_steps(capture, &steps);
+    for (uint32_t i = 0; i < n; i++) lb_capture_drop_program(capture, rank, steps[i]);
+    lb_capture_unload(capture);
+}
+
 static lb_status work_rank(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     const many *m = context;
@@ -92,7 +101,7 @@ static lb_status work_rank(void *context, uint64_t unit, lb_part_record *record,
     }
     lb_diff_report_free(s.report);
     free(exchanges.list);
-    lb_capture_unload(s.a), lb_capture_unload(s.b);
+    drop_rank(s.a, first.ranks[0]), drop_rank(s.b, second.ranks[0]);
     return status;
 }
 

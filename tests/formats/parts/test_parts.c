@@ -1,0 +1,440 @@
+/* Work in parts: whatever the number of workers, of parts that lack and of workers that are killed, the same records are
+ * folded in the same order; and what is damaged, or of another question, is refused. */
+#include "cmocka_first.h"
+#include "scratch_folder.h"
+
+#include "parts/part_file.h"
+#include "parts/parts_each.h"
+
+#include <lastbit/output.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- the work: numbers drawn from the unit's own, of every kind that a record has ---------------------------------- */
+
+#define NONE UINT64_MAX
+
+typedef struct task {
+    uint64_t n, failing; /* unit `failing` fails; NONE: none does */
+    const char *log;     /* a byte is appended for each unit that is made; NULL: none is */
+    unsigned pause;      /* microseconds that a unit takes */
+    lb_digest folded;    /* of all that was folded, in order */
+    uint64_t units;
+} task;
+
+static uint64_t draw(uint64_t unit, uint64_t k)
+{
+    uint64_t x = (unit + 1) * UINT64_C(0x9E3779B97F4A7C15) + k * UINT64_C(0xBF58476D1CE4E5B9);
+    x ^= x >> 31, x *= UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 29;
+}
+
+typedef struct numbers {
+    int64_t whole;
+    uint64_t bits;
+    int32_t small;
+    uint32_t word, n;
+    bool truth;
+    double real;
+    const char *text, *none;
+    uint64_t *rows;
+} numbers;
+
+static void numbers_record(lb_part_record *r, numbers *x)
+{
+    lb_part_record_i64(r, &x->whole), lb_part_record_u64(r, &x->bits), lb_part_record_i32(r, &x->small);
+    lb_part_record_word(r, &x->word, 9), lb_part_record_bool(r, &x->truth), lb_part_record_f64(r, &x->real);
+    lb_part_record_text(r, &x->text), lb_part_record_text(r, &x->none);
+    x->rows = lb_part_record_rows(r, x->rows, &x->n, sizeof *x->rows);
+    for (uint32_t i = 0; i < x->n; i++) lb_part_record_u64(r, &x->rows[i]);
+}
+
+static void note(const char *path)
+{
+    const int fd = path ? open(path, O_WRONLY | O_APPEND | O_CREAT, 0600) : -1;
+    if (fd < 0) return;
+    assert_int_equal(write(fd, "+", 1), 1);
+    close(fd);
+}
+
+static lb_status work(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    const task *t = context;
+    uint64_t rows[8];
+    char text[40];
+    const uint64_t bits = draw(unit, 0);
+    if (t->pause) usleep(t->pause);
+    note(t->log);
+    if (unit == t->failing) return lb_fail(err, LB_ERR_CORRUPT, "unit %llu is damaged", (unsigned long long)unit);
+    numbers x = {.whole = (int64_t)draw(unit, 1),
+                 .bits = bits,
+                 .small = (int32_t)draw(unit, 2),
+                 .word = (uint32_t)(draw(unit, 3) % 10),
+                 .truth = bits & 1,
+                 .n = (uint32_t)(draw(unit, 4) % 8),
+                 .text = text,
+                 .rows = rows};
+    memcpy(&x.real, &bits, sizeof x.real); /* NaN among them */
+    snprintf(text, sizeof text, "%.*s unit %llu", (int)(unit % 5), "äöü", (unsigned long long)unit);
+    for (uint32_t i = 0; i < x.n; i++) rows[i] = draw(unit, 10 + i);
+    numbers_record(record, &x);
+    return LB_OK;
+}
+
+static void mix(lb_digest *sum, uint64_t x)
+{
+    const uint64_t all[] = {sum->hi, sum->lo, x};
+    *sum = lb_digest_bytes(all, sizeof all);
+}
+
+static lb_status fold(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    (void)err;
+    task *t = context;
+    numbers x = {0};
+    numbers_record(record, &x);
+    uint64_t bits = 0;
+    assert_int_equal(unit, t->units++);
+    if (record->status == LB_OK) {
+        memcpy(&bits, &x.real, sizeof bits);
+        assert_int_equal(bits, x.bits);
+        assert_null(x.none);
+        mix(&t->folded, (uint64_t)x.whole), mix(&t->folded, x.bits), mix(&t->folded, (uint64_t)x.small);
+        mix(&t->folded, x.word), mix(&t->folded, x.truth);
+        mix(&t->folded, lb_digest_bytes(x.text, strlen(x.text)).lo);
+        for (uint32_t i = 0; i < x.n; i++) mix(&t->folded, x.rows[i]);
+    }
+    free(x.rows);
+    return record->status;
+}
+
+/* Two loops, as an engine has: the second is as long as the first said. */
+static lb_status run(lb_parts *parts, task *t, lb_err *err)
+{
+    const lb_parts_loop first = {"first", t->n, work, fold, t};
+    LB_TRY(lb_parts_each(parts, &first, err));
+    t->units = 0;
+    const lb_parts_loop second = {"second", t->folded.lo % 7, work, fold, t};
+    return lb_parts_each(parts, &second, err);
+}
+
+static const char *const words[] = {"work", "--on", "this"};
+static lb_parts_job job_of(const lb_digest *inputs)
+{
+    return (lb_parts_job){words, 3, "/somewhere", inputs ? *inputs : (lb_digest){1, 2}};
+}
+
+static task plain(uint64_t n, uint64_t failing, lb_status *status, lb_err *err)
+{
+    task t = {.n = n, .failing = failing};
+    *status = run(NULL, &t, err);
+    return t;
+}
+
+/* ---- files --------------------------------------------------------------------------------------------------------- */
+
+static void save_part(const char *path, const lb_parts_job *job, uint32_t part, uint32_t of, uint64_t n,
+                      uint64_t failing)
+{
+    lb_parts_options how = LB_PARTS_OPTIONS_INIT;
+    lb_parts *parts;
+    lb_err err = LB_ERR_INIT;
+    task t = {.n = n, .failing = failing};
+    how.job = job, how.part = part, how.of = of;
+    assert_int_equal(lb_parts_open(&how, &parts, &err), LB_OK);
+    const lb_status status = run(parts, &t, &err);
+    assert_true(status == LB_OK || status == LB_ERR_PARTIAL || (status == LB_ERR_CORRUPT && failing != NONE));
+    assert_int_equal(lb_parts_save(parts, path, NULL), LB_OK);
+    lb_parts_close(parts, false);
+}
+
+static lb_status merge(const lb_parts_job *job, const char *const *files, uint32_t n_files, task *t,
+                       lb_parts_tally *tally, lb_err *err)
+{
+    lb_parts_options how = LB_PARTS_OPTIONS_INIT;
+    lb_parts *parts;
+    how.job = job, how.files = files, how.n_files = n_files;
+    LB_TRY(lb_parts_open(&how, &parts, err));
+    const lb_status status = run(parts, t, err);
+    *tally = lb_parts_count(parts);
+    lb_parts_close(parts, false);
+    return status;
+}
+
+static void test_any_number_of_parts_folds_the_same(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {0, 1, 2, 5, 17, 1023, 1024, 1025, 2500};
+    const char *folder = scratch;
+    const lb_parts_job job = job_of(NULL);
+    uint64_t round = 0;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (uint32_t of = 1; of <= 7; of += 2, round++) {
+            const uint64_t n = sizes[s], failing = round % 3 ? NONE : draw(round, 7) % (n + 1);
+            lb_status expected;
+            lb_err why = LB_ERR_INIT, err = LB_ERR_INIT;
+            const task alone = plain(n, failing, &expected, &why);
+            char paths[7][300];
+            const char *files[7];
+            uint32_t given = 0;
+            for (uint32_t i = 0; i < of; i++) {
+                snprintf(paths[i], sizeof paths[i], "%s/part-%u", folder, i);
+                save_part(paths[i], &job, i + 1, of, n, failing);
+            }
+            /* in any order, and some of them lost */
+            for (uint32_t i = 0; i < of; i++)
+                if (draw(round, 20 + i) % 4) files[given++] = paths[(i + round) % of];
+            task merged = {.n = n, .failing = failing};
+            lb_parts_tally tally;
+            assert_int_equal(merge(&job, files, given, &merged, &tally, &err), expected);
+            assert_string_equal(err.message, why.message);
+            if (expected != LB_OK) continue;
+            assert_true(lb_digest_equal(alone.folded, merged.folded));
+            if (given == of) assert_true(tally.made <= 7); /* the second loop's alone, which no part could come to */
+        }
+}
+
+/* ---- what is refused ------------------------------------------------------------------------------------------------ */
+
+static void write_file(const char *path, const char *bytes, size_t n)
+{
+    FILE *to = fopen(path, "wb");
+    assert_non_null(to);
+    assert_int_equal(fwrite(bytes, 1, n, to), n);
+    assert_int_equal(fclose(to), 0);
+}
+
+static void test_a_part_of_another_question_is_refused(void **state)
+{
+    (void)state;
+    const char *folder = scratch;
+    char path[300];
+    const char *files[] = {path};
+    const lb_digest changed = {1, 3};
+    const lb_parts_job job = job_of(NULL), other = job_of(&changed);
+    task t = {.n = 9, .failing = NONE};
+    lb_parts_tally tally;
+    lb_err err = LB_ERR_INIT;
+    snprintf(path, sizeof path, "%s/part", folder);
+    save_part(path, &job, 1, 2, 9, NONE);
+    assert_int_equal(merge(&other, files, 1, &t, &tally, &err), LB_ERR_INVALID);
+    assert_non_null(strstr(err.message, "another question"));
+}
+
+/* A bit of every byte of a part turned over, and lengths cut: refused, or folded to the very same. */
+static void test_no_damage_is_folded(void **state)
+{
+    (void)state;
+    const char *folder = scratch;
+    char path[300];
+    const char *files[] = {path};
+    const lb_parts_job job = job_of(NULL);
+    lb_status status;
+    size_t n = 0, refused = 0, tried = 0;
+    const task alone = plain(3, NONE, &status, NULL);
+    snprintf(path, sizeof path, "%s/part", folder);
+    save_part(path, &job, 1, 1, 3, NONE);
+    char *bytes = read_whole(path, &n);
+    assert_true(n > 300 && n < 4096);
+    for (size_t byte = 0; byte < n; byte++, tried++) {
+        const size_t bit = 8 * byte + draw(byte, 0) % 8;
+        task t = {.n = 3, .failing = NONE};
+        lb_parts_tally tally;
+        bytes[bit / 8] ^= (char)(1 << bit % 8);
+        write_file(path, bytes, n);
+        bytes[bit / 8] ^= (char)(1 << bit % 8);
+        status = merge(&job, files, 1, &t, &tally, NULL);
+        if (status == LB_OK) assert_true(lb_digest_equal(alone.folded, t.folded));
+        refused += status != LB_OK;
+    }
+    assert_int_equal(refused, tried);
+    for (size_t cut = 1; cut < n; cut += 3) {
+        task t = {.n = 3, .failing = NONE};
+        lb_parts_tally tally;
+        write_file(path, bytes, cut);
+        status = merge(&job, files, 1, &t, &tally, NULL);
+        if (status == LB_OK) assert_true(lb_digest_equal(alone.folded, t.folded)); /* cut between two frames */
+    }
+    free(bytes);
+}
+
+/* A record's fields say more than there is, or less: a failure, and no memory for it. */
+static void test_counts_are_not_believed(void **state)
+{
+    (void)state;
+    lb_part_record r = {0};
+    uint32_t many = 4000000000u, n = 0;
+    lb_err err = LB_ERR_INIT;
+    lb_part_record_u32(&r, &many);
+    lb_part_record back = lb_part_record_reader(r.written.bytes, r.written.size, "test", &err);
+    uint64_t *rows = lb_part_record_rows(&back, NULL, &n, sizeof *rows);
+    assert_int_equal(n, 0);
+    assert_int_equal(lb_part_record_end(&back, &err), LB_ERR_CORRUPT);
+    free(rows);
+    back = lb_part_record_reader(r.written.bytes, r.written.size, "test", NULL);
+    assert_int_equal(lb_part_record_end(&back, NULL), LB_ERR_CORRUPT); /* more than was asked for */
+    lb_part_record_release(&r);
+}
+
+/* ---- a folder ------------------------------------------------------------------------------------------------------- */
+
+enum { WORKERS = 4 };
+
+/* A worker of a folder; its exit code says whether it folded what one process folds. */
+static pid_t start_worker(const char *folder, const lb_parts_job *job, uint32_t number, const task *how,
+                          lb_digest expected)
+{
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child) return child;
+    lb_parts_options o = LB_PARTS_OPTIONS_INIT;
+    lb_parts *parts = NULL;
+    task t = *how;
+    bool mine = false, same = false;
+    o.job = job, o.folder = folder, o.worker = number, o.workers = WORKERS;
+    if (lb_parts_open(&o, &parts, NULL) == LB_OK && run(parts, &t, NULL) == LB_OK &&
+        lb_parts_answer(parts, "answer", 6, 1, &mine, NULL) == LB_OK)
+        same = lb_digest_equal(t.folded, expected);
+    lb_parts_close(parts, false);
+    _exit(same ? mine ? 2 : 0 : 1);
+}
+
+static size_t size_of(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 ? (size_t)st.st_size : 0;
+}
+
+static void test_workers_of_a_folder_do_each_unit_once(void **state)
+{
+    (void)state;
+    char folder[300], log[300];
+    const lb_parts_job job = job_of(NULL);
+    lb_status status;
+    snprintf(folder, sizeof folder, "%s/work", scratch), snprintf(log, sizeof log, "%s/log", scratch);
+    const task alone = plain(60, NONE, &status, NULL), how = {.n = 60, .failing = NONE, .log = log, .pause = 500};
+    int answered = 0;
+    for (uint32_t i = 0; i < WORKERS; i++) start_worker(folder, &job, i, &how, alone.folded);
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        int code;
+        assert_true(wait(&code) > 0);
+        assert_true(WIFEXITED(code) && WEXITSTATUS(code) != 1);
+        answered += WEXITSTATUS(code) == 2;
+    }
+    assert_int_equal(answered, 1);
+    assert_int_equal(size_of(log), 60 + alone.units);
+    /* one that comes late does nothing again, and leaves the answer to the one that gave it */
+    int code;
+    start_worker(folder, &job, 9, &how, alone.folded);
+    assert_true(wait(&code) > 0 && WIFEXITED(code));
+    assert_int_equal(WEXITSTATUS(code), 0);
+    assert_int_equal(size_of(log), 60 + alone.units);
+    void *answer;
+    size_t n;
+    assert_int_equal(lb_parts_answer_read(folder, &answer, &n, &code, NULL), LB_OK);
+    assert_int_equal(code, 1);
+    assert_memory_equal(answer, "answer", 6);
+    free(answer);
+}
+
+/* Workers are killed at any time, and others begun: in the end there is one answer, and it is that of one process. */
+static void test_killed_workers_are_taken_over_from(void **state)
+{
+    (void)state;
+    const lb_parts_job job = job_of(NULL);
+    lb_status status;
+    uint64_t cut_short = 0;
+    const task alone = plain(40, NONE, &status, NULL), how = {.n = 40, .failing = NONE, .pause = 300};
+    for (uint64_t round = 0; round < 8; round++) {
+        char folder[300];
+        pid_t workers[WORKERS];
+        snprintf(folder, sizeof folder, "%s/work-%d", scratch, (int)round);
+        for (uint32_t i = 0; i < WORKERS; i++) workers[i] = start_worker(folder, &job, i, &how, alone.folded);
+        for (uint32_t i = 0; i + 1 < WORKERS; i++) {
+            usleep((useconds_t)(draw(round, i) % 3000));
+            kill(workers[i], SIGKILL);
+        }
+        bool right = false;
+        for (uint32_t i = 0; i < WORKERS; i++) {
+            int code;
+            const pid_t ended = wait(&code);
+            if (ended == workers[WORKERS - 1]) right = WIFEXITED(code) && WEXITSTATUS(code) != 1;
+            cut_short += WIFSIGNALED(code);
+        }
+        assert_true(right);
+    }
+    assert_true(cut_short > 8);
+}
+
+/* A chunk that a power cut left empty or torn is made again. */
+static void test_a_torn_chunk_is_made_again(void **state)
+{
+    (void)state;
+    const char *root = scratch;
+    char folder[300], torn[400];
+    const lb_parts_job job = job_of(NULL);
+    lb_status status;
+    int code;
+    const task alone = plain(12, NONE, &status, NULL), how = {.n = 12, .failing = NONE};
+    snprintf(folder, sizeof folder, "%s/work", root);
+    start_worker(folder, &job, 0, &how, alone.folded);
+    assert_true(wait(&code) > 0 && WIFEXITED(code) && WEXITSTATUS(code) == 2);
+    for (int length = 0; length < 80; length += 79) {
+        snprintf(torn, sizeof torn, "%s/0-first-000005.part", folder);
+        assert_true(size_of(torn) > 80);
+        assert_int_equal(truncate(torn, length), 0);
+        start_worker(folder, &job, 1, &how, alone.folded);
+        assert_true(wait(&code) > 0 && WIFEXITED(code));
+        assert_int_equal(WEXITSTATUS(code), 0);
+        if (length) break;
+        unlink(torn);
+        start_worker(folder, &job, 1, &how, alone.folded);
+        assert_true(wait(&code) > 0 && WIFEXITED(code) && WEXITSTATUS(code) == 0);
+    }
+}
+
+static void test_another_question_finds_no_folder(void **state)
+{
+    (void)state;
+    const char *root = scratch;
+    char folder[300];
+    const lb_digest changed = {1, 3};
+    const lb_parts_job job = job_of(NULL), other = job_of(&changed);
+    lb_parts_options o = LB_PARTS_OPTIONS_INIT;
+    lb_parts *parts;
+    lb_err err = LB_ERR_INIT;
+    snprintf(folder, sizeof folder, "%s/work", root);
+    o.job = &job, o.folder = folder;
+    assert_int_equal(lb_parts_open(&o, &parts, NULL), LB_OK);
+    lb_parts_close(parts, false);
+    o.job = &other;
+    assert_int_equal(lb_parts_open(&o, &parts, &err), LB_ERR_INVALID);
+    assert_non_null(strstr(err.message, "name another folder"));
+    lb_parts_job there;
+    assert_int_equal(lb_parts_job_read(folder, &there, NULL), LB_OK);
+    assert_int_equal(there.n, 3);
+    assert_string_equal(there.words[2], "this");
+    lb_parts_job_release(&there);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_any_number_of_parts_folds_the_same, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_a_part_of_another_question_is_refused, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_no_damage_is_folded, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_counts_are_not_believed, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_workers_of_a_folder_do_each_unit_once, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_killed_workers_are_taken_over_from, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_a_torn_chunk_is_made_again, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_another_question_finds_no_folder, make_scratch, drop_scratch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,199 @@
+"""One question shared out: whatever the number of workers and whatever becomes of them, the answer has the bytes that one process gives.
+
+Captures are of 20 ranks, more than a diff takes together, computed by make_ranks.c: each with a fault at a known place."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import BUILD, FULL
+
+RANKS, LAYERS = 20, 4
+FAULTS = {"poisoned": "poison=0:13:2", "flipped": "flip=0:1:6", "mismatched": "mismatch=0:6:1", "reordered": "order=tree"}
+LASTBIT = str(BUILD / "lastbit")
+PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE"))}
+
+
+def make(folder, *options):
+    subprocess.run([BUILD / "tests/make_ranks", folder, f"ranks={RANKS}", f"layers={LAYERS}", "steps=2", *options], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with captures, in which all commands are run: parts are of files by the names that were typed."""
+    folder = tmp_path_factory.mktemp("parts")
+    make(folder / "clean.lb")
+    make(folder / "same.lb")
+    for name, option in FAULTS.items():
+        make(folder / f"{name}.lb", option)
+    make(folder / "few.lb", "ranks=5")
+    make(folder / "few-tree.lb", "ranks=5", "order=tree")
+    torn = folder / "torn.lb"
+    shutil.copytree(folder / "clean.lb", torn)
+    archive = torn / "rank-00007.tar"
+    broken = bytearray(archive.read_bytes())
+    broken[len(broken) // 2] ^= 4
+    archive.write_bytes(broken)
+    shutil.copytree(folder / "clean.lb", folder / "checkpoint" / "inner")
+    return folder
+
+
+QUESTIONS = {
+    "verify": ["verify", "clean.lb"],
+    "verify, damaged": ["verify", "torn.lb"],
+    "diff, the same": ["diff", "clean.lb", "same.lb"],
+    "diff, poisoned": ["diff", "clean.lb", "poisoned.lb"],
+    "diff, flipped": ["diff", "clean.lb", "flipped.lb"],
+    "diff, mismatched": ["diff", "clean.lb", "mismatched.lb"],
+    "diff, reordered": ["diff", "clean.lb", "reordered.lb", "--steps", "0-0"],
+    "ranks": ["ranks", "flipped.lb"],
+    "fingerprint": ["fingerprint", "clean.lb", "--against", "poisoned.lb", "--step", "1"],
+    "explain": ["explain", "few.lb", "few-tree.lb"],
+    "check": ["check", "few.lb", "--only", "memory"],
+}
+
+
+def run(place, *words, **more):
+    return subprocess.run([LASTBIT, *words], cwd=place, capture_output=True, timeout=240, **{"env": PLAIN, **more})
+
+
+@pytest.fixture(scope="module")
+def alone(place):
+    """The answers of one process, as text and as JSON."""
+    return {name: (run(place, *words), run(place, *words, "--json")) for name, words in QUESTIONS.items()}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_parts_in_files(place, alone, tmp_path, name):
+    text, answer = alone[name]
+    assert answer.returncode in (0, 1, 125) and text.returncode == answer.returncode, answer.stderr
+    draw = random.Random(name)
+    for n in (1, 3, 7):
+        parts = [tmp_path / f"{n}-{i}" for i in range(n)]
+        for i, part in enumerate(parts):
+            made = run(place, *QUESTIONS[name], "--part", f"{i + 1}/{n}", "-o", part)
+            assert (made.returncode, made.stdout) == (0, b""), made.stderr
+        draw.shuffle(parts)
+        merged = run(place, QUESTIONS[name][0], "--merge", *parts, "--json")
+        assert (merged.returncode, merged.stdout) == (answer.returncode, answer.stdout)
+        out = tmp_path / "answer"
+        merged = run(place, QUESTIONS[name][0], "--merge", *parts[: max(1, n - 2)], "-o", out)  # two are lost
+        assert (merged.returncode, out.read_bytes()) == (text.returncode, text.stdout)
+        if name not in ("explain", "check"):  # which are one unit: the part that has it may be there
+            assert (b"in none of the parts" in merged.stderr) == (n > 1)
+
+
+def start(place, words, number, workers, **how):
+    env = {**PLAIN, "RANK": str(number), "WORLD_SIZE": str(workers), "TORCHELASTIC_RUN_ID": "one", "MASTER_PORT": "1"}
+    return subprocess.Popen([LASTBIT, *words], cwd=place, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+
+
+def shared(place, words, workers):
+    """What all workers said together, and their codes."""
+    started = [start(place, words, number, workers) for number in range(workers)]
+    said = [worker.communicate(timeout=240) for worker in started]
+    return b"".join(out for out, _ in said), [worker.returncode for worker in started], b"".join(err for _, err in said)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_workers_that_a_launcher_started(place, alone, name):
+    _, answer = alone[name]
+    out, codes, err = shared(place, [*QUESTIONS[name], "--json"], 3)
+    assert out == answer.stdout, err
+    assert sorted(codes) == sorted([answer.returncode, 0, 0])
+    assert not list(place.glob("*.parts")), "the last worker takes the folder with it"
+
+
+def test_the_places_are_named(alone):
+    """By many ranks judged one by one as by few taken together (tests/capture/test_make_ranks.py)."""
+    answers = {name: json.loads(alone[f"diff, {name}"][1].stdout) for name in FAULTS}
+    poisoned = answers["poisoned"]["first"]
+    assert (poisoned["step"], poisoned["rank"], poisoned["layer"], poisoned["op"]) == (0, 13, "layers.2", "aten::mm")
+    flipped = answers["flipped"]["first"]
+    assert flipped["op"] == "c10d::allreduce_" and "no order of the sum gives" in flipped["why"] and "bit" in flipped["why"]
+    assert answers["mismatched"]["first"]["rank"] == 6 and answers["mismatched"]["verdict"] == "diverged"
+    assert answers["reordered"]["verdict"] in ("rounding", "reordered") and "another order" in answers["reordered"]["first"]["why"]
+    assert json.loads(alone["diff, the same"][1].stdout)["verdict"] == "identical"
+
+
+def test_what_other_ranks_brought_is_inherited(alone):
+    """The poisoned rank alone has an op of its own that diverged; what all others have from it is inherited."""
+    layers = json.loads(alone["diff, poisoned"][1].stdout)["layers"]
+    own = {layer["rank"] for layer in layers if layer["local"] == "diverged" and layer["step"] == 0}
+    assert own == {13}
+    others = [layer for layer in layers if layer["rank"] != 13 and layer["verdict"] != "identical"]
+    assert len({layer["rank"] for layer in others}) == RANKS - 1
+    assert all(layer["inherited"] == "diverged" for layer in others)
+
+
+@pytest.mark.parametrize("round", range(3 if not FULL else 30))
+def test_killed_workers(place, alone, tmp_path, round):
+    """Three of four are killed at any time; the fourth, or one that is started afterwards, answers."""
+    _, answer = alone["diff, poisoned"]
+    draw = random.Random(round)
+    folder = tmp_path / "shared"
+    words = [LASTBIT, *QUESTIONS["diff, poisoned"], "--json", "--parts", folder]
+    started = [subprocess.Popen(words, cwd=place, env=PLAIN, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
+    for worker in started[1:]:
+        time.sleep(draw.random() * 0.1)
+        worker.send_signal(signal.SIGKILL)
+    said = [worker.communicate(timeout=240)[0] for worker in started]
+    assert b"".join(said) == answer.stdout  # a killed one may have answered before
+    assert {worker.returncode for worker in started} <= {-signal.SIGKILL, 0, 1}
+    again = run(place, "diff", "--merge", folder, "--json")
+    assert (again.returncode, again.stdout) == (1, answer.stdout)
+    late = subprocess.run(words, cwd=place, env=PLAIN, capture_output=True, timeout=240)
+    assert (late.returncode, late.stdout) == (0, b"")
+
+
+def test_parts_of_what_has_changed_are_refused(place, tmp_path):
+    shutil.copytree(place / "few.lb", tmp_path / "few.lb")
+    assert run(tmp_path, "verify", "few.lb", "--part", "1/2", "-o", "part").returncode == 0
+    make(tmp_path / "other.lb", "ranks=5", "order=tree")
+    shutil.rmtree(tmp_path / "few.lb")
+    (tmp_path / "other.lb").rename(tmp_path / "few.lb")
+    refused = run(tmp_path, "verify", "--merge", "part")
+    assert refused.returncode == 129 and b"another question, or of files that have changed since" in refused.stderr
+    elsewhere = run(place, "verify", "--merge", tmp_path / "part")
+    assert elsewhere.returncode == 129 and b"merge there" in elsewhere.stderr
+
+
+@pytest.mark.parametrize(
+    "words, code, message",
+    [
+        (["verify", "few.lb", "--part", "0/3", "-o", "x"], 129, b"expected I/N with I from 1 to N"),
+        (["verify", "few.lb", "--part", "4/3", "-o", "x"], 129, b"expected I/N with I from 1 to N"),
+        (["verify", "few.lb", "--part", "1/2"], 129, b"-o FILE says where the part goes"),
+        (["verify", "few.lb", "--part", "1/2", "-o", "x", "--parts", "y"], 129, b"--part and --parts"),
+        (["verify", "--merge"], 129, b"expected files of --part"),
+        (["verify", "--merge", "few.lb/rank-00000.tar"], 128, b"no part of lastbit's"),
+        (["verify", "--merge", "nowhere"], 128, b"nowhere"),
+        (["verify", "few.lb", "--parts", "few.lb/rank-00000.tar"], 128, b"is no folder"),
+        (["verify", "nowhere.lb", "--part", "1/2", "-o", "x"], 128, b"nowhere.lb"),
+    ],
+)
+def test_what_is_wrong_is_said(place, words, code, message):
+    said = run(place, *words)
+    assert said.returncode == code and message in said.stderr and said.stdout == b""
+    assert not (place / "x").exists()
+
+
+def test_workers_that_know_no_start_are_told_what_to_do(place):
+    """MPICH's launcher over several hosts says who one is, and not of which start."""
+    said = run(place, "verify", "few.lb", env={**PLAIN, "PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"})
+    assert said.returncode == 129 and b"--parts FOLDER" in said.stderr
+    off = run(place, "verify", "few.lb", "--parts", "off", env={**PLAIN, "PMI_RANK": "0", "PMI_SIZE": "4"})
+    assert off.returncode == 0 and off.stdout
+
+
+def test_a_batch_script_is_no_worker(place):
+    """Slurm's variables stand in a batch script, too, in which no srun has started anything."""
+    env = {**PLAIN, "SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "64"}
+    said = run(place, "verify", "few.lb", env=env)
+    assert said.returncode == 0 and said.stdout and not list(pathlib.Path(place).glob("*.parts"))
