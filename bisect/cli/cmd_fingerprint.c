@@ -60,7 +60,7 @@ static const lb_command command = {
 
 typedef struct tables {
     lb_fingerprint_table **list;
-    uint32_t n;
+    uint32_t n, room; /* n: all of them are open */
 } tables;
 
 static lb_status open_tables(const char **paths, const lb_fingerprint_table_options *o, tables *t, lb_err *err)
@@ -69,13 +69,22 @@ static lb_status open_tables(const char **paths, const lb_fingerprint_table_opti
     while (paths && paths[n]) n++;
     t->list = calloc(n + 1u, sizeof *t->list);
     if (!t->list) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (; t->n < n; t->n++) LB_TRY(lb_fingerprint_table_open(paths[t->n], o, &t->list[t->n], err));
-    return LB_OK;
+    t->room = n;
+    /* A part does its share of every file, though it sees none as a whole. */
+    bool partial = false;
+    for (uint32_t i = 0; i < n; i++) {
+        lb_err why = LB_ERR_INIT;
+        const lb_status status = lb_fingerprint_table_open(paths[i], o, &t->list[i], &why);
+        partial |= status == LB_ERR_PARTIAL;
+        if (status != LB_OK && status != LB_ERR_PARTIAL) return lb_fail(err, status, "%s", why.message);
+    }
+    t->n = n;
+    return partial ? lb_fail(err, LB_ERR_PARTIAL, "other parts have the rest") : LB_OK;
 }
 
 static void close_tables(tables *t)
 {
-    for (uint32_t i = 0; i < t->n; i++) lb_fingerprint_table_close(t->list[i]);
+    for (uint32_t i = 0; t->list && i < t->room; i++) lb_fingerprint_table_close(t->list[i]);
     free(t->list);
 }
 
@@ -261,7 +270,10 @@ static int run(const lb_command_arguments *arguments, const lb_fingerprint_table
     tables files = {0}, others = {0};
     lb_fingerprint_comparison *c = NULL;
     lb_status status = open_tables(arguments->args, o, &files, &err);
-    if (status == LB_OK) status = open_tables(against, o, &others, &err);
+    if (status == LB_OK || status == LB_ERR_PARTIAL) {
+        const lb_status second = open_tables(against, o, &others, &err);
+        if (status == LB_OK || second != LB_OK) status = second;
+    }
     if (status == LB_OK && others.n)
         status = lb_fingerprint_table_compare(files.list, files.n, others.list, others.n, o, &c, &err);
     lb_command_progress_end();

@@ -296,11 +296,13 @@ static lb_status each_alone(const lb_parts_loop *loop, lb_err *err)
 static lb_status each_here(const making *m, lb_err *err)
 {
     lb_parts *p = m->parts;
-    bool all = true;
+    bool all = true, some = false;
+    /* A loop that rests on another's folding no part could come to: that its records are not there is no lack. */
+    for (uint64_t i = 0; i < m->chunks && !some; i++) some = find_chunk(p, m->name, i) != NULL;
     for (uint64_t i = 0; i < m->chunks; i++) {
         const bool known = find_chunk(p, m->name, i) != NULL, mine = !p->part || i % p->of == p->part - 1;
         if (p->progress) p->progress("parts", i, m->chunks);
-        p->tally.taken += known, p->tally.lacking += !known && mine && p->from_files && !p->part;
+        p->tally.taken += known, p->tally.lacking += !known && mine && p->from_files && !p->part && some;
         if (!known && mine) LB_TRY(make_and_keep(m, i, err));
         all &= known || mine;
     }

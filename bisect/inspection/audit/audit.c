@@ -105,6 +105,8 @@ lb_status lb_audit(const char *path, const lb_audit_options *options, lb_audit_r
     lb_status status = g.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     if (status == LB_OK) status = lb_checkpoint_open(path, &checkpoint, err);
     if (status == LB_OK) status = lb_inventory_new(checkpoint, true, &g, &inventory, err);
+    if (status == LB_ERR_PARTIAL && inventory) /* a part does its share of this, too */
+        (void)lb_inventory_profile(inventory, lb_audit_key_head_rows(checkpoint->path), &g, NULL);
     if (status == LB_OK) status = lb_inventory_profile(inventory, lb_audit_key_head_rows(checkpoint->path), &g, err);
     if (status == LB_OK) {
         g.report->tensors = inventory->n_names;

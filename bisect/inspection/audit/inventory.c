@@ -214,7 +214,7 @@ lb_status lb_inventory_new(const lb_checkpoint *c, bool read, const lb_audit_gat
     sorted = v;
     if (v->n_names) qsort(v->siblings, v->n_names, sizeof *v->siblings, by_pattern);
     const lb_status status = read ? measure(v, g, err) : LB_OK;
-    if (status == LB_OK)
+    if (status == LB_OK || status == LB_ERR_PARTIAL)
         *inventory = v;
     else
         lb_inventory_free(v);

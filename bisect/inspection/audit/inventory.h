@@ -24,7 +24,8 @@ typedef struct lb_inventory {
     uint32_t *siblings; /* names by pattern */
 } lb_inventory;
 
-/* `measure`: read every byte; otherwise names and shapes alone. */
+/* `measure`: read every byte; otherwise names and shapes alone. LB_ERR_PARTIAL: there is one, and other parts have
+ * measured the rest. */
 lb_status lb_inventory_new(const lb_checkpoint *checkpoint, bool measure, const lb_audit_gathering *g,
                            lb_inventory **inventory, lb_err *err);
 /* Reads rows and columns, too; `head`: rows of an attention head, 0: not known. */

@@ -593,14 +593,15 @@ static lb_status fill_report(lb_worker_steps *s, const lb_ranks_options *o, lb_r
     const bool match = !f.n;
     if (status == LB_OK) status = add_lost(s->capture, o, &f, err);
     if (status == LB_OK && match) status = add_results(s->capture, o, r, &f, err);
+    stepping x = {s, o, r};
+    const lb_parts_loop loop = {"step", s->n_steps, work_step, fold_step, &x};
+    if (status == LB_ERR_PARTIAL) (void)lb_parts_each(o->parts, &loop, NULL); /* a part does its share of this, too */
     if (status == LB_OK) status = add_twins(s->capture, o, &f, err);
     if (status == LB_OK) status = lb_worker_findings_of_gradients(s, &f, err);
     if (status == LB_OK) status = add_replicas(s->capture, o, r, &f, err);
     if (status == LB_OK) status = lb_worker_findings_of_data(s, &r->seeds, &f, err);
     if (status == LB_OK) status = lb_worker_findings_of_settings(s, &f, err);
     if (status == LB_OK) status = add_coverage(s, &f, err);
-    stepping x = {s, o, r};
-    const lb_parts_loop loop = {"step", s->n_steps, work_step, fold_step, &x};
     if (status == LB_OK) status = lb_parts_each(o->parts, &loop, err);
     if (f.n) qsort(f.list, f.n, sizeof *f.list, by_kind);
     r->findings = f.list, r->n_findings = f.n;
