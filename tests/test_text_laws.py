@@ -36,7 +36,7 @@ def test_json_has_one_door():
 
 def test_terminals_have_one_door():
     """A command has stdio alone, and its streams are the door's."""
-    ours = [path for path in sources(*ROOMS) if "capture/nccl" not in str(path)]
+    ours = [path for path in sources(*ROOMS) if not re.search("capture/(calls|mpi|nccl)/", str(path))]
     past = lines_with(r"\bwritev?\s*\(\s*(1|2|STD(OUT|ERR)_FILENO)\b", ours)
     assert {path for path, _ in past} == {"formats/command/refusal.c"}, past  # a sentence of its own, where there is no memory for a stream
     assert [path for path, _ in lines_with(r"\bv?dprintf\s*\(", ours)] == ["capture/binding/python_recording.c"]  # "signal 9", in another program
@@ -48,8 +48,8 @@ def test_terminals_have_one_door():
     main = (ROOT / "bisect/cli/main.c").read_text()
     body = main[main.index("int main(") :]
     assert body.index("lb_text_door_open();") < body.index("run(argc, argv)") and "print" not in body
-    said = lines_with(r"fprintf\(stderr|\bputs\(|perror", sources("capture/nccl"))
-    assert said == [("capture/nccl/shim_settings.c", 'fprintf(stderr, "lastbit: %s\\n", n ? line : "");')]
+    said = lines_with(r"fprintf\(stderr|\bputs\(|perror", sources("capture/calls", "capture/mpi", "capture/nccl"))
+    assert said == [("capture/calls/shim_settings.c", 'fprintf(stderr, "lastbit: %s\\n", n ? line : "");')]
 
 
 # The first keeps what the second let in.

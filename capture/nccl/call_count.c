@@ -1,7 +1,7 @@
 /* Numbers of calls: see call_count.h. */
 #include "call_count.h"
 
-#include "shim_settings.h"
+#include "calls/shim_settings.h"
 
 /* How many messages went to its peer, or came from it; NULL: they are not counted. */
 static uint64_t *messages_of(const lb_communicator *comm, const lb_nccl_call_given *given)

@@ -4,7 +4,7 @@
 #include "call_carried.h"
 #include "call_count.h"
 #include "graph_runs.h"
-#include "shim_settings.h"
+#include "calls/shim_settings.h"
 #include "writer_thread.h"
 
 #include <stdlib.h>

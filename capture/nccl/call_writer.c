@@ -1,8 +1,7 @@
 /* Calls become ops: see call_writer.h. */
 #include "call_writer.h"
 
-#include "recorder_door.h"
-#include "shim_settings.h"
+#include "calls/shim_settings.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,6 +18,7 @@ static const char *const kinds[LB_CALL_KINDS] = {[LB_CALL_ALL_REDUCE] = "nccl::a
                                                  [LB_CALL_SCATTER] = "nccl::scatter",
                                                  [LB_CALL_SEND] = "nccl::send",
                                                  [LB_CALL_RECEIVE] = "nccl::recv"};
+const lb_shim_library lb_shim_library_here = {"NCCL", "LASTBIT_NCCL_KEEP", "LASTBIT_NCCL_STEP"};
 static const lb_door *door;
 
 static lb_dtype dtype_of(lb_nccl_dtype dtype)
@@ -30,6 +30,13 @@ static lb_dtype dtype_of(lb_nccl_dtype dtype)
 #undef CASE
     default: return LB_NO_DTYPE;
     }
+}
+
+/* NCCL_PROFILER_PLUGIN names another plug-in, set before the start (lb_launch_preload leaves it). */
+static bool has_plugin_of_others(void)
+{
+    const char *plugin = getenv("NCCL_PROFILER_PLUGIN"), *ours = getenv("LASTBIT_NCCL_SHIM");
+    return plugin && *plugin && ours && *ours && strcmp(plugin, ours) != 0;
 }
 
 static const char *reduction_of(const lb_nccl_call *call)
@@ -56,65 +63,21 @@ static void describe(lb_nccl_place *place)
     const lb_shim_settings *settings = lb_shim_settings_now();
     snprintf(table, sizeof table, "{\"calls\": \"nccl\", \"step_calls\": %" PRIu64 ", \"marked\": %s}",
              settings->step_calls, place->marked ? "true" : "false");
-    door->lb_recorder_table(place->recorder, "nccl", table, NULL);
-}
-
-/* The shim uses no room of the recorder but through its door: the words are those of lb_output_sync_parse. */
-static uint8_t sync_of(const char *text)
-{
-    if (text && strcmp(text, "step") == 0) return LB_OUTPUT_SYNC_STEP;
-    return text && strcmp(text, "never") == 0 ? LB_OUTPUT_SYNC_NEVER : LB_OUTPUT_SYNC_CLOSE;
+    door->lb_recorder_table(place->archive.recorder, "nccl", table, NULL);
 }
 
 static void open_place(lb_nccl_place *place)
 {
-    char why[1000] = "";
     lb_err err = LB_ERR_INIT;
-    const lb_shim_settings *settings = lb_shim_settings_now();
-    place->opened = true;
-    if (!door) door = lb_door_open(why, sizeof why);
-    if (!door) {
-        give_up(place, why);
-        return;
-    }
-    lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
-    options.rank = place->rank;
-    options.world = place->world > place->rank ? place->world : place->rank + 1;
-    options.keep = settings->keep;
-    options.layers = settings->layers;
-    options.like = settings->like;
-    options.budget_bytes = settings->budget_bytes;
-    options.ring = (uint32_t)settings->ring;
-    options.ring_files = settings->ring_files;
-    options.sync = sync_of(settings->sync);
-    if (settings->level) door->lb_keep_level_parse(settings->level, &options.level);
-    if (!settings->bytes) options.level = LB_LEVEL_STATS;
-    if (door->lb_recorder_open(settings->out, &options, &place->recorder, &err) != LB_OK)
-        give_up(place, err.message);
-    else
-        describe(place);
+    if (lb_call_archive_open(&place->archive, place->rank, place->world, &err) != LB_OK) give_up(place, err.message);
+    door = lb_call_archive_door();
+    if (!place->dead) describe(place);
 }
 
 static void end_step(lb_nccl_place *place)
 {
     lb_err err = LB_ERR_INIT;
-    if (place->in_step && door->lb_recorder_step_end(place->recorder, true, &err) != LB_OK) give_up(place, err.message);
-    place->in_step = false;
-}
-
-/* A program may come back to a step that it has left: that one is closed, and what follows belongs to the step that is
- * open. */
-static bool enter_step(lb_nccl_place *place, int64_t step)
-{
-    lb_err err = LB_ERR_INIT;
-    if (place->in_step && step <= place->open_step) return true;
-    end_step(place);
-    if (place->dead) return false;
-    place->in_step = door->lb_recorder_step_begin(place->recorder, step, NULL, &err) == LB_OK;
-    place->open_step = step;
-    place->n_told = 0;
-    if (!place->in_step) give_up(place, err.message);
-    return place->in_step;
+    if (lb_call_archive_end_step(&place->archive, &err) != LB_OK) give_up(place, err.message);
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
@@ -129,8 +92,6 @@ typedef struct buffers {
     const void *sent, *received;
     char *shared, *kept; /* `kept`: a copy of what was received, for the calls that follow */
 } buffers;
-
-enum { MOST_KEPT = 64 << 20 };
 
 static bool is_inside(const void *part, size_t part_bytes, const void *whole, size_t whole_bytes)
 {
@@ -170,48 +131,9 @@ static void share(buffers *b, const lb_nccl_call *call, size_t width)
     place_window(outer_recv ? &b->send : &b->recv, outer_recv ? &b->recv : &b->send, offset, width, b->shared);
 }
 
-/* ---- what was received and may be sent on ------------------------------------------------------------------------ */
-
-static void drop_received(lb_nccl_place *place, uint32_t at)
-{
-    lb_nccl_received *gone = &place->received[at];
-    door->lb_recorder_forget(place->recorder, gone->storage);
-    free(gone->copy);
-    place->received_bytes -= gone->bytes;
-    memmove(gone, gone + 1, (--place->n_received - at) * sizeof *gone);
-}
-
-/* Of this very window, with the bytes that lie there now; NULL. */
-static const lb_nccl_received *find_received(const lb_nccl_place *place, const lb_nccl_call *call, const void *sent)
-{
-    for (uint32_t i = 0; sent && call->send_bytes && i < place->n_received; i++) {
-        const lb_nccl_received *r = &place->received[i];
-        if (r->address == call->given.send && r->bytes == call->send_bytes && r->dtype == call->given.dtype)
-            return memcmp(r->copy, sent, r->bytes) ? NULL : r;
-    }
-    return NULL;
-}
-
-/* The program has other bytes there from now on. Takes the copy, or NULL. */
-static void note_received(lb_nccl_place *place, const lb_nccl_call *call, int64_t storage, char *copy)
-{
-    const uintptr_t from = (uintptr_t)call->given.recv, to = from + call->recv_bytes;
-    const uint32_t room = sizeof place->received / sizeof place->received[0];
-    for (uint32_t i = place->n_received; i-- > 0;) {
-        const uintptr_t at = (uintptr_t)place->received[i].address;
-        if (at < to && from < at + place->received[i].bytes) drop_received(place, i);
-    }
-    if (!copy) return;
-    while (place->n_received == room || (place->n_received && place->received_bytes + call->recv_bytes > MOST_KEPT))
-        drop_received(place, 0);
-    place->received[place->n_received++] =
-        (lb_nccl_received){call->given.recv, call->recv_bytes, call->given.dtype, storage, copy};
-    place->received_bytes += call->recv_bytes;
-}
-
 static char *copy_to_keep(const lb_nccl_call *call, const void *received)
 {
-    if (!received || !call->recv_bytes || call->failed || call->recv_bytes > MOST_KEPT) return NULL;
+    if (!received || !call->recv_bytes || call->failed || call->recv_bytes > LB_RECEIVED_MOST) return NULL;
     char *copy = malloc(call->recv_bytes);
     if (copy) memcpy(copy, received, call->recv_bytes);
     return copy;
@@ -229,10 +151,11 @@ static buffers buffers_of(const lb_nccl_call *call)
                  .received = call->received ? lb_stream_copy_bytes(call->received) : NULL};
     if (b.sends && !call->send_bytes) b.sent = "";
     if (b.receives && !call->recv_bytes) b.received = "";
-    place->next_storage += 2;
-    b.send = seen_of(b.sent, dtype, call->send_bytes, width, place->next_storage);
-    b.recv = seen_of(b.received, dtype, call->recv_bytes, width, place->next_storage + 1);
-    const lb_nccl_received *again = b.sends ? find_received(place, call, b.sent) : NULL;
+    place->archive.next_storage += 2;
+    b.send = seen_of(b.sent, dtype, call->send_bytes, width, place->archive.next_storage);
+    b.recv = seen_of(b.received, dtype, call->recv_bytes, width, place->archive.next_storage + 1);
+    const lb_received_window *again =
+        b.sends ? lb_received_bytes_find(&place->archive.received, g->send, call->send_bytes, dtype, b.sent) : NULL;
     if (again) b.sent_on = true, b.send = seen_of(again->copy, dtype, call->send_bytes, width, again->storage);
     const bool overlap = is_inside(g->send, call->send_bytes, g->recv, call->recv_bytes) ||
                          is_inside(g->recv, call->recv_bytes, g->send, call->send_bytes);
@@ -356,12 +279,12 @@ static lb_status end_op(const lb_nccl_call *call, lb_pending *pending, buffers *
     const lb_recorded_operand result = {.tag = LB_ARG_VALUE, .u.tensor = &b->recv};
     uint32_t op;
     if (call->failed) {
-        door->lb_recorder_op_failed(comm->place->recorder, pending);
+        door->lb_recorder_op_failed(comm->place->archive.recorder, pending);
         return LB_OK;
     }
     if (b->shared) memcpy((char *)(uintptr_t)b->recv.data, b->received, call->recv_bytes);
-    LB_TRY(door->lb_recorder_op_end(comm->place->recorder, pending, &result, b->receives, &op, err));
-    return door->lb_recorder_collective(comm->place->recorder, op, comm->name, reduction_of(call),
+    LB_TRY(door->lb_recorder_op_end(comm->place->archive.recorder, pending, &result, b->receives, &op, err));
+    return door->lb_recorder_collective(comm->place->archive.recorder, op, comm->name, reduction_of(call),
                                         call->order[0] ? call->order : NULL, call->sequence, comm->members,
                                         comm->members ? (uint32_t)comm->ranks : 0, err);
 }
@@ -386,22 +309,6 @@ static const char *what_is_missing(const lb_nccl_call *call)
     return NULL;
 }
 
-/* In a step each thing is said once. */
-static bool was_told(lb_nccl_place *place, const char *text)
-{
-    const uint64_t hash = lb_communicator_hash(text, strlen(text));
-    const uint32_t room = sizeof place->told / sizeof *place->told;
-    for (uint32_t i = 0; i < place->n_told; i++)
-        if (place->told[i] == hash) return true;
-    if (place->n_told < room) place->told[place->n_told++] = hash;
-    return false;
-}
-
-static void tell(lb_nccl_place *place, const char *text)
-{
-    if (!was_told(place, text)) door->lb_recorder_notice(place->recorder, "skipped", text, NULL);
-}
-
 /* Of a type that is younger than this table of them. */
 static void leave_out(const lb_nccl_call *call)
 {
@@ -409,7 +316,7 @@ static void leave_out(const lb_nccl_call *call)
     if (call->failed) return;
     snprintf(text, sizeof text, "%s of elements that are not known, of NCCL's type %d", kinds[call->given.kind],
              call->given.dtype);
-    tell(call->comm->place, text);
+    lb_call_archive_skipped(&call->comm->place->archive, text);
 }
 
 static void note(const lb_nccl_call *call)
@@ -419,36 +326,40 @@ static void note(const lb_nccl_call *call)
     char text[200];
     if (missing) {
         snprintf(text, sizeof text, missing, kinds[call->given.kind]);
-        tell(place, text);
+        lb_call_archive_skipped(&place->archive, text);
     }
-    if (!place->of_others && lb_shim_plugin_of_others()) {
+    if (!place->of_others && has_plugin_of_others()) {
         place->of_others = true;
-        door->lb_recorder_notice(place->recorder, "degraded",
+        door->lb_recorder_notice(place->archive.recorder, "degraded",
                                  "NCCL_PROFILER_PLUGIN names another plug-in: in which order NCCL reduces is not known",
                                  NULL);
     }
     if (call->comm->members || place->degraded) return;
     place->degraded = true;
     snprintf(text, sizeof text, "which ranks communicator \"%s\" consists of is not known", call->comm->name);
-    door->lb_recorder_notice(place->recorder, "degraded", text, NULL);
+    door->lb_recorder_notice(place->archive.recorder, "degraded", text, NULL);
 }
 
 /* What was received stays where the whole of a storage is it. */
 static void forget_buffers(const lb_nccl_call *call, buffers *b, bool recorded)
 {
     lb_nccl_place *place = call->comm->place;
-    const bool whole = b->shared && call->send_bytes <= call->recv_bytes && call->recv_bytes <= MOST_KEPT;
+    const bool whole = b->shared && call->send_bytes <= call->recv_bytes && call->recv_bytes <= LB_RECEIVED_MOST;
     char *copy = !recorded || call->failed ? NULL : b->kept ? b->kept : whole ? b->shared : NULL;
-    if (b->sends && !b->sent_on && !(copy && b->in_place)) door->lb_recorder_forget(place->recorder, b->send.storage);
-    if (b->receives && !copy) door->lb_recorder_forget(place->recorder, b->recv.storage);
-    if (b->receives && !call->failed) note_received(place, call, b->recv.storage, copy);
+    if (b->sends && !b->sent_on && !(copy && b->in_place))
+        door->lb_recorder_forget(place->archive.recorder, b->send.storage);
+    if (b->receives && !copy) door->lb_recorder_forget(place->archive.recorder, b->recv.storage);
+    if (b->receives && !call->failed)
+        lb_received_bytes_note(&place->archive.received, door, place->archive.recorder,
+                               &(lb_received_window){call->given.recv, call->recv_bytes, dtype_of(call->given.dtype),
+                                                     b->recv.storage, copy});
     if (b->shared != copy) free(b->shared);
     if (b->kept != copy) free(b->kept);
 }
 
 static lb_status write_op(const lb_nccl_call *call, lb_err *err)
 {
-    lb_recorder *recorder = call->comm->place->recorder;
+    lb_recorder *recorder = call->comm->place->archive.recorder;
     lb_recorded_operand args[ARGS];
     lb_pending *pending = NULL;
     lb_recorded_call op = LB_CALL_INIT;
@@ -474,10 +385,13 @@ void lb_nccl_call_write(lb_nccl_call *call)
 {
     lb_nccl_place *place = call->comm->place;
     lb_err err = LB_ERR_INIT;
-    if (!place->opened) open_place(place);
+    if (!place->archive.opened) open_place(place);
     if (place->dead) return;
     lb_communicator_resolve(call->comm);
-    if (!enter_step(place, call->step)) return;
+    if (lb_call_archive_enter(&place->archive, call->step, &err) != LB_OK) {
+        give_up(place, err.message);
+        return;
+    }
     if (dtype_of(call->given.dtype) == LB_NO_DTYPE)
         leave_out(call);
     else if (write_op(call, &err) != LB_OK)
@@ -493,7 +407,7 @@ static void count_runs(const lb_nccl_place *place)
     if (!captured) return;
     snprintf(table, sizeof table, "{\"captured\": %" PRIu64 ", \"runs\": %" PRIu64 ", \"without_bytes\": %" PRIu64 "}",
              captured, place->runs, place->runs_without_bytes);
-    door->lb_recorder_table(place->recorder, "nccl_graphs", table, NULL);
+    door->lb_recorder_table(place->archive.recorder, "nccl_graphs", table, NULL);
 }
 
 static void tell_what_was_lost(lb_nccl_place *place)
@@ -501,18 +415,16 @@ static void tell_what_was_lost(lb_nccl_place *place)
     char text[160];
     if (!lb_shim_lost_why()) return;
     snprintf(text, sizeof text, "calls of NCCL, how many is not known: %s", lb_shim_lost_why());
-    tell(place, text);
+    lb_call_archive_skipped(&place->archive, text);
 }
 
 void lb_nccl_call_writer_close(void)
 {
     for (lb_nccl_place *place = lb_communicator_places(); place && door; place = place->next) {
-        if (!place->recorder) continue;
+        if (!place->archive.recorder) continue;
         if (!place->dead) tell_what_was_lost(place);
         if (!place->dead) end_step(place);
         if (!place->dead) count_runs(place);
-        while (place->n_received) drop_received(place, place->n_received - 1);
-        door->lb_recorder_close(place->recorder, NULL);
-        place->recorder = NULL;
+        lb_call_archive_close(&place->archive);
     }
 }

@@ -3,7 +3,7 @@
 #include "communicator.h"
 
 #include "real_nccl.h"
-#include "shim_settings.h"
+#include "calls/shim_settings.h"
 #include "stream_copy.h"
 
 #include <fcntl.h>
@@ -18,12 +18,6 @@
 #define MEMBERS_FILE "launch.nccl.at" /* a note to `lastbit record`, which removes it with the others */
 enum { BUCKETS = 256, ASK_TRIES = 40, ASK_PAUSE_NS = 25000000 };
 
-typedef struct lb_communicator_name {
-    struct lb_communicator_name *next;
-    char text[64];
-    unsigned times;
-} name_count;
-
 static lb_communicator *buckets[BUCKETS];
 static lb_nccl_place *places;
 static struct seen_id { /* who of us has joined under an id */
@@ -32,18 +26,11 @@ static struct seen_id { /* who of us has joined under an id */
 } *seen_ids;
 static _Thread_local lb_nccl_place *here;
 
-uint64_t lb_communicator_hash(const void *bytes, size_t n)
-{
-    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a */
-    for (size_t i = 0; i < n; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3;
-    return hash;
-}
-
 uint64_t lb_communicator_serial(void)
 {
     static _Atomic uint64_t serial;
     const uint64_t parts[] = {(uint64_t)getpid(), ++serial};
-    return lb_communicator_hash(parts, sizeof parts);
+    return lb_member_names_hash(parts, sizeof parts);
 }
 
 static unsigned bucket_of(lb_nccl_comm handle)
@@ -165,7 +152,7 @@ void lb_communicator_add(const lb_joining *j, lb_nccl_comm handle)
     *comm =
         (lb_communicator){.next = *bucket,
                           .handle = handle,
-                          .id = lb_communicator_hash(parts, sizeof parts),
+                          .id = lb_member_names_hash(parts, sizeof parts),
                           .joined_as = j->id,
                           .ranks = j->ranks,
                           .rank = j->rank,
@@ -298,36 +285,8 @@ static bool read_members(lb_communicator *comm)
     return members;
 }
 
-/* "0-3,6"; a long list ends in a hash of all of it. */
-static void name_members(const lb_communicator *comm, char *text, size_t room)
-{
-    size_t used = 0;
-    text[0] = 0;
-    for (int first = 0, last; first < comm->ranks && used + 24 < room; first = last + 1) {
-        for (last = first; last + 1 < comm->ranks && comm->members[last + 1] == comm->members[last] + 1;) last++;
-        used += (size_t)snprintf(text + used, room - used, first == last ? "%s%d" : "%s%d-%d", first ? "," : "",
-                                 comm->members[first], comm->members[last]);
-        if (used + 24 < room || last + 1 == comm->ranks) continue;
-        const uint64_t all = lb_communicator_hash(comm->members, (size_t)comm->ranks * sizeof *comm->members);
-        snprintf(text + used, room - used, "…%08x", (unsigned)all);
-    }
-}
-
-static unsigned times_named(lb_nccl_place *place, const char *text)
-{
-    name_count *name = place->names;
-    while (name && strcmp(name->text, text) != 0) name = name->next;
-    if (!name && (name = calloc(1, sizeof *name))) {
-        snprintf(name->text, sizeof name->text, "%s", text);
-        name->next = place->names;
-        place->names = name;
-    }
-    return name ? ++name->times : 1;
-}
-
 static void name(lb_communicator *comm)
 {
-    char text[64];
     const bool told = comm->joined_as != LB_ID_UNTOLD && comm->ranks > 0;
     for (int i = 0; told && i < ASK_TRIES && !read_members(comm); i++)
         nanosleep(&(struct timespec){0, ASK_PAUSE_NS}, NULL); /* a network's file system shows lines late */
@@ -335,9 +294,7 @@ static void name(lb_communicator *comm)
         snprintf(comm->name, sizeof comm->name, "%d ranks, %08x", comm->ranks, (unsigned)comm->id);
         return;
     }
-    name_members(comm, text, sizeof text);
-    const unsigned times = times_named(comm->place, text);
-    snprintf(comm->name, sizeof comm->name, times > 1 ? "%s#%u" : "%s", text, times);
+    lb_member_names_give(&comm->place->names, comm->members, comm->ranks, comm->name);
 }
 
 /* Of those with the same members the first made is the first named, whichever is used first. */

@@ -13,6 +13,8 @@
 #ifndef LB_CAPTURE_COMMUNICATOR_H
 #define LB_CAPTURE_COMMUNICATOR_H
 
+#include "calls/call_archive.h"
+#include "calls/member_names.h"
 #include "nccl_abi.h"
 
 #include <pthread.h>
@@ -23,17 +25,7 @@ void lb_communicator_registry_lock(void);
 void lb_communicator_registry_unlock(void);
 pthread_mutex_t *lb_communicator_registry_mutex(void);
 
-typedef struct lb_recorder lb_recorder;
 typedef struct lb_communicator lb_communicator;
-
-/* What a call received, as long as the program may send it on: a copy, which the recorder knows as one storage. */
-typedef struct lb_nccl_received {
-    const void *address;
-    size_t bytes;
-    int dtype;
-    int64_t storage;
-    char *copy;
-} lb_nccl_received;
 
 typedef struct lb_nccl_place {
     struct lb_nccl_place *next;
@@ -49,22 +41,15 @@ typedef struct lb_nccl_place {
     bool graphs; /* calls of its are captured: what is in the window is known when they are written */
     uint64_t captured;
     /* of the writer alone */
-    lb_recorder *recorder;
-    bool opened, in_step, degraded, of_others; /* the last two: that was said */
-    bool marked_written;                       /* by a call that was written */
-    uint64_t clock_written, clock_runs;        /* calls of the clock until then, and runs of graphs among them */
+    lb_call_archive archive;
+    bool degraded, of_others;           /* that was said */
+    bool marked_written;                /* by a call that was written */
+    uint64_t clock_written, clock_runs; /* calls of the clock until then, and runs of graphs among them */
     int64_t step_written;
     uint64_t runs, runs_without_bytes; /* of captured calls */
-    uint64_t told[64];                 /* hashes of what was said in the open step */
-    uint32_t n_told;
-    int64_t open_step;
-    int64_t next_storage;
-    lb_nccl_received received[32]; /* the oldest first */
-    uint32_t n_received;
-    size_t received_bytes;
     void *streams[64];
     uint32_t n_streams;
-    struct lb_communicator_name *names;
+    lb_member_names names;
     lb_communicator *unnamed,
         **unnamed_end; /* in the order in which they were made, which is one order on all members */
 } lb_nccl_place;
@@ -83,7 +68,7 @@ struct lb_communicator {
     struct lb_premul *premuls;
     /* of the writer alone */
     int32_t *members;                        /* ranks in the job; NULL: not told */
-    char name[96];                           /* "": not asked yet */
+    char name[LB_MEMBER_NAME];               /* "": not asked yet */
     uint64_t sequence_written, runs_written; /* next number of a call, and runs of graphs that came between */
 };
 
@@ -98,7 +83,6 @@ typedef struct lb_premul {
 
 /* For an id that this process alone has. */
 uint64_t lb_communicator_serial(void);
-uint64_t lb_communicator_hash(const void *bytes, size_t n);
 /* Before the call that makes it: finds or makes the place of this rank, and tells the others about it. */
 enum { LB_ID_UNTOLD = 0 };     /* of one that was made past us */
 enum { LB_RANKS_UNTOLD = -1 }; /* of a split: NCCL is asked once it is made, or when its first call is */

@@ -2,7 +2,7 @@
 #include "graph_runs.h"
 
 #include "graph_copy.h"
-#include "shim_settings.h"
+#include "calls/shim_settings.h"
 
 #include <stdlib.h>
 

@@ -5,7 +5,7 @@
  * libnccl.so.2. What the real library lacks gives ncclSystemError, from that call alone. */
 #include "call_queue.h"
 #include "real_nccl.h"
-#include "shim_settings.h"
+#include "calls/shim_settings.h"
 #include "stream_copy.h"
 
 #include <lastbit/nccl.h>
@@ -237,7 +237,7 @@ static void settle_joins(lb_nccl_result result)
 
 lb_nccl_result ncclCommInitRank(lb_nccl_comm *comm, int ranks, lb_nccl_unique id, int rank)
 {
-    join *j = JOINING(.made = comm, .id = lb_communicator_hash(&id, sizeof id), .ranks = ranks, .rank = rank,
+    join *j = JOINING(.made = comm, .id = lb_member_names_hash(&id, sizeof id), .ranks = ranks, .rank = rank,
                       .device = lb_stream_device());
     const lb_nccl_result result = pncclCommInitRank(comm, ranks, id, rank);
     end_join(j, result);
@@ -247,7 +247,7 @@ lb_nccl_result ncclCommInitRank(lb_nccl_comm *comm, int ranks, lb_nccl_unique id
 lb_nccl_result ncclCommInitRankConfig(lb_nccl_comm *comm, int ranks, lb_nccl_unique id, int rank,
                                       lb_nccl_config *config)
 {
-    join *j = JOINING(.made = comm, .id = lb_communicator_hash(&id, sizeof id), .ranks = ranks, .rank = rank,
+    join *j = JOINING(.made = comm, .id = lb_member_names_hash(&id, sizeof id), .ranks = ranks, .rank = rank,
                       .device = lb_stream_device());
     const lb_nccl_result result = pncclCommInitRankConfig(comm, ranks, id, rank, config);
     end_join(j, result);
@@ -258,7 +258,7 @@ lb_nccl_result ncclCommInitRankScalable(lb_nccl_comm *comm, int ranks, int rank,
                                         lb_nccl_config *config)
 {
     join *j = n_ids < 1 ? NULL
-                        : JOINING(.made = comm, .id = lb_communicator_hash(ids, (size_t)n_ids * sizeof *ids),
+                        : JOINING(.made = comm, .id = lb_member_names_hash(ids, (size_t)n_ids * sizeof *ids),
                                   .ranks = ranks, .rank = rank, .device = lb_stream_device());
     const lb_nccl_result result = pncclCommInitRankScalable(comm, ranks, rank, n_ids, ids, config);
     end_join(j, result);
@@ -270,7 +270,7 @@ lb_nccl_result ncclCommInitAll(lb_nccl_comm *comms, int n, const int *devices)
     const lb_nccl_result result = pncclCommInitAll(comms, n, devices);
     if (!is_recorded() || result != LB_NCCL_SUCCESS || n < 1) return result;
     const uint64_t parts[] = {(uint64_t)(uintptr_t)comms[0], lb_communicator_serial()};
-    const uint64_t id = lb_communicator_hash(parts, sizeof parts);
+    const uint64_t id = lb_member_names_hash(parts, sizeof parts);
     const bool on_devices = lb_stream_device() >= 0;
     for (int rank = 0; rank < n; rank++)
         end_join(JOINING(.made = &comms[rank], .id = id, .ranks = n, .rank = rank,
@@ -295,7 +295,7 @@ static join *begin_split(lb_nccl_comm comm, int color, int key, lb_nccl_comm *ma
     lb_communicator *parent = lb_communicator_find(comm);
     const uint64_t parts[] = {parent ? parent->id : 0, parent ? parent->splits++ : 0};
     const lb_joining joining = {.made = made,
-                                .id = lb_communicator_hash(parts, sizeof parts),
+                                .id = lb_member_names_hash(parts, sizeof parts),
                                 .ranks = LB_RANKS_UNTOLD,
                                 .rank = told     ? rank
                                         : parent ? parent->rank

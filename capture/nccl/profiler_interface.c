@@ -6,7 +6,7 @@
  * head and the member `coll` are read, a union's; what younger versions have more lies behind. Whatever happens, the
  * answer is success: an error would be the program's. */
 #include "call_carried.h"
-#include "shim_settings.h"
+#include "calls/shim_settings.h"
 
 #include <stdio.h>
 #include <stdlib.h>

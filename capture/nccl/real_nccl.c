@@ -2,7 +2,7 @@
 #define _GNU_SOURCE /* RTLD_NEXT, dladdr */
 #include "real_nccl.h"
 
-#include "shim_settings.h"
+#include "calls/shim_settings.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>

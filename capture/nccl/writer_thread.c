@@ -7,8 +7,8 @@
 #include "call_writer.h"
 #include "graph_runs.h"
 #include "pinned_memory.h"
-#include "recorder_door.h"
-#include "shim_settings.h"
+#include "calls/recorder_door.h"
+#include "calls/shim_settings.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* What the environment asks of the shim, read once when NCCL is first called, and what the shim says to people. */
+/* What the environment asks of a shim, read once at the first call, and what the shim says to people. */
 #ifndef LB_CAPTURE_SHIM_SETTINGS_H
 #define LB_CAPTURE_SHIM_SETTINGS_H
 
@@ -7,6 +7,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* Which shim it is; each defines its own. */
+typedef struct lb_shim_library {
+    const char *name;        /* of the library beneath which it stands, as people are told of it: "NCCL" */
+    const char *keep, *step; /* variables: what is kept of calls, and how many make a step */
+} lb_shim_library;
+extern const lb_shim_library lb_shim_library_here;
 
 typedef enum lb_shim_mode {
     LB_SHIM_UNDECIDED,
@@ -18,8 +25,9 @@ typedef enum lb_shim_mode {
 typedef struct lb_shim_settings {
     const char *out, *level, *steps, *ranks, *keep, *layers, *like;
     uint64_t budget_bytes, ring;
-    uint64_t step_calls; /* LASTBIT_NCCL_STEP: collectives of the first communicator that make a step */
-    bool bytes; /* LASTBIT_NCCL_KEEP=calls: false, no bytes are read, and there are neither digests nor statistics */
+    uint64_t step_calls; /* LASTBIT_NCCL_STEP and its like: collectives that make a step */
+    /* LASTBIT_NCCL_KEEP=calls and its like: false, no bytes are read, and there are neither digests nor statistics */
+    bool bytes;
     const char *sync; /* NULL: as it is by default */
     uint8_t ring_files;
     int32_t rank, world; /* as the launcher says; -1: it does not */
@@ -41,9 +49,6 @@ void lb_shim_lost(const char *why);
 const char *lb_shim_lost_why(void);
 /* Zeroed memory, of which a failure is told by lb_shim_lost; free() frees it. */
 void *lb_shim_memory(size_t size);
-
-/* NCCL_PROFILER_PLUGIN names another plug-in, set before the start (lb_launch_preload leaves it). */
-bool lb_shim_plugin_of_others(void);
 
 /* Whether `text` ("3-5,8", "7-"; NULL: all) has this number. */
 bool lb_shim_ranges_have(const char *text, int64_t number);

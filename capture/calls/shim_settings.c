@@ -1,5 +1,5 @@
-/* The environment of the shim: see shim_settings.h. */
-#include "shim_settings.h"
+/* The environment of a shim: see shim_settings.h. */
+#include "calls/shim_settings.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -46,7 +46,7 @@ static void ask_launcher(void)
 
 static void read_settings(void)
 {
-    const char *disabled = text_of("LASTBIT_DISABLE"), *kept = text_of("LASTBIT_NCCL_KEEP");
+    const char *disabled = text_of("LASTBIT_DISABLE"), *kept = text_of(lb_shim_library_here.keep);
     settings = (lb_shim_settings){.out = text_of("LASTBIT_OUT"),
                                   .level = text_of("LASTBIT_LEVEL"),
                                   .steps = text_of("LASTBIT_STEPS"),
@@ -58,7 +58,7 @@ static void read_settings(void)
                                   .ring = number_of("LASTBIT_RING", 0),
                                   .ring_files = (uint8_t)number_of("LASTBIT_RING_FILES", 0),
                                   .sync = text_of("LASTBIT_SYNC"),
-                                  .step_calls = number_of("LASTBIT_NCCL_STEP", STEP_CALLS),
+                                  .step_calls = number_of(lb_shim_library_here.step, STEP_CALLS),
                                   .bytes = !kept || strcmp(kept, "calls") != 0};
     ask_launcher();
     const bool off = !settings.out || (disabled && strcmp(disabled, "0") != 0) || (kept && !strcmp(kept, "off"));
@@ -104,7 +104,7 @@ void lb_shim_say(const char *format, ...)
 void lb_shim_turn_off(const char *why)
 {
     if (atomic_exchange(&mode, LB_SHIM_OFF) == LB_SHIM_OFF || !why) return;
-    lb_shim_say("NCCL calls are not recorded any more: %s", why);
+    lb_shim_say("%s calls are not recorded any more: %s", lb_shim_library_here.name, why);
 }
 
 static _Atomic(const char *) lost;
@@ -113,7 +113,7 @@ void lb_shim_lost(const char *why)
 {
     const char *none = NULL;
     if (atomic_compare_exchange_strong(&lost, &none, why))
-        lb_shim_say("what is recorded of NCCL is not complete: %s", why);
+        lb_shim_say("what is recorded of %s is not complete: %s", lb_shim_library_here.name, why);
 }
 
 const char *lb_shim_lost_why(void)
@@ -126,12 +126,6 @@ void *lb_shim_memory(size_t size)
     void *memory = calloc(1, size);
     if (!memory) lb_shim_lost("there was no memory left");
     return memory;
-}
-
-bool lb_shim_plugin_of_others(void)
-{
-    const char *plugin = text_of("NCCL_PROFILER_PLUGIN"), *ours = text_of("LASTBIT_NCCL_SHIM");
-    return plugin && ours && strcmp(plugin, ours) != 0;
 }
 
 bool lb_shim_ranges_have(const char *text, int64_t number)

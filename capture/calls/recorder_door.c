@@ -1,6 +1,6 @@
 /* Loading the recorder: see recorder_door.h. */
 #define _GNU_SOURCE /* dladdr */
-#include "recorder_door.h"
+#include "calls/recorder_door.h"
 
 #include <dlfcn.h>
 #include <limits.h>
