@@ -13,7 +13,7 @@ from conftest import BUILD, ROOT
 SAMPLE = ROOT / "samples" / "read_capture.c"
 CAPTURE = ROOT / "samples" / "scan-overflow.lbz"
 # What a recorded program calls is in the capture library.
-RECORDER = {"capture.h", "nccl.h"}
+RECORDER = {"capture.h", "mpi.h", "nccl.h"}
 
 
 def run(*command, **options):
@@ -84,7 +84,7 @@ def test_cmake_package(prefix, tmp_path):
 
 
 # Headers of which nothing is used by itself: what others take or give, and what only commands call. (output.h, text.h and others show theirs.)
-WITHOUT_USE = {"decode_limit", "effect", "json_text", "lacking", "nccl", "output", "precision", "routing", "shard", "watch"}
+WITHOUT_USE = {"decode_limit", "effect", "json_text", "lacking", "mpi", "nccl", "output", "precision", "routing", "shard", "watch"}
 
 
 def simplest_use(header):

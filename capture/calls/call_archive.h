@@ -1,8 +1,7 @@
-/* The archive of one rank of the job whose calls are recorded: opened at its first call, a step open at a time. For the
- * thread that writes calls alone, which tells of failures itself.
+/* The archive of one rank of the job whose calls are recorded: opened at its first call, a step open at a time. For
+ * the thread that writes calls alone, which tells of failures itself.
  *
- *     lb_call_archive_open ─▶ ( lb_call_archive_enter ─▶ ops by lb_call_archive_door )* ─▶ lb_call_archive_close
- */
+ *     lb_call_archive_open ─▶ ( lb_call_archive_enter ─▶ ops by lb_call_archive_door )* ─▶ lb_call_archive_close */
 #ifndef LB_CAPTURE_CALL_ARCHIVE_H
 #define LB_CAPTURE_CALL_ARCHIVE_H
 

@@ -1,5 +1,5 @@
-/* What calls received, as long as the program may send it on: the newest of it, by address. Replay follows a number from
- * call to call by it: what is sent on unchanged is the value that was received. */
+/* What calls received, as long as the program may send it on: the newest of it, by address. Replay follows a number
+ * from call to call by it: what is sent on unchanged is the value that was received. */
 #ifndef LB_CAPTURE_RECEIVED_BYTES_H
 #define LB_CAPTURE_RECEIVED_BYTES_H
 

@@ -1,5 +1,5 @@
-/* The recorder's library, loaded when the first call is recorded: a shim is preloaded into programs that never call what
- * it stands beneath, and links nothing but the C library. */
+/* The recorder's library, loaded when the first call is recorded: a shim is preloaded into programs that never call
+ * what it stands beneath, and links nothing but the C library. */
 #ifndef LB_CAPTURE_RECORDER_DOOR_H
 #define LB_CAPTURE_RECORDER_DOOR_H
 

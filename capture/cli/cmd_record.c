@@ -32,17 +32,17 @@
 
 typedef struct lb_record_options {
     char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled, *step_at, *like, *nccl, *nccl_step,
-        *device_memory, *sync;
-    int force, no_lines, receipt_host, poison;
+        *mpi_step, *device_memory, *sync;
+    int mpi, force, no_lines, receipt_host, poison;
     uint64_t budget_bytes, device_bytes;
     unsigned long ring_steps;
 } lb_record_options;
 
 static void release(lb_record_options *o)
 {
-    char *texts[] = {o->out,    o->level,  o->steps,     o->ranks,         o->keep, /* popt's copies */
-                     o->layers, o->budget, o->ring,      o->compiled,      o->step_at,
-                     o->like,   o->nccl,   o->nccl_step, o->device_memory, o->sync};
+    char *texts[] = {o->out,    o->level,     o->steps,    o->ranks,         o->keep, /* popt's copies */
+                     o->layers, o->budget,    o->ring,     o->compiled,      o->step_at, o->like,
+                     o->nccl,   o->nccl_step, o->mpi_step, o->device_memory, o->sync};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
 }
 
@@ -85,6 +85,11 @@ static int check_regex(const char *option, const char *pattern)
                               message, (size_t)offset);
 }
 
+static bool is_number_of_calls(const char *text)
+{
+    return *text && *text != '0' && !text[strspn(text, "0123456789")] && strlen(text) <= 9;
+}
+
 /* 0, or the exit code of a misuse. */
 static int check_options(lb_record_options *o)
 {
@@ -118,9 +123,14 @@ static int check_options(lb_record_options *o)
         return lb_command_misused(NAME, "--sync: `%s` is none of never, close, step", o->sync);
     if (o->nccl && strcmp(o->nccl, "bytes") != 0 && strcmp(o->nccl, "calls") != 0 && strcmp(o->nccl, "off") != 0)
         return lb_command_misused(NAME, "--nccl: `%s` is none of bytes, calls, off", o->nccl);
-    if (o->nccl_step && (o->nccl_step[0] == '0' || o->nccl_step[strspn(o->nccl_step, "0123456789")] ||
-                         strlen(o->nccl_step) > 9 || !*o->nccl_step))
+    if (o->nccl_step && !is_number_of_calls(o->nccl_step))
         return lb_command_misused(NAME, "--nccl-step: `%s` is no number of calls", o->nccl_step);
+    if (o->mpi_step && !is_number_of_calls(o->mpi_step))
+        return lb_command_misused(NAME, "--mpi-step: `%s` is no number of calls", o->mpi_step);
+    if (o->mpi_step && !o->mpi) return lb_command_misused(NAME, "--mpi-step goes with --mpi");
+    if (o->mpi && (o->nccl || o->compiled || o->step_at))
+        return lb_command_misused(NAME, "--mpi records calls of MPI alone: --nccl, --compiled and --step-at do not go "
+                                        "with it");
     int code = check_regex("--keep", o->keep);
     if (code == 0 && o->step_at && !o->step_at[strspn(o->step_at, " \t")])
         return lb_command_misused(NAME, "--step-at: the name of a module or a function is missing");
@@ -154,8 +164,13 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     failed |= put("LASTBIT_LIKE", o->like) | put("LASTBIT_LINES", o->no_lines ? "0" : NULL);
     failed |= put("LASTBIT_RECEIPT_HOST", o->receipt_host ? "1" : NULL);
     failed |= put("LASTBIT_POISON", o->poison ? "1" : NULL);
-    failed |= put("LASTBIT_NCCL_KEEP", o->nccl) | put("LASTBIT_NCCL_STEP", o->nccl_step);
+    failed |= put("LASTBIT_NCCL_KEEP", o->mpi ? "off" : o->nccl) | put("LASTBIT_NCCL_STEP", o->nccl_step);
+    failed |= put("LASTBIT_MPI_KEEP", o->mpi ? "bytes" : "off") | put("LASTBIT_MPI_STEP", o->mpi_step);
     if (failed) return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
+    if (o->mpi) { /* one recorder to an archive: calls of MPI, and nothing of Python */
+        LB_TRY(lb_launch_preload_mpi(launch, err));
+        return lb_launch_library(launch, err);
+    }
     if (!o->nccl || strcmp(o->nccl, "off") != 0) {
         if (launch->nccl && !lb_launch_preloads(launch))
             fprintf(stderr,
@@ -306,6 +321,12 @@ static void explain_nothing(const lb_record_options *o, const lb_recorded *recor
         explain_steps(o, recorded, notes, why, size);
     else if (recorded->archives)
         snprintf(why, size, "no step was finished; was any in the window?");
+    else if (o->mpi)
+        snprintf(
+            why, size,
+            "no call of MPI was seen: does the program call it, is it linked with its library (a static one is not "
+            "seen), and did LD_PRELOAD reach its processes (`mpirun -x LD_PRELOAD` on other machines)? `lastbit "
+            "doctor` says which MPI is known here");
     else if (notes->bare[0])
         snprintf(why, size,
                  "the modules that were called (%s) have no parameters, and a step begins at one that has some; "
@@ -383,7 +404,9 @@ static void say(const lb_record_options *o, const lb_recorded *recorded, const l
         snprintf(steps, sizeof steps, "%u steps (%" PRId64 " to %" PRId64 ")", recorded->steps, recorded->first_step,
                  recorded->last_step);
     /* After a trigger of its own the flight recorder counts no further. */
-    if (recorded->rescued || (recorded->code > 128 && !o->ring))
+    if (recorded->code > 128 && !o->ring && !notes->stepped) /* seen by its calls alone */
+        snprintf(rescued, sizeof rescued, "; %s", how_it_ended(recorded->code, ended, sizeof ended));
+    else if (recorded->rescued || (recorded->code > 128 && !o->ring))
         snprintf(rescued, sizeof rescued, "; %s ran, the last %u kept: %s", iterations(notes, ran, sizeof ran),
                  recorded->steps, how_it_ended(recorded->code, ended, sizeof ended));
     fprintf(stderr, "lastbit: %s: %s of %u rank%s, %s%s%s%s%s%s. Next: lastbit bisect %s\n", o->out, steps,
@@ -558,6 +581,15 @@ int lb_cmd_record(int argc, const char **argv)
          "such a program says by lb_nccl_step (lastbit/nccl.h) where a step begins, or a step is N collectives of the "
          "first communicator (100)",
          "N"},
+        {"mpi", 0, POPT_ARG_NONE, &o.mpi, 0,
+         "record the calls of MPI of a program in any language, in place of PyTorch's ops: what each collective and "
+         "each "
+         "message sends and receives (Open MPI, MPICH)",
+         NULL},
+        {"mpi-step", 0, POPT_ARG_STRING, &o.mpi_step, 0,
+         "such a program says by MPI_Pcontrol(2) or lb_mpi_step (lastbit/mpi.h) where a step begins, or a step is N "
+         "collectives of all ranks (100)",
+         "N"},
         {"no-lines", 0, POPT_ARG_NONE, &o.no_lines, 0,
          "leave out which line of the program's code called each op, and its text", NULL},
         {"poison", 0, POPT_ARG_NONE, &o.poison, 0,
@@ -576,8 +608,9 @@ int lb_cmd_record(int argc, const char **argv)
             "exit code is passed on (128 + N when signal N ended it); lastbit's own failures are 128, misuse is 129.\n"
             "With --json stdout is one JSON object, and what the program prints there goes to stderr.\n"
             "A capture holds data and weights: its folder is readable by you alone.\n"
-            "Of programs without PyTorch (JAX, TensorRT-LLM, C++) that call NCCL, its calls are recorded; otherwise "
-            "they run "
+            "Of programs without PyTorch (JAX, TensorRT-LLM, C++) that call NCCL, its calls are recorded, and with "
+            "--mpi\n"
+            "those of MPI; otherwise they run "
             "as they\n"
             "would, and nothing is recorded of them: in C, C++ and CUDA they record themselves by lastbit/capture.h, "
             "which "

@@ -26,6 +26,7 @@
 
 #define LIBRARY "liblastbit_capture.so"
 #define NCCL_SHIM "liblastbit_nccl.so"
+#define MPI_SHIM "liblastbit_mpi.so"
 
 /* ---- finding ----------------------------------------------------------------------------------------------------- */
 
@@ -85,6 +86,7 @@ lb_status lb_launch_find(const char *python, lb_launch *launch, lb_err *err)
     launch->shim = launch->python ? join(launch->python, "lastbit/launch") : NULL;
     launch->library = find_library(beside);
     launch->nccl = find_beside(beside, NCCL_SHIM);
+    launch->mpi = find_beside(beside, MPI_SHIM);
     if (!launch->shim || access(launch->shim, X_OK) != 0)
         status = lb_fail(err, LB_ERR_NOT_FOUND,
                          "the Python package is not in %s; install lastbit again, or name the folder that holds it in "
@@ -103,6 +105,7 @@ void lb_launch_release(lb_launch *launch)
     free(launch->shim);
     free(launch->library);
     free(launch->nccl);
+    free(launch->mpi);
     memset(launch, 0, sizeof *launch);
 }
 
@@ -123,23 +126,49 @@ lb_status lb_launch_environment(const lb_launch *launch, lb_err *err)
     return failed ? lb_fail(err, LB_ERR_NOMEM, "no memory for the environment") : LB_OK;
 }
 
+lb_status lb_launch_library(const lb_launch *launch, lb_err *err)
+{
+    return setenv("LASTBIT_LIB", launch->library, 1) ? lb_fail(err, LB_ERR_NOMEM, "no memory for the environment")
+                                                     : LB_OK;
+}
+
 bool lb_launch_preloads(const lb_launch *launch)
 {
     return launch->nccl && !strpbrk(launch->nccl, " :");
 }
 
+/* In front of what is preloaded already. */
+static lb_status preload(const char *library, lb_err *err)
+{
+    const char *before = getenv("LD_PRELOAD");
+    char *libraries = NULL;
+    const bool has = before && *before;
+    if (asprintf(&libraries, "%s%s%s", library, has ? ":" : "", has ? before : "") < 0)
+        return lb_fail(err, LB_ERR_NOMEM, "no memory for LD_PRELOAD");
+    const int failed = setenv("LD_PRELOAD", libraries, 1);
+    free(libraries);
+    return failed ? lb_fail(err, LB_ERR_NOMEM, "no memory for the environment") : LB_OK;
+}
+
 lb_status lb_launch_preload(const lb_launch *launch, lb_err *err)
 {
-    const char *before = getenv("LD_PRELOAD"), *plugin = getenv("NCCL_PROFILER_PLUGIN");
-    char *preload = NULL;
+    const char *plugin = getenv("NCCL_PROFILER_PLUGIN");
     if (!launch->nccl || !lb_launch_preloads(launch)) return LB_OK;
-    const bool has = before && *before;
-    if (asprintf(&preload, "%s%s%s", launch->nccl, has ? ":" : "", has ? before : "") < 0)
-        return lb_fail(err, LB_ERR_NOMEM, "no memory for LD_PRELOAD");
-    int failed = setenv("LD_PRELOAD", preload, 1) | setenv("LASTBIT_NCCL_SHIM", launch->nccl, 1);
+    LB_TRY(preload(launch->nccl, err));
+    int failed = setenv("LASTBIT_NCCL_SHIM", launch->nccl, 1);
     if (!plugin || !*plugin) failed |= setenv("NCCL_PROFILER_PLUGIN", launch->nccl, 1);
-    free(preload);
     return failed ? lb_fail(err, LB_ERR_NOMEM, "no memory for the environment") : LB_OK;
+}
+
+lb_status lb_launch_preload_mpi(const lb_launch *launch, lb_err *err)
+{
+    if (!launch->mpi)
+        return lb_fail(err, LB_ERR_NOT_FOUND, "--mpi: %s is not beside %s; build it", MPI_SHIM, launch->library);
+    if (strpbrk(launch->mpi, " :"))
+        return lb_fail(err, LB_ERR_UNSUPPORTED,
+                       "--mpi: LD_PRELOAD takes no path with a space or a colon, as %s has; install lastbit elsewhere",
+                       launch->mpi);
+    return preload(launch->mpi, err);
 }
 
 lb_status lb_launch_nccl_behind(const char *folder, lb_err *err)

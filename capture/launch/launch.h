@@ -16,6 +16,7 @@ typedef struct lb_launch {
     char *shim;    /* "<python>/lastbit/launch": its sitecustomize.py starts recording */
     char *library; /* liblastbit_capture.so */
     char *nccl;    /* liblastbit_nccl.so beside it; NULL: it is not there */
+    char *mpi;     /* liblastbit_mpi.so likewise */
 } lb_launch;
 
 /* `python`: where the command line says that our Python package lies. The library lies beside the running executable
@@ -27,6 +28,8 @@ void lb_launch_release(lb_launch *launch);
 /* Sets PYTHONPATH and LASTBIT_LIB of this process: the shim first, so that its sitecustomize is the one that is found;
  * the package last, where it hides nothing. */
 lb_status lb_launch_environment(const lb_launch *launch, lb_err *err);
+/* LASTBIT_LIB alone: Python processes do not record themselves. */
+lb_status lb_launch_library(const lb_launch *launch, lb_err *err);
 
 /* Has every program that the child starts loaded with the shim under its calls of NCCL, and NCCL itself with it as
  * profiler plugin, unless another is named already. Nothing where there is no shim, and none whose path has a space or
@@ -34,6 +37,9 @@ lb_status lb_launch_environment(const lb_launch *launch, lb_err *err);
  * lb_launch_preloads says which it is. */
 lb_status lb_launch_preload(const lb_launch *launch, lb_err *err);
 bool lb_launch_preloads(const lb_launch *launch);
+/* Has every program that the child starts loaded with the library beneath MPI. LB_ERR_NOT_FOUND: it is not there.
+ * LB_ERR_UNSUPPORTED: LD_PRELOAD takes no path like its own. */
+lb_status lb_launch_preload_mpi(const lb_launch *launch, lb_err *err);
 /* Where LASTBIT_NCCL names the real NCCL, a program that opens ours in its place by LD_LIBRARY_PATH or a path finds
  * behind it what ours does not have: by a link in the capture's folder that the loader looks for by this name. It is a
  * note, and goes with the others. */

@@ -35,13 +35,15 @@ static bool is_ours(const char *name)
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
-/* What launchers tell each of several processes. */
+/* What launchers tell each of several processes. `job`: NULL: the launcher has no name for it, and is told by its
+ * process, which started all of them on this machine. */
 static const struct {
     const char *size, *rank, *job;
 } launchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMIX_NAMESPACE"},
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_ess_base_jobid"},
     {"PMI_SIZE", "PMI_RANK", "PMI_JOBID"},
+    {"PMI_SIZE", "PMI_RANK", NULL}, /* MPICH's mpirun */
     {"SLURM_NTASKS", "SLURM_PROCID", "SLURM_JOB_ID"},
 };
 enum { LAUNCHERS = sizeof launchers / sizeof *launchers };
@@ -50,7 +52,7 @@ enum { LAUNCHERS = sizeof launchers / sizeof *launchers };
 static int launcher(void)
 {
     for (int i = 0; i < LAUNCHERS; i++) {
-        const char *size = getenv(launchers[i].size), *job = getenv(launchers[i].job);
+        const char *size = getenv(launchers[i].size), *job = launchers[i].job ? getenv(launchers[i].job) : "parent";
         if (!size || atoi(size) < 2 || !job || !*job || !getenv(launchers[i].rank)) continue;
         /* Slurm's batch script is one process, however many tasks it may start. */
         if (strncmp(launchers[i].size, "SLURM", 5) == 0 && !getenv("SLURM_STEP_ID")) continue;
@@ -59,11 +61,31 @@ static int launcher(void)
     return -1;
 }
 
+/* Of the process that started us: its number, and when it started, as numbers come again. */
+static void parent_name(char *name)
+{
+    char path[64], text[1024] = "";
+    unsigned long long started = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)getppid());
+    FILE *file = fopen(path, "re");
+    const size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file) fclose(file);
+    text[n] = 0;
+    const char *at =
+        strrchr(text, ')'); /* behind its name, which may hold anything: field 3, and the 22nd is asked for */
+    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    if (at) started = strtoull(at, NULL, 10);
+    snprintf(name, JOB_LENGTH, "parent=%d.%llu", (int)getppid(), started);
+}
+
 static bool job_name(char *name)
 {
     int i = launcher();
     const char *step = getenv("SLURM_STEP_ID");
-    if (i >= 0) snprintf(name, JOB_LENGTH, "%s=%s.%s", launchers[i].job, getenv(launchers[i].job), step ? step : "");
+    if (i >= 0 && launchers[i].job)
+        snprintf(name, JOB_LENGTH, "%s=%s.%s", launchers[i].job, getenv(launchers[i].job), step ? step : "");
+    else if (i >= 0)
+        parent_name(name);
     return i >= 0;
 }
 
