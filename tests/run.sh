@@ -21,6 +21,7 @@ export LASTBIT_FULL=$full
 export OMP_NUM_THREADS=1
 
 tests/setup.sh system
+tests/setup.sh engines
 tests/setup.sh python
 
 launcher=()

@@ -2,6 +2,7 @@
 # Sets up what building and testing needs, on a bare Debian or Ubuntu. Does nothing where everything is there.
 #
 #   setup.sh system    compiler, build tools and libraries, by apt when root or sudo allows it
+#   setup.sh engines   what else tests record programs of: MPI and its compilers; never fails where it is not to be had
 #   setup.sh python    build/venv with the versions pinned in samples/requirements.txt
 #   setup.sh published DIR    folders of releases that others published, for tests/bisect/faults/bench_released.py
 set -euo pipefail
@@ -44,6 +45,32 @@ setup_system() {
     $sudo apt-get update -qq >&2
     # shellcheck disable=SC2086
     $sudo apt-get install -y -qq --no-install-recommends $packages "$(msgpack_package)" >/dev/null
+}
+
+# Beside what building needs: their tests skip where these are missing. A name a line, and the command that comes with it.
+engines="openmpi-bin mpirun.openmpi
+libopenmpi-dev mpicc.openmpi
+mpich mpirun.mpich
+libmpich-dev mpicc.mpich
+gfortran gfortran"
+
+setup_engines() {
+    local missing="" sudo="" package program
+    while read -r package program; do
+        command -v "$program" >/dev/null || missing="$missing $package"
+    done <<<"$engines"
+    if [ -z "$missing" ]; then return 0; fi
+    if [ "$(id -u)" != 0 ]; then sudo="sudo -n"; fi
+    if command -v apt-get >/dev/null && $sudo true 2>/dev/null; then
+        say "setup: installing with apt-get:$missing"
+        export DEBIAN_FRONTEND=noninteractive
+        $sudo apt-get update -qq >&2 || true
+        for package in $missing; do # one that is not to be had keeps none of the others away
+            $sudo apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1 || say "setup: no $package here; its tests skip"
+        done
+    else
+        say "setup: tests of these skip:$missing"
+    fi
 }
 
 # The CPU build of torch; PyPI's own, with gigabytes of CUDA packages, only where that cannot be fetched.
@@ -113,7 +140,8 @@ setup_published() {
 
 case "${1:-}" in
 system) setup_system ;;
+engines) setup_engines ;;
 python) setup_python ;;
 published) setup_published "${2:-}" ;;
-*) say "usage: tests/setup.sh system|python|published [DIR]"; exit 2 ;;
+*) say "usage: tests/setup.sh system|engines|python|published [DIR]"; exit 2 ;;
 esac
