@@ -219,6 +219,23 @@ def check_nccl(report, torch):
     report.add(NOTE, "nccl", "%s; the shim is there, but %s" % (what, said), advice)
 
 
+def check_mpi(report):
+    """Beneath which families of MPI `record --mpi` can stand: its library and their adapters lie beside the recorder."""
+    folder = os.path.dirname(os.environ.get("LASTBIT_LIB", ""))
+    if not os.path.exists(os.path.join(folder, "liblastbit_mpi.so")):
+        report.add(NOTE, "mpi", "liblastbit_mpi.so is not beside the recorder", "`lastbit record --mpi` is not there")
+        return
+    families = [name for name, file in _MPI if os.path.exists(os.path.join(folder, "liblastbit_mpi_%s.so" % file))]
+    if families:
+        report.add(OK, "mpi", "calls of %s are recorded by `lastbit record --mpi`" % " and ".join(families))
+        return
+    advice = "build lastbit again where mpicc of Open MPI or MPICH is installed, to have `lastbit record --mpi`"
+    report.add(NOTE, "mpi", "the library beneath MPI is there, without an adapter for any", advice)
+
+
+_MPI = (("Open MPI", "openmpi"), ("MPICH", "mpich"))
+
+
 def _nccl_of(torch):
     """(path of the libnccl that torch calls, None), or (None, why there is none). LASTBIT_NCCL names another, as for the shim."""
     import ctypes
@@ -315,7 +332,7 @@ def check_trial(report, torch):
 
 
 def run(report, directory):
-    for what, check in (("python", check_python), ("start", check_startup), ("recorder", check_library)):
+    for what, check in (("python", check_python), ("start", check_startup), ("recorder", check_library), ("mpi", check_mpi)):
         report.guarded(what, check)
     torch = import_torch(report)
     if torch is not None:
