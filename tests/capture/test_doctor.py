@@ -128,6 +128,24 @@ sys.meta_path.insert(0, Hide())
     assert str(tmp_path) in found["start"]["detail"]
 
 
+def test_families_of_mpi_are_those_that_have_an_adapter(monkeypatch, tmp_path):
+    _, found = checks("--python", sys.executable)
+    there = [name for name, file in (("Open MPI", "openmpi"), ("MPICH", "mpich")) if (LASTBIT.parent / f"liblastbit_mpi_{file}.so").exists()]
+    assert found["mpi"]["state"] == ("ok" if there else "note") and all(name in found["mpi"]["detail"] for name in there)
+    monkeypatch.syspath_prepend(str(ROOT / "capture"))
+    from lastbit import doctor as ours
+
+    said = []
+    monkeypatch.setenv("LASTBIT_LIB", str(tmp_path / "liblastbit_capture.so"))
+    for name in ("liblastbit_capture.so", "liblastbit_mpi.so", "liblastbit_mpi_mpich.so"):
+        (tmp_path / name).write_text("")
+        report = ours.Report()
+        ours.check_mpi(report)
+        said += [(check["state"], check["detail"]) for check in report.checks]
+    assert [state for state, _ in said] == ["note", "note", "ok"]
+    assert "not beside" in said[0][1] and "without an adapter" in said[1][1] and "MPICH" in said[2][1] and "Open MPI" not in said[2][1]
+
+
 def test_what_lies_beneath_collectives_is_said_in_a_line(tmp_path):
     """The libnccl named, the shim in front of it, and the interface that both speak; without it, what is lost."""
     standin = LASTBIT.parent / "tests" / "standin" / "libnccl.so.2"

@@ -11,6 +11,7 @@ import sys
 import pytest
 from conftest import BUILD, FULL, ROOT
 from failing_runs import KINDS, Server
+from mpi_runs import SHIM, each_family, environment, program
 from test_failing_commands import FAILED, LIBRARY, pytestmark, remove  # noqa: F401
 
 RECORDER = "liblastbit_capture,libarchive,libjansson,libzstd,libpcre2,libmsgpack"
@@ -150,6 +151,41 @@ def test_the_program_above_nccl_goes_on(how, tmp_path):
                         wrong.append(f"the program did not go on: {outcome}")
                     elif not outcome.err and (there := calls_in(capture)) != calls and not there["told"]:
                         wrong.append(f"{there} of {calls} calls are there, and nothing was said: {outcome}")
+    assert not wrong, "\n".join(wrong[:10])
+    assert runs > 15
+
+
+@pytest.mark.parametrize("family", each_family())
+def test_the_program_above_mpi_goes_on(family, tmp_path):
+    """A job of one rank, which needs no launcher; one scenario for what returns at once, and one for what is waited for."""
+    capture, wrong, runs = tmp_path / "run.lb", [], 0
+    settings = {
+        **{name: text for name, text in environment().items() if name.startswith("OMPI_")},
+        "LD_PRELOAD": f"{LIBRARY}:{SHIM}",
+        "LASTBIT_OUT": str(capture),
+        "LASTBIT_LIB": str(BUILD / "liblastbit_capture.so"),
+    }
+
+    def clean():
+        if capture.exists():
+            remove(capture)
+        capture.mkdir()
+
+    for scenario in ("collectives", "later"):
+        clean()
+        with Server([program(family), scenario], tmp_path, LIBRARY, only=f"liblastbit_mpi,{RECORDER}", environment=settings) as server:
+            whole = server.run()
+            assert whole.code == 0 and not whole.err, whole
+            calls = calls_in(capture)
+            assert calls["ops"] > 20 and not calls["told"], calls
+            for kind in KINDS:
+                for for_good in (False, True):
+                    for outcome in server.sweep(kind, for_good, None if FULL else 6 if kind == "alloc" else 1, clean):
+                        runs += 1
+                        if (outcome.code, outcome.out) != (0, whole.out):
+                            wrong.append(f"the program did not go on: {outcome}")
+                        elif not outcome.err and (there := calls_in(capture)) != calls and not there["told"]:
+                            wrong.append(f"{there} of {calls} calls are there, and nothing was said: {outcome}")
     assert not wrong, "\n".join(wrong[:10])
     assert runs > 15
 

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { N = 6, MOST = 8 };
@@ -603,22 +604,31 @@ static void careless(void)
     one_step(0, 0);
 }
 
-/* The time of a call, in nanoseconds, of so many bytes. */
+/* The time of a call, in nanoseconds, of `parameter` bytes: the best of rounds of few, which find room in what waits
+ * to be written; and of many, one after the other, until they are written. */
 static void timed(void)
 {
-    const int n = (int)(parameter / (long)sizeof(float)), rounds = parameter >= 1 << 20 ? 10 : 300;
+    const int n = (int)(parameter / (long)sizeof(float)), few = parameter >= 1 << 20 ? 10 : 300;
+    const int many = parameter >= 1 << 20 ? 400 : 150000;
     float *x = calloc((size_t)n, sizeof *x), *y = calloc((size_t)n, sizeof *y);
     double best = 1e30;
     for (int i = 0; i < n; i++) x[i] = number(i);
     for (int k = 0; k < 10; k++) {
         MPI_Barrier(MPI_COMM_WORLD);
         const double begin = MPI_Wtime();
-        for (int i = 0; i < rounds; i++) MPI_Allreduce(x, y, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-        const double each = (MPI_Wtime() - begin) / rounds * 1e9;
+        for (int i = 0; i < few; i++) MPI_Allreduce(x, y, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        const double each = (MPI_Wtime() - begin) / few * 1e9;
         if (each < best) best = each;
     }
-    if (rank == 0) printf("time %.0f\n", best);
-    free(x), free(y);
+    MPI_Barrier(MPI_COMM_WORLD);
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int i = 0; i < many; i++) MPI_Allreduce(x, y, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Finalize();
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    const double all = (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
+    if (rank == 0) printf("time %.0f %.0f\n", best, all / many);
+    exit(0);
 }
 
 int main(int argc, char **argv)
@@ -649,7 +659,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
         if (strcmp(scenarios[i].name, wanted) == 0) scenarios[i].run();
-    if (strcmp(wanted, "timed") != 0) printf("rank %d %016llx\n", rank, (unsigned long long)hash);
+    printf("rank %d %016llx\n", rank, (unsigned long long)hash);
     fflush(stdout);
     MPI_Finalize();
     return 0;

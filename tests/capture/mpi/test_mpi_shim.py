@@ -10,7 +10,7 @@ import subprocess
 import numpy
 import pytest
 import recorded
-from mpi_runs import each_family, environment, launcher, play, program
+from mpi_runs import SHIM, each_family, environment, launcher, play, program
 
 reader = recorded.lastbit
 families = pytest.mark.parametrize("family", each_family())
@@ -123,6 +123,15 @@ def test_operations_are_named_and_those_of_two_ranks_replay_to_the_same_bits(las
     for scenario, bitwise in (("collectives", 35), ("later", 65), ("communicators", 22), ("messages", 18)):
         answer = lastbit.json("replay", record(family, scenario, ranks=2))
         assert answer["verdict"] == "identical" and answer["bitwise"] == bitwise, scenario
+
+
+@families
+def test_ranks_finds_every_result_among_what_the_members_sent(lastbit, record, family):
+    """It compares what each member received with what all sent: moved bytes to the bit, sums by their bound."""
+    for scenario, collectives, results in (("collectives", 23, 23), ("later", 36, 36), ("communicators", 14, 14), ("messages", 0, 36)):
+        answer = lastbit.json("ranks", record(family, scenario, ranks=4), expect=0)
+        assert answer["verdict"] == "clean", (scenario, answer)
+        assert (answer["collectives"], answer["results"]) == (collectives, results), scenario
 
 
 @families
@@ -251,3 +260,70 @@ def test_programs_in_fortran(lastbit, tmp_path, family, binding):
     first = capture.step(0, 1).ops[0].results[0].numpy()
     assert first.dtype == numpy.float64 and first.tolist() == [(7 + i) / 3 for i in range(1, 7)]
     assert lastbit.json("replay", folder)["verdict"] == "identical"
+
+
+# ---- what goes wrong ends the recording, is said once by each rank, and the program goes on
+
+
+def shimmed(family, tmp_path, words, ranks=2, **more):
+    """The program under the library alone; (its lines, what lastbit said)."""
+    command = [*launcher(family, ranks), program(family), *words]
+    env = environment(LD_PRELOAD=SHIM, LASTBIT_OUT=tmp_path / "run.lb", LASTBIT_MPI_STEP=2)
+    env.update({name: str(text) for name, text in more.items()})
+    (tmp_path / "run.lb").mkdir(exist_ok=True)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, env=env)
+    assert done.returncode == 0, done.stderr
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("rank ")) == play(family, *words, ranks=ranks)
+    return [line for line in done.stderr.splitlines() if line.startswith("lastbit: ")]
+
+
+@families
+def test_recorder_that_is_missing_is_said_once(tmp_path, family):
+    said = shimmed(family, tmp_path, ["steps"], LASTBIT_LIB=tmp_path / "none.so")
+    assert len(said) == 2 and all("MPI calls of rank" in line and "none.so" in line for line in said)
+
+
+@families
+def test_archive_that_is_there_already_stays_as_it_is(tmp_path, family):
+    (tmp_path / "run.lb").mkdir()
+    (tmp_path / "run.lb" / "rank-00001.tar").write_bytes(b"another's")
+    said = shimmed(family, tmp_path, ["steps"])
+    assert len(said) == 1 and "rank 1" in said[0] and (tmp_path / "run.lb" / "rank-00001.tar").read_bytes() == b"another's"
+    assert reader.open(tmp_path / "run.lb" / "rank-00000.tar").steps
+
+
+@families
+def test_library_without_an_adapter_hands_calls_on(tmp_path, family):
+    shutil.copy(SHIM, tmp_path / SHIM.name)
+    said = shimmed(family, tmp_path, ["collectives"], LD_PRELOAD=tmp_path / SHIM.name)
+    assert len(said) == 2 and all(f"liblastbit_mpi_{family}.so" in line for line in said)
+    assert not list((tmp_path / "run.lb").iterdir())
+
+
+@families
+def test_disabled_library_records_nothing_and_says_nothing(tmp_path, family):
+    assert shimmed(family, tmp_path, ["collectives"], LASTBIT_DISABLE=1) == []
+    assert not list((tmp_path / "run.lb").iterdir())
+
+
+@families
+def test_folder_that_cannot_be_written_is_said_once(tmp_path, family):
+    (tmp_path / "file").write_text("")
+    said = shimmed(family, tmp_path, ["threads"], LASTBIT_OUT=tmp_path / "file")
+    assert len(said) == 2 and all("are not recorded" in line for line in said)
+
+
+def test_options_that_do_not_go_together_are_misuse(lastbit):
+    for options, why in (
+        (("--mpi-step", "3"), "--mpi-step goes with --mpi"),
+        (("--mpi", "--mpi-step", "0"), "is no number of calls"),
+        (("--mpi", "--nccl", "calls"), "do not go with it"),
+    ):
+        done = lastbit.run("record", *options, "--", "true")
+        assert done.returncode == 129 and why in done.stderr
+
+
+def test_program_that_calls_no_mpi_is_told_so(lastbit, tmp_path):
+    done = lastbit.run("record", "--mpi", "-o", tmp_path / "run.lb", "--", "sh", "-c", "exit 7")
+    assert done.returncode == 7 and "no call of MPI was seen" in done.stderr
+    assert not (tmp_path / "run.lb").exists()
