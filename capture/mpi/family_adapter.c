@@ -1,4 +1,4 @@
-/* One family of MPI behind mpi_family.h: compiled with its mpi.h and linked with its library. It calls PMPI alone. */
+/* One family of MPI behind mpi_family.h: compiled with its mpi.h. It calls PMPI alone. */
 #include "mpi/mpi_family.h"
 
 #include <mpi.h>

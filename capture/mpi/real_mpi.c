@@ -69,7 +69,9 @@ static void fill(void *library)
 #undef FILL
 }
 
-static void load_adapter(const char *name)
+/* The adapter names no library: it finds its functions and constants in the one that is there, which Python's modules
+ * load for themselves alone, and which is therefore shown to all first. */
+static void load_adapter(const char *library, const char *name)
 {
     char path[PATH_MAX] = "";
     Dl_info here;
@@ -77,6 +79,7 @@ static void load_adapter(const char *name)
     const lb_mpi_family *(*get)(void) = NULL;
     if (dladdr((void *)&families, &here) && here.dli_fname && (slash = strrchr(here.dli_fname, '/')))
         snprintf(path, sizeof path, "%.*s/%s", (int)(slash - here.dli_fname), here.dli_fname, name);
+    dlopen(library, RTLD_NOLOAD | RTLD_LAZY | RTLD_GLOBAL);
     void *adapter = dlopen(*path ? path : name, RTLD_NOW | RTLD_LOCAL);
     if (adapter) *(void **)&get = dlsym(adapter, LB_MPI_FAMILY_SYMBOL);
     if (get)
@@ -134,7 +137,7 @@ static void find(void)
     lb_mpi_real_look_again();
     if (lb_shim_mode_now() != LB_SHIM_RECORDING) return;
     if (which < FAMILIES)
-        load_adapter(families[which].adapter);
+        load_adapter(families[which].library, families[which].adapter);
     else
         lb_shim_turn_off("this library of MPI is neither Open MPI's libmpi.so.40 nor one with MPICH's interface");
 }
