@@ -50,6 +50,8 @@ READS = {
     "verify": "verify X",
     "recover": "recover X -o OUT",
     "pack": "pack X -o OUT",
+    "gather": "gather X -o OUT",
+    "gather, second": "gather CLEAN X -o OUT",
     "replay": "replay X",
     "diff, first": "diff X CLEAN",
     "diff, second": "diff CLEAN X",
@@ -119,7 +121,7 @@ def test_what_cannot_be_read_failed_in_every_command(lastbit, files, tmp_path, w
         assert not (tmp_path / "out.lbz").exists(), bad
 
 
-JUDGED = "replay; diff, first; diff, second; explain; explain, second; bisect; bisect --check; bisect --against; ranks; parity, first; watch; show; pack; fingerprint; fingerprint --against"
+JUDGED = "replay; diff, first; diff, second; explain; explain, second; bisect; bisect --check; bisect --against; ranks; parity, first; watch; show; pack; gather; fingerprint; fingerprint --against"
 
 
 @pytest.mark.parametrize("what", JUDGED.split("; "))
@@ -128,7 +130,7 @@ def test_a_recording_without_a_step_cannot_be_tested(lastbit, files, tmp_path, w
     assert done.returncode == UNTESTABLE and (done.stderr or done.stdout), (done.returncode, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("what", ["replay", "explain", "bisect", "bisect --check", "ranks", "verify"])
+@pytest.mark.parametrize("what", ["replay", "explain", "bisect", "bisect --check", "ranks", "verify", "gather"])
 def test_tensors_alone_cannot_be_tested(lastbit, files, tmp_path, what):
     """They are read, by `ls` and `show` too, and hold no op and no checksum."""
     assert run(lastbit, files, tmp_path, READS[what], files["array.npy"]).returncode == UNTESTABLE

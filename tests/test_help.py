@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from conftest import ROOT
 
-COMMANDS = "record doctor ls show verify recover pack replay diff explain order bisect parity watch audit fingerprint report ranks".split()
+COMMANDS = "record doctor ls show verify recover pack gather replay diff explain order bisect parity watch audit fingerprint report ranks".split()
 TOPICS = ["selectors", "swaps", "tokens"]
 
 

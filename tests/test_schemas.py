@@ -14,7 +14,9 @@ from safetensors.numpy import save_file
 
 FOLDER = ROOT / "include" / "lastbit" / "schema"
 SAMPLES = ROOT / "samples"
-COMMANDS = "record doctor ls show verify recover pack replay diff explain order bisect parity watch audit fingerprint report ranks check".split()
+COMMANDS = (
+    "record doctor ls show verify recover pack gather replay diff explain order bisect parity watch audit fingerprint report ranks check".split()
+)
 
 
 def schema(name):
@@ -89,6 +91,8 @@ LINES = [
     ("verify I/cut.lbz", 1),
     ("recover I/cut.lbz -o O.lbz", (0, 1)),
     ("pack S/clean.lbz -o O.lbz --strip data", 0),
+    ("gather S/clean.lbz -o O.lb --steps 0", 0),
+    ("gather S/poisoned-rank.lbz S/poisoned-rank.lbz -o O.lb --ranks 0-9999", 1),
     ("replay S/clean.lbz --coverage", (0, 125)),
     ("replay S/scan-overflow.lbz --mode chained --precision f32 --digest", (0, 1, 125)),
     ("replay S/clean.lbz --mode chained --table --precision layer=mlp=mxfp8", (0, 1, 125)),

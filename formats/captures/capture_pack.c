@@ -1,5 +1,6 @@
 /* Packing: the programs that are wanted and the bytes they name, of every rank, in one compressed file. */
 #include "archive/archive_writer.h"
+#include "captures/capture_copy.h"
 #include "captures/capture_reader.h"
 #include "captures/capture_strip.h"
 
@@ -25,34 +26,26 @@ static bool is_wanted(const packing *p, const lb_program_row *row)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
+static bool passes_over(void *context, const lb_value *value)
+{
+    packing *p = (packing *)context;
+    int64_t first, last;
+    bool anew;
+    if (!lb_strip_list_holds(&p->stripped, value->blob, &anew)) return false;
+    if (!anew) return true;
+    p->result->stripped_blobs++;
+    lb_layout_dense_range(&value->layout, &first, &last, NULL);
+    p->result->stripped_bytes += lb_dtype_bytes(value->dtype, (size_t)(last - first));
+    return true;
+}
+
 static lb_status pack_values(packing *p, const lb_program *program, lb_err *err)
 {
-    for (uint32_t v = 0; v < program->n_values; v++) {
-        const lb_value *value = &program->values[v];
-        if (lb_digest_is_none(value->blob) || lb_writer_has_blob(p->writer, value->blob)) continue;
-        if (!lb_capture_has_value(p->capture, program, v)) continue;
-        const void *bytes;
-        size_t size;
-        int64_t first, last;
-        bool anew;
-        if (lb_strip_list_holds(&p->stripped, value->blob, &anew)) {
-            if (!anew) continue;
-            p->result->stripped_blobs++;
-            lb_layout_dense_range(&value->layout, &first, &last, NULL);
-            p->result->stripped_bytes += lb_dtype_bytes(value->dtype, (size_t)(last - first));
-            continue;
-        }
-        lb_status status = lb_capture_blob(p->capture, program->rank, value->blob, &bytes, &size, err);
-        if (status == LB_ERR_NOT_CAPTURED) { /* an empty value */
-            lb_err_clear(err);
-            continue;
-        }
-        LB_TRY(status);
-        LB_TRY(lb_writer_blob(p->writer, value->blob, value->dtype, bytes, size, err));
-        p->result->blobs++;
-        p->result->blob_bytes += size;
-    }
-    return LB_OK;
+    lb_capture_copy copy = {.from = p->capture, .to = p->writer, .passes_over = passes_over, .context = p};
+    const lb_status status = lb_capture_copy_values(&copy, program, err);
+    p->result->blobs += copy.blobs;
+    p->result->blob_bytes += copy.bytes;
+    return status;
 }
 
 static lb_status pack_programs(packing *p, lb_err *err)

@@ -71,12 +71,13 @@ lb_status lb_capture_reader_ranks_of_folder(const char *folder, int32_t **ranks,
     return LB_OK;
 }
 
-static lb_status open_folder(lb_capture *c, lb_err *err)
+static lb_status open_folder(lb_capture *c, const lb_rank_choice *choice, lb_err *err)
 {
     int32_t *ranks;
     uint32_t n;
     lb_status status = lb_capture_reader_ranks_of_folder(c->path, &ranks, &n, err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        if (choice && !choice->holds(choice->context, ranks[i])) continue;
         char *path = lb_capture_archive_path(c->path, ranks[i]);
         status = path ? add_member(c, path, ranks[i], err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
         free(path);
@@ -85,14 +86,14 @@ static lb_status open_folder(lb_capture *c, lb_err *err)
     return status;
 }
 
-static lb_status open_path(lb_capture *c, lb_err *err)
+static lb_status open_path(lb_capture *c, const lb_rank_choice *choice, lb_err *err)
 {
     struct stat st;
     LB_TRY(lb_input_look(c->path, &st, err));
     bool foreign;
     LB_TRY(lb_foreign_recognises(c->path, S_ISDIR(st.st_mode), &foreign, err));
     if (foreign) return lb_foreign_open(c->path, &c->foreign, err);
-    if (S_ISDIR(st.st_mode)) return open_folder(c, err);
+    if (S_ISDIR(st.st_mode)) return open_folder(c, choice, err);
     const char *slash = strrchr(c->path, '/');
     return add_member(c, c->path, lb_capture_reader_rank_of_name(slash ? slash + 1 : c->path), err);
 }
@@ -151,12 +152,17 @@ static lb_status list_rows(lb_capture *c, lb_err *err)
 
 lb_status lb_capture_open(const char *path, lb_capture **capture, lb_err *err)
 {
+    return lb_capture_reader_open(path, NULL, capture, err);
+}
+
+lb_status lb_capture_reader_open(const char *path, const lb_rank_choice *choice, lb_capture **capture, lb_err *err)
+{
     lb_capture *c = (lb_capture *)calloc(1, sizeof *c);
     if (!c || !(c->path = strdup(path)) || !(c->covering = lb_covering_new())) {
         lb_capture_close(c);
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
-    lb_status status = open_path(c, err);
+    lb_status status = open_path(c, choice, err);
     if (status == LB_OK) status = list_rows(c, err);
     if (status == LB_OK)
         *capture = c;

@@ -34,6 +34,13 @@ struct lb_capture {
     uint32_t n_steps;
 };
 
+/* Of a folder only the archives of some ranks are opened, and read: a capture that knows no others. */
+typedef struct lb_rank_choice {
+    bool (*holds)(void *context, int32_t rank);
+    void *context;
+} lb_rank_choice;
+/* `choice`: NULL for all, as lb_capture_open does. */
+lb_status lb_capture_reader_open(const char *path, const lb_rank_choice *choice, lb_capture **capture, lb_err *err);
 /* "rank-00003.tar" gives 3; anything else LB_NO_RANK. */
 int32_t lb_capture_reader_rank_of_name(const char *name);
 /* Ranks of the archives in a folder, ascending; `*ranks` is malloc'ed. */

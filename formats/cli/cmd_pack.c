@@ -1,5 +1,6 @@
 /* lastbit pack: a capture as one compressed file, with private bytes left out when asked. */
 #include "command/command_line.h"
+#include "command/number_list.h"
 
 #include <lastbit/maintenance.h>
 
@@ -39,33 +40,10 @@ static const lb_command command = {
     .max_args = 1,
 };
 
-/* ---- lists of numbers -------------------------------------------------------------------------------------------- */
-
-/* "3-5,8": does it hold `number`? `valid` is cleared when it is no such list. NULL holds everything. */
-static bool list_holds(const char *list, int64_t number, bool *valid)
-{
-    bool holds = list == NULL;
-    for (const char *at = list; at && *at;) {
-        char *end;
-        int64_t low = strtoll(at, &end, 10), high = low;
-        if (end == at) return *valid = false;
-        if (*end == '-') {
-            at = end + 1;
-            high = strtoll(at, &end, 10);
-            if (end == at) return *valid = false;
-        }
-        if (*end != '\0' && *end != ',') return *valid = false;
-        holds |= number >= low && number <= high;
-        at = *end ? end + 1 : end;
-    }
-    return holds;
-}
-
 static bool want(void *context, int32_t rank, int64_t step)
 {
     (void)context;
-    bool valid = true;
-    return list_holds(steps_text, step, &valid) && list_holds(ranks_text, rank, &valid);
+    return lb_number_list_holds(steps_text, step) && lb_number_list_holds(ranks_text, rank);
 }
 
 static bool parse_strip(const char *text, uint32_t *strip)
@@ -147,13 +125,10 @@ int lb_cmd_pack(int argc, const char **argv)
 {
     lb_command_arguments arguments;
     uint32_t strip = 0;
-    bool valid = true;
     int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
-    list_holds(steps_text, 0, &valid);
-    list_holds(ranks_text, 0, &valid);
     char *to = out ? strdup(out) : default_output(arguments.args[0]);
-    if (!valid)
+    if (!lb_number_list_is_valid(steps_text) || !lb_number_list_is_valid(ranks_text))
         code = lb_command_misused("pack", "--steps and --ranks take a list such as 3-5,8");
     else if (!parse_strip(strip_text, &strip))
         code = lb_command_misused("pack", "--strip takes data, params, state, results, receipt, separated by commas");

@@ -31,6 +31,7 @@ enum lb_exit {
     X(verify, "check every checksum and rule of a capture")                                                            \
     X(recover, "rebuild a capture whose writer was killed or whose index is damaged")                                  \
     X(pack, "pack a capture into one compressed file; strip private bytes")                                            \
+    X(gather, "bring steps of ranks from the folders of several machines together in one capture")                     \
     X(replay, "re-execute recorded steps, as they were or under swaps")                                                \
     X(diff, "compare two captures layer by layer")                                                                     \
     X(explain, "say which kernel, precision or order turns one capture into another")                                  \

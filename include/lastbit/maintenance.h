@@ -1,4 +1,5 @@
-/* Keeping captures: verify every byte, recover what a killed writer or a damaged disk left, pack into one file.
+/* Keeping captures: verify every byte, recover what a killed writer or a damaged disk left, pack into one file,
+ * gather steps of ranks from several machines.
  *
  * Simplest use:
  *
@@ -122,6 +123,36 @@ typedef struct lb_packing {
  * capture or a file in it. */
 LB_API lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_options *options, lb_packing *result,
                                  lb_err *err);
+
+/* ---- gather ------------------------------------------------------------------------------------------------------ */
+
+typedef struct lb_gather_options {
+    size_t size; /* sizeof(lb_gather_options) */
+    /* NULL: all. Of a folder only the archives of the ranks that are wanted are read. */
+    bool (*want_rank)(void *context, int32_t rank);
+    bool (*want_step)(void *context, int64_t step);
+    /* A step that is wanted, that another rank recorded, and this one not. May be NULL. */
+    void (*lacks)(void *context, int32_t rank, int64_t step);
+    void (*progress)(void *context, uint64_t done, uint64_t total); /* programs; may be NULL */
+    void *context;
+    bool overwrite; /* replace a capture that is there */
+} lb_gather_options;
+#define LB_GATHER_OPTIONS_INIT {sizeof(lb_gather_options), NULL, NULL, NULL, NULL, NULL, false}
+
+typedef struct lb_gathering {
+    uint32_t ranks;
+    uint64_t programs, blobs, blob_bytes;
+    uint64_t missing; /* values whose bytes were kept once and are in none of the captures */
+    uint64_t lacking; /* calls of `lacks` */
+    uint64_t file_bytes;
+} lb_gathering;
+
+/* Brings steps of ranks together in one capture, the folder `out`: of the captures at `paths`, which may be folders of
+ * several machines. Bytes that the steps need come with them, those that several ranks hold once. LB_ERR_EXISTS: `out`
+ * is there, or is one of them. LB_ERR_INVALID: two of them hold the same step of the same rank, and not alike.
+ * LB_ERR_NOT_FOUND: nothing is wanted of what there is. `out` appears complete or not at all. */
+LB_API lb_status lb_capture_gather(const char *const *paths, uint32_t n, const char *out,
+                                   const lb_gather_options *options, lb_gathering *result, lb_err *err);
 
 #ifdef __cplusplus
 }

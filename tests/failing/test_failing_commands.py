@@ -76,7 +76,7 @@ ls RUN | ls --json RUN | ls --tables RUN | ls PACK | ls NPZ | ls SHARDED | show 
 watch LOG | watch --json RUN | parity FIRST SECOND | audit BAD | audit GOOD --against BAD | audit SHARDED
 fingerprint GOOD --against BAD | fingerprint PT | fingerprint --json SHARDED | fingerprint PASSES --against GOOD
 diff GOOD BAD | diff RUN PACK | diff PACK SHARDED | diff RUN PACK --html OUT | replay RUN | replay --json PACK | replay RUN --write OUT
-bisect -q RUN | explain RUN PACK | ranks RUN | recover RUN -o OUT | pack RUN -o OUT | report AUDIT -o OUT | help diff
+bisect -q RUN | explain RUN PACK | ranks RUN | recover RUN -o OUT | pack RUN -o OUT | gather RUN PACK -o OUT | gather PACK -o OUT --steps 1-2 | report AUDIT -o OUT | help diff
 bisect -q FAILS -o OUT | bisect -q FAILS --against PASSES | bisect -q --json FAILS --journal OUT | explain PASSES FAILS
 diff PASSES FAILS --map-out OUT | verify CUT | recover CUT -o OUT | recover PACK -o OUT
 check PASSES | check --json FAILS | check --only relations TOKENS
