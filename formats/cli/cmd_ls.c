@@ -36,7 +36,7 @@ static const lb_command command = {
              "each;\n"
              "--step and --rank show one in full. CAPTURE is a folder NAME.lb, a packed file, one archive, or "
              "weights:\n"
-             "safetensors (file, index or folder), .npy, .npz, .pt, a torch distributed checkpoint.",
+             "safetensors (file, index or folder), .npy, .npz, .pt, .gguf of numbers, a torch distributed checkpoint.",
     .example = "  lastbit ls run.lb\n  lastbit ls run.lb --step 3 --rank 0 --layers\n"
                "  lastbit ls --receipt good.lb bad.lb        # another library, another flag, another checkpoint?",
     .options = options,

@@ -79,6 +79,21 @@ static void tell_entry(void *context, const char *name, const char *text)
     r->failed |= !e->name || !e->text;
 }
 
+static void tell_unread(void *context, const char *name, const char *type, const lb_layout *shape)
+{
+    reading *r = (reading *)context;
+    lb_checkpoint *c = r->c;
+    lb_checkpoint_unread *grown = lb_array_grow(c->unread, c->n_unread, sizeof *grown);
+    if (!grown) {
+        r->failed = true;
+        return;
+    }
+    c->unread = grown;
+    lb_checkpoint_unread *u = &grown[c->n_unread++];
+    *u = (lb_checkpoint_unread){strdup(name), strdup(type), *shape, c->tensors->n_memory - 1};
+    r->failed |= !u->name || !u->type;
+}
+
 /* ---- which files ------------------------------------------------------------------------------------------------- */
 
 /* `path` becomes the list's. */
@@ -96,7 +111,7 @@ static lb_status add_path(lb_input_names *list, char *path, lb_err *err)
 
 static bool is_tensor_file(const char *name)
 {
-    static const char *const ends[] = {".safetensors", ".pt", ".pth", ".bin"};
+    static const char *const ends[] = {".safetensors", ".pt", ".pth", ".bin", ".gguf"};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (lb_foreign_ends_with(name, ends[i])) return true;
     return false;
@@ -205,6 +220,11 @@ static bool is_other_format(const char *path, const lb_input_names *files, const
 {
     const char *name = base_name(path);
     if (is_other_variant(name, files)) return true;
+    if (lb_foreign_ends_with(name, ".gguf")) {
+        bool others = indexes->n > 0;
+        for (uint32_t i = 0; i < files->n; i++) others |= !lb_foreign_ends_with(files->rows[i], ".gguf");
+        return others;
+    }
     if (strncmp(name, "consolidated", 12) == 0) return indexes->n > 0;
     if (strncmp(name, "pytorch_model", 13) != 0) return false;
     for (uint32_t i = 0; i < files->n; i++)
@@ -269,10 +289,11 @@ static lb_status read_folder(reading *r, const char *folder, lb_err *err)
     lb_input_names files = {NULL, 0}, indexes = {NULL, 0};
     lb_status status = list_files(folder, 0, &files, &indexes, err);
     if (status == LB_OK && !files.n && !indexes.n)
-        status = lb_fail(err, LB_ERR_NOT_FOUND,
-                         "%s: holds no .metadata, no *.index.json, no .safetensors, .pt or .bin: name the folder of a "
-                         "checkpoint",
-                         folder);
+        status = lb_fail(
+            err, LB_ERR_NOT_FOUND,
+            "%s: holds no .metadata, no *.index.json, no .safetensors, .pt, .bin or .gguf: name the folder of a "
+            "checkpoint",
+            folder);
     for (uint32_t i = 0; i < indexes.n && status == LB_OK; i++)
         if (!strstr(indexes.rows[i], ".bin.index.json") || indexes.n == 1) {
             status = read_description(r, NULL, indexes.rows[i], err);
@@ -492,7 +513,7 @@ lb_status lb_checkpoint_open(const char *path, lb_checkpoint **checkpoint, lb_er
     }
     for (size_t n = strlen(c->path); n > 1 && c->path[n - 1] == '/'; n--) c->path[n - 1] = '\0';
     reading r = {c, false, false};
-    const lb_foreign_listener listener = {&r, tell_fault, tell_entry};
+    const lb_foreign_listener listener = {&r, tell_fault, tell_entry, tell_unread};
     c->tensors->listener = &listener;
     struct stat st;
     lb_status status = LB_OK;
@@ -518,7 +539,7 @@ lb_status lb_checkpoint_open(const char *path, lb_checkpoint **checkpoint, lb_er
         if (!r.indexed && c->rank_files) lb_rank_grid_absent(c, tell_absent_place, &r);
         drop_consequences(c);
         if (c->n_pieces) qsort(c->pieces, c->n_pieces, sizeof *c->pieces, by_name_and_place);
-        if (!c->n_pieces && !c->n_faults)
+        if (!c->n_pieces && !c->n_faults && !c->n_unread)
             status = lb_fail(err, LB_ERR_UNSUPPORTED, "%s: holds no tensors that are read", path);
         if (r.failed) status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
@@ -543,11 +564,16 @@ void lb_checkpoint_close(lb_checkpoint *c)
         free(c->entries[i].name);
         free(c->entries[i].text);
     }
+    for (uint32_t i = 0; i < c->n_unread; i++) {
+        free(c->unread[i].name);
+        free(c->unread[i].type);
+    }
     for (uint32_t i = 0; c->files && i < c->n_files; i++) free(c->files[i].path);
     if (c->tensors) lb_foreign_tensors_release(c->tensors);
     free(c->tensors);
     free(c->faults);
     free(c->entries);
+    free(c->unread);
     free(c->files);
     free(c->pieces);
     free(c->path);

@@ -180,7 +180,8 @@ static lb_status find_metadata(const char *folder, char **path, lb_err *err)
 
 lb_status lb_foreign_recognises(const char *path, bool folder, bool *foreign, lb_err *err)
 {
-    static const char *const ends[] = {".safetensors", ".safetensors.index.json", ".npy", ".npz", ".pt", ".pth"};
+    static const char *const ends[] = {".safetensors", ".safetensors.index.json", ".npy", ".npz", ".pt", ".pth",
+                                       ".gguf"};
     *foreign = false;
     if (folder) {
         char *metadata;
@@ -208,10 +209,11 @@ lb_status lb_foreign_read_file(lb_foreign_tensors *t, const char *path, lb_err *
     if (lb_foreign_ends_with(path, ".pt") || lb_foreign_ends_with(path, ".pth") || lb_foreign_ends_with(path, ".bin"))
         return lb_torch_read(t, path, bytes, size, err);
     if (lb_foreign_ends_with(path, ".npz")) return lb_npz_read(t, path, bytes, size, err);
+    if (lb_foreign_ends_with(path, ".gguf")) return lb_foreign_gguf_read(t, path, bytes, size, err);
     if (!lb_foreign_ends_with(path, ".npy"))
         return lb_fail(err, LB_ERR_UNSUPPORTED,
-                       "%s: %s: safetensors, torch.save's .pt, .pth and .bin, .npy and .npz are read", path,
-                       size >= 4 && memcmp(bytes, "GGUF", 4) == 0 ? "GGUF is not read; what it was made from is"
+                       "%s: %s: safetensors, torch.save's .pt, .pth and .bin, .npy, .npz and .gguf are read", path,
+                       size >= 4 && memcmp(bytes, "GGUF", 4) == 0 ? "is GGUF that is not named so; name it NAME.gguf"
                                                                   : "is of no format that is read");
     char stem[256];
     snprintf(stem, sizeof stem, "%.*s", (int)(strlen(name) - 4), name);
@@ -234,6 +236,8 @@ lb_fault_kind lb_foreign_damage(lb_status status, const char *path, const char *
         const bool cut = json_error_code(&why) == json_error_premature_end_of_input || at_end;
         return why.text[0] && cut ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED;
     }
+    if (lb_foreign_ends_with(path, ".gguf"))
+        return lb_foreign_gguf_is_cut(bytes, size) ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED;
     if (lb_foreign_ends_with(path, ".metadata"))
         return lb_pickle_is_cut(bytes, size) ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED;
     bool zip = size >= 4 && memcmp(bytes, "PK\3\4", 4) == 0, ended = false;

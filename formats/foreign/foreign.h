@@ -1,5 +1,5 @@
-/* Files of other programs as captures: safetensors (one file, or an index over shards), .npy, .npz, .pt, and torch's
- * distributed checkpoints.
+/* Files of other programs as captures: safetensors (one file, or an index over shards), .npy, .npz, .pt, GGUF of
+ * numbers, and torch's distributed checkpoints.
  *
  * They become one program, rank 0, step 0: an `lb::source` per tensor, named. Digests are computed when the program is
  * first asked for, not when the file is opened. Private to formats/. */
@@ -10,8 +10,9 @@
 
 typedef struct lb_foreign lb_foreign;
 
-/* By name alone: *.safetensors, *.safetensors.index.json, *.npy, *.npz, *.pt, *.pth, a folder with a .metadata, or one
- * that holds safetensors and no archive. LB_ERR_IO, LB_ERR_NOMEM: a folder that could not be read is neither. */
+/* By name alone: *.safetensors, *.safetensors.index.json, *.npy, *.npz, *.pt, *.pth, *.gguf, a folder with a
+ * .metadata, or one that holds safetensors and no archive. LB_ERR_IO, LB_ERR_NOMEM: a folder that could not be read is
+ * neither. */
 lb_status lb_foreign_recognises(const char *path, bool folder, bool *foreign, lb_err *err);
 lb_status lb_foreign_open(const char *path, lb_foreign **foreign, lb_err *err);
 void lb_foreign_close(lb_foreign *foreign);

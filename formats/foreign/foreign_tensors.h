@@ -36,6 +36,7 @@ typedef struct lb_foreign_listener {
     void *context;
     void (*fault)(void *context, lb_fault_kind kind, const char *tensor, const char *file, const char *message);
     void (*entry)(void *context, const char *name, const char *text);
+    void (*unread)(void *context, const char *name, const char *type, const lb_layout *shape); /* a tensor of codes */
 } lb_foreign_listener;
 
 typedef struct lb_foreign_tensors {
@@ -81,6 +82,9 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
 lb_status lb_safetensors_read_index(lb_foreign_tensors *tensors, const char *path, lb_err *err);
 lb_status lb_foreign_npy_read(lb_foreign_tensors *tensors, const char *source, const char *name, const char *bytes,
                               size_t size, lb_err *err);
+lb_status lb_foreign_gguf_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size,
+                               lb_err *err);
+bool lb_foreign_gguf_is_cut(const char *bytes, size_t size); /* it ends within its header */
 /* Arrays stay packed where there is no listener. */
 lb_status lb_npz_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size, lb_err *err);
 /* Of a packed tensor: both digests, its bytes held at no time; its bytes into memory, after which it is packed no

@@ -68,6 +68,7 @@ extern "C" {
     X(MERGE_ROUNDED, "merge_rounded")         /* A and B were cast to a narrow dtype before they were merged */        \
     X(MERGE_DIFFERS, "merge_differs")         /* no scaling and rounding of the base and the adapter gives it */       \
     X(ARRANGED, "arranged")                   /* a layer converted as its siblings were not */                         \
+    X(UNREAD, "unread")                       /* a note: quantised, so that no number of it is there */                \
     X(DIFFERS, "differs")                     /* against another checkpoint */
 
 typedef enum lb_audit_kind {

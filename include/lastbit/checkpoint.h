@@ -12,7 +12,7 @@
  * itself is gathered as faults, and reading goes on. Nothing is executed and nothing copied: tensors lie in mapped
  * files.
  *
- *   one file           .safetensors, .safetensors.index.json, .pt, .pth, .bin, .npy, .npz
+ *   one file           .safetensors, .safetensors.index.json, .pt, .pth, .bin, .npy, .npz, .gguf
  *   a folder           with an index; with a .metadata (torch.distributed.checkpoint); else every such file in it
  *   ranks' files       mp_rank_00…, tp_rank_01…, rank-0…, zero_pp_rank_1_mp_rank_00…, layer_03-model_01…,
  *                      X-00000-of-00002 whose files share names, or folders of such names
@@ -76,6 +76,13 @@ typedef struct lb_checkpoint_entry {
     uint32_t file;
 } lb_checkpoint_entry;
 
+/* A tensor whose numbers do not stand in the file: quantised, blocks of codes with scales. */
+typedef struct lb_checkpoint_unread {
+    char *name, *type; /* "q4_k" */
+    lb_layout shape;
+    uint32_t file;
+} lb_checkpoint_unread;
+
 typedef struct lb_checkpoint {
     char *path;
     lb_checkpoint_piece *pieces; /* by name, rank, place */
@@ -86,6 +93,8 @@ typedef struct lb_checkpoint {
     uint32_t n_faults;
     lb_checkpoint_entry *entries;
     uint32_t n_entries;
+    lb_checkpoint_unread *unread;
+    uint32_t n_unread;
     int32_t ranks;        /* that wrote it, counting absent ones between; 0: files are of no rank */
     int32_t ranks_stated; /* as file names say ("of-00004"); 0: they do not */
     bool rank_files;      /* each rank's files hold a shard of everything */

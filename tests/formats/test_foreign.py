@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 
+import gguf
 import ml_dtypes
 import numpy as np
 import pytest
@@ -44,6 +45,40 @@ def same(shown, array):
         flat = flat.view(flat.real.dtype)
     assert shown["shape"] == list(array.shape)
     assert [float(x) for x in shown["elements"]] == pytest.approx(flat.astype(np.float64).tolist(), abs=0, rel=0, nan_ok=True)
+
+
+def write_gguf(path, tensors, quantised=None):
+    """As llama.cpp's own package writes it; sizes that the alignment pads, pairs of every kind before them."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(2)
+    writer.add_array("words", ["a", "bc", ""])
+    writer.add_array("numbers", [1.5, 2.5])
+    writer.add_custom_alignment(64)
+    for name, array in tensors.items():
+        if array.dtype == ml_dtypes.bfloat16:
+            writer.add_tensor(name, array.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+        else:
+            writer.add_tensor(name, array)
+    if quantised:
+        writer.add_tensor(
+            quantised, gguf.quants.quantize(np.ones((2, 64), np.float32), gguf.GGMLQuantizationType.Q8_0), raw_dtype=gguf.GGMLQuantizationType.Q8_0
+        )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_gguf_of_every_dtype_of_numbers(lastbit, tmp_path):
+    rng = np.random.default_rng(1)
+    dtypes = [np.float32, np.float16, np.float64, ml_dtypes.bfloat16, np.int8, np.int16, np.int32, np.int64]
+    tensors = {f"t.{np.dtype(dtype).name}": rng.integers(-100, 100, (3, 5, 2)).astype(dtype) for dtype in dtypes}
+    write_gguf(tmp_path / "a.gguf", tensors)
+    for name, array in tensors.items():
+        same(show(lastbit, tmp_path / "a.gguf", name), array)
+    write_gguf(tmp_path / "b.gguf", tensors, quantised="q.weight")
+    said = lastbit.run("ls", tmp_path / "b.gguf", expect=125).stderr
+    assert "offset " in said and "'q.weight' is quantised (q8_0)" in said
 
 
 def test_npy_of_every_dtype_and_order(lastbit, tmp_path):

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import zipfile
 
+import gguf
 import numpy as np
 import torch
 import torch.distributed.checkpoint as checkpoint
@@ -14,7 +15,7 @@ from safetensors.torch import save_file
 
 
 def main(folder):
-    for reader in ("npy", "npz", "safetensors", "shards", "torch", "pickle", "distributed"):
+    for reader in ("npy", "npz", "safetensors", "gguf", "shards", "torch", "pickle", "distributed"):
         (folder / reader).mkdir(parents=True, exist_ok=True)
     for name, array in {
         "f4": np.arange(6, dtype="<f4").reshape(2, 3),
@@ -36,7 +37,24 @@ def main(folder):
     save_file({"w": torch.ones(1)}, folder / "safetensors" / "one")
     (folder / "shards" / "index").write_text(json.dumps({"metadata": {"total_size": 8}, "weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}))
     (folder / "shards" / "outside").write_text(json.dumps({"weight_map": {"a": "../a.safetensors"}}))
+    gguf_file(folder / "gguf" / "pairs", quantised=False)
+    gguf_file(folder / "gguf" / "quantised", quantised=True)
     torch_files(folder)
+
+
+def gguf_file(path, quantised):
+    writer, types = gguf.GGUFWriter(path, "llama"), gguf.GGMLQuantizationType
+    writer.add_custom_alignment(32)
+    writer.add_array("words", ["a", "bc"])
+    writer.add_array("nested", [[1, 2], [3]])
+    writer.add_tensor("blk.0.attn_q.weight", np.arange(64, dtype=np.float32).reshape(2, 32))
+    writer.add_tensor("h", np.ones(3, np.float16))
+    if quantised:
+        writer.add_tensor("q", gguf.quants.quantize(np.ones((1, 32), np.float32), types.Q4_0), raw_dtype=types.Q4_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def torch_files(folder):

@@ -32,6 +32,7 @@
     X(coding, NULL, "a coding, a size, and bytes stored so")                                                           \
     X(safetensors, NULL, "a safetensors file")                                                                         \
     X(shards, NULL, "an index over safetensors files")                                                                 \
+    X(gguf, NULL, "a GGUF file")                                                                                       \
     X(npy, NULL, "a .npy file")                                                                                        \
     X(npz, NULL, "a .npz file")                                                                                        \
     X(pickle, NULL, "a pickle")                                                                                        \
@@ -355,6 +356,7 @@ static void target_packed(const uint8_t *bytes, size_t size)
     read_archive("x.lbz", bytes, size);
 }
 TARGET(safetensors, read_both, "x.safetensors")
+TARGET(gguf, read_both, "x.gguf")
 TARGET(npy, read_both, "x.npy")
 TARGET(npz, read_both, "x.npz")
 

@@ -1,6 +1,7 @@
 /* See lastbit/audit.h. Here a checkpoint is opened and handed from one kind of findings to the next. */
 #include "audit/adapter.h"
 #include "audit/comparison.h"
+#include "audit/gguf_names.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,17 @@ static void companion_close(companion *c)
 {
     lb_inventory_free(c->inventory);
     lb_checkpoint_close(c->checkpoint);
+}
+
+static void note_unread(lb_audit_gathering *g, const lb_checkpoint *c)
+{
+    char counts[400];
+    if (!c->n_unread) return;
+    lb_gguf_names_count(c, counts, sizeof counts);
+    lb_audit_note(g, LB_AUDIT_UNREAD, (lb_audit_where){NULL, NULL, NULL, 0},
+                  "%u tensors of %s are quantised (%s), such as %s: no number of them stands in the file, and they are "
+                  "not judged",
+                  c->n_unread, c->path, counts, c->unread[0].name);
 }
 
 static void audit_alone(lb_audit_gathering *g, const lb_inventory *v)
@@ -64,9 +76,12 @@ static lb_status audit(lb_audit_gathering *g, const lb_inventory *v, lb_err *err
     companion other = {NULL, NULL};
     lb_status status = LB_OK;
     audit_alone(g, v);
+    note_unread(g, v->checkpoint);
     if (o->expect) {
         status = companion_open(o->expect, false, g, &other, err);
+        g->other = other.checkpoint;
         if (status == LB_OK) lb_audit_key_expected(g, v, other.inventory);
+        g->other = NULL;
         companion_close(&other);
     }
     if (status == LB_OK && lb_is_adapter(v))
@@ -76,7 +91,10 @@ static lb_status audit(lb_audit_gathering *g, const lb_inventory *v, lb_err *err
                          v->checkpoint->path);
     if (status == LB_OK && o->against) {
         status = companion_open(o->against, true, g, &other, err);
+        g->other = other.checkpoint;
+        if (status == LB_OK) note_unread(g, other.checkpoint);
         if (status == LB_OK) status = lb_comparison_audit(g, v, other.inventory, err);
+        g->other = NULL;
         companion_close(&other);
     }
     if (status == LB_OK && g->failed) status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", v->checkpoint->path);
@@ -101,9 +119,15 @@ lb_status lb_audit(const char *path, const lb_audit_options *options, lb_audit_r
     if (options) memcpy(&chosen, options, options->size < sizeof chosen ? options->size : sizeof chosen);
     lb_checkpoint *checkpoint = NULL;
     lb_inventory *inventory = NULL;
-    lb_audit_gathering g = {(lb_audit_report *)calloc(1, sizeof **report), &chosen, false, NULL};
+    lb_audit_gathering g = {(lb_audit_report *)calloc(1, sizeof **report), &chosen, false, NULL, NULL, NULL};
     lb_status status = g.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     if (status == LB_OK) status = lb_checkpoint_open(path, &checkpoint, err);
+    if (status == LB_OK && !checkpoint->n_pieces && checkpoint->n_unread)
+        status = lb_fail(err, LB_ERR_UNSUPPORTED,
+                         "%s: every tensor is quantised: no number of them stands in the file; audit what it was made "
+                         "from",
+                         path);
+    g.own = checkpoint;
     if (status == LB_OK) status = lb_inventory_new(checkpoint, true, &g, &inventory, err);
     if (status == LB_ERR_PARTIAL && inventory) /* a part does its share of this, too */
         (void)lb_inventory_profile(inventory, lb_audit_key_head_rows(checkpoint->path), &g, NULL);

@@ -1,6 +1,8 @@
 /* See audit_report.h. */
 #include "audit/audit_report.h"
 
+#include "audit/gguf_names.h"
+
 #include "base/array.h"
 
 #include <lastbit/text.h>
@@ -117,9 +119,17 @@ static void add(lb_audit_gathering *g, bool note, lb_audit_kind kind, lb_audit_w
         if (where.ranks[i] >= 0) f->ranks[f->n_ranks++] = where.ranks[i];
 }
 
+/* A quantised tensor is there, and its numbers are not. */
+static bool is_quantised(const lb_audit_gathering *g, lb_audit_kind kind, const char *tensor)
+{
+    if (kind != LB_AUDIT_MISSING && kind != LB_AUDIT_UNEXPECTED) return false;
+    return lb_gguf_names_is_unread(g->own, tensor) || lb_gguf_names_is_unread(g->other, tensor);
+}
+
 void lb_audit_find(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where where, const char *format, ...)
 {
     va_list args;
+    if (is_quantised(g, kind, where.tensor)) return;
     va_start(args, format);
     add(g, false, kind, where, format, args);
     va_end(args);

@@ -3,6 +3,7 @@
 #define LB_BISECT_AUDIT_REPORT_H
 
 #include <lastbit/audit.h>
+#include <lastbit/checkpoint.h>
 
 /* What the findings of a group have in common: the text that their messages are made from. */
 typedef struct lb_audit_cause {
@@ -16,6 +17,8 @@ typedef struct lb_audit_gathering {
     const lb_audit_options *options;
     bool failed;
     lb_audit_cause *causes; /* by group */
+    /* Of these, quantised tensors are neither missing nor unexpected; NULL. */
+    const lb_checkpoint *own, *other;
 } lb_audit_gathering;
 
 /* Where a finding is; all of it may be left out. */

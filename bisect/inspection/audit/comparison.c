@@ -5,6 +5,7 @@
 #include "audit/comparison.h"
 
 #include "audit/arrangement.h"
+#include "audit/gguf_names.h"
 #include "pair/layer_names.h"
 
 #include "base/array.h"
@@ -46,7 +47,9 @@ static bool side_init(side *s, const lb_inventory *v, const lb_layer_names_map *
                 calloc(n + 1u, sizeof *s->states), malloc((n + 1u) * sizeof(uint32_t))};
     const bool made = s->names && s->order && s->states && s->partners;
     for (uint32_t i = 0; made && i < n; i++) {
-        s->names[i] = lb_layer_names_map_apply(rules, v->names[i].name);
+        char *spelled = lb_gguf_names_spell(v->names[i].name);
+        s->names[i] = spelled ? lb_layer_names_map_apply(rules, spelled) : NULL;
+        free(spelled);
         s->order[i] = i, s->partners[i] = LB_NONE;
         if (!s->names[i]) return false;
     }

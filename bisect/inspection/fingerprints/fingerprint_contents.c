@@ -103,7 +103,8 @@ lb_status lb_fingerprint_contents_compare(const lb_fingerprint_table *a, const l
     lb_inventory *x = NULL, *y = NULL;
     lb_err why = LB_ERR_INIT;
     chosen.progress = options->progress;
-    lb_audit_gathering g = {calloc(1, sizeof(lb_audit_report)), &chosen, false, NULL};
+    lb_audit_gathering g = {
+        calloc(1, sizeof(lb_audit_report)), &chosen, false, NULL, a->bytes->checkpoint, b->bytes->checkpoint};
     lb_status status = g.report ? LB_OK : lb_fail(&why, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_inventory_new(a->bytes->checkpoint, true, &g, &x, &why);
     if (status == LB_OK) status = lb_inventory_new(b->bytes->checkpoint, true, &g, &y, &why);

@@ -34,6 +34,29 @@ lb_status lb_fingerprint_files_checkpoint(lb_fingerprint_table *t, lb_err *err)
     return LB_OK;
 }
 
+static int by_row_name(const void *a, const void *b)
+{
+    return strcmp(((const lb_fingerprint_row *)a)->name, ((const lb_fingerprint_row *)b)->name);
+}
+
+lb_status lb_fingerprint_files_unread(lb_fingerprint_table *t, lb_err *err)
+{
+    const lb_checkpoint *c = t->bytes->checkpoint;
+    lb_fingerprint_row *rows = realloc(t->rows, (t->n + c->n_unread + 1u) * sizeof *rows);
+    if (!rows) return out_of_memory(t, err);
+    t->rows = rows;
+    for (uint32_t i = 0; i < c->n_unread; i++) {
+        const lb_checkpoint_unread *u = &c->unread[i];
+        char why[160];
+        snprintf(why, sizeof why, "it is quantised (%.40s): no number of it stands in the file to compare", u->type);
+        lb_fingerprint_row *row = &rows[t->n++];
+        *row = (lb_fingerprint_row){.name = strdup(u->name), .shape = u->shape, .lacks = strdup(why)};
+        if (!row->name || !row->lacks) return out_of_memory(t, err);
+    }
+    if (t->n) qsort(t->rows, t->n, sizeof *t->rows, by_row_name);
+    return LB_OK;
+}
+
 /* ---- a recorded step --------------------------------------------------------------------------------------------- */
 
 typedef struct parameters {
@@ -229,7 +252,8 @@ static lb_status read_row(const lb_fingerprint_table *t, const json_t *from, lb_
                *numbers = json_string_value(json_object_get(from, "numbers")),
                *lacks = json_string_value(json_object_get(from, "lacks"));
     const json_t *rounded = json_object_get(from, "rounded");
-    if (!name || !dtype || !lb_dtype_valid(lb_dtype_parse(dtype))) return no_table(t, "a tensor's name or dtype", err);
+    if (!name || !dtype || (!lacks && !lb_dtype_valid(lb_dtype_parse(dtype))))
+        return no_table(t, "a tensor's name or dtype", err);
     const size_t n = strlen(name);
     *row = (lb_fingerprint_row){.name = lb_text_is_name(name, n) ? strdup(name) : lb_text_name(name, n),
                                 .dtype = lb_dtype_parse(dtype)};
@@ -249,11 +273,6 @@ static lb_status read_row(const lb_fingerprint_table *t, const json_t *from, lb_
         lb_fingerprint_parse(numbers, &row->numbers, NULL) != LB_OK)
         return no_table(t, "a fingerprint", err);
     return LB_OK;
-}
-
-static int by_row_name(const void *a, const void *b)
-{
-    return strcmp(((const lb_fingerprint_row *)a)->name, ((const lb_fingerprint_row *)b)->name);
 }
 
 static lb_status read_rows(lb_fingerprint_table *t, const json_t *root, lb_err *err)

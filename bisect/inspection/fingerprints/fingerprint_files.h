@@ -13,6 +13,8 @@
 lb_status lb_fingerprint_files_checkpoint(lb_fingerprint_table *table, lb_err *err);
 lb_status lb_fingerprint_files_capture(lb_fingerprint_table *table, int64_t step, lb_err *err);
 lb_status lb_fingerprint_files_table(lb_fingerprint_table *table, lb_err *err);
+/* Rows for the quantised tensors of a checkpoint, which say what they lack. */
+lb_status lb_fingerprint_files_unread(lb_fingerprint_table *table, lb_err *err);
 /* Says of the rows of a capture whose bytes were not kept that they lack. */
 void lb_fingerprint_files_lacking(lb_fingerprint_table *table);
 

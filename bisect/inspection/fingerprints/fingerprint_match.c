@@ -1,6 +1,7 @@
 /* See lastbit/fingerprint_table.h: two sides by names, by fingerprints, and against what earlier files had. */
 #include "fingerprints/fingerprint_contents.h"
 
+#include "audit/gguf_names.h"
 #include "pair/layer_names.h"
 
 #include "base/array.h"
@@ -89,7 +90,10 @@ static bool side_init(side *s, const lb_fingerprint_table *t)
     bool made = s->names && s->order && s->partners;
     for (uint32_t i = 0; i < t->n && made; i++) {
         s->order[i] = i, s->partners[i] = LB_NONE;
-        made = (s->names[i] = bare_name(t->rows[i].name)) != NULL;
+        char *spelled = lb_gguf_names_spell(t->rows[i].name);
+        s->names[i] = spelled ? bare_name(spelled) : NULL;
+        made = s->names[i] != NULL;
+        free(spelled);
     }
     return made;
 }

@@ -38,6 +38,7 @@ static lb_status make_rows(lb_fingerprint_table *t, lb_err *err)
 
 static bool is_large(const lb_fingerprint_table *t, const lb_fingerprint_row *row)
 {
+    if (row->lacks) return false;
     const lb_tensor *p = &t->bytes->pieces[row->first].held.tensor;
     return lb_dtype_bytes(p->dtype, (size_t)lb_layout_numel(&p->layout)) >= 32u << 20;
 }
@@ -137,7 +138,7 @@ static bool is_table(const char *path)
 
 static bool is_tensor_file(const char *path)
 {
-    static const char *const ends[] = {".safetensors", ".index.json", ".pt", ".pth", ".bin", ".npy", ".npz"};
+    static const char *const ends[] = {".safetensors", ".index.json", ".pt", ".pth", ".bin", ".npy", ".npz", ".gguf"};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (ends_with(path, ends[i])) return true;
     return false;
@@ -165,7 +166,10 @@ static lb_status open_table(lb_fingerprint_table *t, const lb_fingerprint_table_
     LB_TRY(is_capture(t->path, &capture, err));
     LB_TRY(capture ? lb_fingerprint_files_capture(t, o->step, err) : lb_fingerprint_files_checkpoint(t, err));
     LB_TRY(make_rows(t, err));
-    if (capture) lb_fingerprint_files_lacking(t);
+    if (capture)
+        lb_fingerprint_files_lacking(t);
+    else
+        LB_TRY(lb_fingerprint_files_unread(t, err));
     return share_rows(t, o, err);
 }
 

@@ -3,6 +3,7 @@
 import json
 import struct
 
+import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
@@ -85,11 +86,86 @@ def test_a_file_that_was_allocated_and_never_written(lastbit, tmp_path):
     assert found(answer) == [("zero", None, None)] and answer["notes"] == []
 
 
+def text(word):
+    return struct.pack("<Q", len(word)) + word.encode()
+
+
+def gguf(tensors, pairs=(), version=3):
+    """{name: (sizes, innermost first, type, bytes)}; offsets are multiples of 32."""
+    head, data = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(pairs)) + b"".join(pairs), b""
+    for name, (sizes, kind, numbers) in tensors.items():
+        head += text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, kind, len(data))
+        data += numbers + bytes(-len(numbers) % 32)
+    return head + bytes(-len(head) % 32) + data
+
+
+def layers(quantised):
+    """Four layers of f32, of which some hold blocks of q4_0."""
+    rng = np.random.default_rng(0)
+    numbers = {False: ([32, 8], 0, rng.standard_normal(256).astype("<f4").tobytes()), True: ([32, 8], 2, rng.bytes(18 * 8))}
+    return {f"blk.{i}.attn_q.weight": numbers[i in quantised] for i in range(4)}
+
+
+@pytest.mark.parametrize("quantised", [(), (1,), (0, 1, 3)])
+def test_quantised_tensors_of_gguf_are_neither_judged_nor_missing(lastbit, tmp_path, quantised):
+    """Nor are they beside the model that they were made from, by either side's names."""
+    (tmp_path / "x.gguf").write_bytes(gguf(layers(quantised)))
+    save_file({f"model.layers.{i}.self_attn.q_proj.weight": torch.randn(8, 32) for i in range(4)}, tmp_path / "model.safetensors")
+    answer = lastbit.json("audit", tmp_path / "x.gguf", expect=(0, 1))
+    assert not any(row["kind"] in ("missing", "gap") for row in answer["findings"]) and answer["tensors"] == 4 - len(quantised)
+    assert [row["kind"] for row in answer["notes"]] == ["unread"] * bool(quantised)
+    if quantised:
+        assert f"{len(quantised)} q4_0" in answer["notes"][0]["message"]
+    for pair in (("x.gguf", "model.safetensors"), ("model.safetensors", "x.gguf")):
+        both = lastbit.json("audit", tmp_path / pair[0], "--against", tmp_path / pair[1], expect=1)
+        differ = {row["tensor"] for row in both["findings"] if row["kind"] in ("differs", "missing", "unexpected")}
+        assert not any(f".{i}." in name for name in differ for i in quantised) and len(differ) == 4 - len(quantised), differ
+
+
+def test_a_gguf_file_without_numbers_is_not_judged(lastbit, tmp_path):
+    (tmp_path / "x.gguf").write_bytes(gguf(layers(range(4))))
+    assert "every tensor is quantised" in lastbit.run("audit", tmp_path / "x.gguf", expect=125).stderr
+
+
+def test_gguf_that_is_cut_or_contradicts_itself(lastbit, tmp_path):
+    """At every byte of its header it is truncated; so it is where a tensor's bytes lack. What is said names offset and tensor."""
+    whole, path = (
+        gguf(layers(()), [text("a") + struct.pack("<II", 4, 7), text("b") + struct.pack("<IIQ", 9, 8, 2) + text("x") + text("yz")]),
+        tmp_path / "x.gguf",
+    )
+    assert lastbit.json("audit", write(path, whole), expect=0)["tensors"] == 4
+    for size in [*range(5, 100, 13), 150, 250]:
+        assert {row["kind"] for row in lastbit.json("audit", write(path, whole[:size]), expect=1)["findings"]} == {"truncated"}, size
+    (row,) = [row for row in lastbit.json("audit", write(path, whole[:-4]), expect=1)["findings"] if row["kind"] == "truncated"]
+    assert row["tensor"] == "blk.3.attn_q.weight" and "its bytes leave the file" in row["message"]
+    q = layers(())["blk.0.attn_q.weight"]
+    for tensors, says in (
+        ({"a": q, "b": ([7], 2, bytes(18))}, "no whole blocks"),
+        ({"a": q, "b": ([2**62, 2**62], 0, b"")}, "overflow"),
+        ({"a": q, "b": ([1] * 17, 0, bytes(4))}, "more than 16 dimensions"),
+    ):
+        rows = lastbit.json("audit", write(path, gguf(tensors)), expect=1)["findings"]
+        assert any(row["kind"] == "damaged" and says in row["message"] and "offset" in row["message"] for row in rows), rows
+    twice = gguf({"aa": q, "ab": q}).replace(text("ab"), text("aa"))
+    assert "duplicate" in {row["kind"] for row in lastbit.json("audit", write(path, twice), expect=1)["findings"]}
+    assert "type 250" in lastbit.json("audit", write(path, gguf({"a": q, "b": ([8], 250, bytes(8))})), expect=0)["notes"][0]["message"]
+
+
+def write(path, content):
+    path.write_bytes(content)
+    return path
+
+
 @pytest.mark.parametrize(
-    ("file", "content", "says", "code"), [("x.gguf", b"GGUF" + bytes(60), "GGUF is not read", 125), ("x.h5", b"\x89HDF\r\n", "no format", 128)]
+    ("file", "content", "says", "code"),
+    [
+        ("x.gguf", gguf({}, version=1), "GGUF version 1: 2 and 3 are read", 125),
+        ("x.gguf", gguf({}, version=3 << 24), "big-endian", 125),
+        ("x.h5", b"\x89HDF\r\n", "no format", 128),
+    ],
 )
 def test_a_format_that_is_not_read_is_no_damage(lastbit, tmp_path, file, content, says, code):
-    """GGUF is known for what it is, and cannot be tested; what nobody here knows is no checkpoint."""
+    """What nobody here knows is no checkpoint."""
     (tmp_path / file).write_bytes(content)
     assert says in lastbit.run("audit", tmp_path / file, expect=code).stderr
 

