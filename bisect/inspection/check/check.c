@@ -5,6 +5,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* ---- words ---- */
+
+const char *lb_check_kind_name(lb_check_kind kind)
+{
+    static const char *const names[] = {
+#define LB_CHECK_KIND_TEXT(name, text) text,
+        LB_CHECK_KINDS(LB_CHECK_KIND_TEXT)
+#undef LB_CHECK_KIND_TEXT
+    };
+    return names[kind];
+}
+
+const char *lb_check_verdict_name(lb_check_verdict verdict)
+{
+    static const char *const names[] = {"clean", "found", "undecided"};
+    return names[verdict];
+}
+
+/* ---- steps ---- */
+
 /* What is tried once: relations, in the first step that has a loss of tokens. */
 typedef struct check_run {
     lb_capture *capture;

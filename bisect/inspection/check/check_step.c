@@ -1,6 +1,7 @@
 /* The gradient of one step against the derivative of its loss: see check_step.h. */
 #include "check/check_step.h"
 #include "check/cuts.h"
+#include "check/fault_place.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -140,7 +141,7 @@ static lb_status judge_roots(lb_check_step *c, uint64_t roots, lb_err *err)
                             q.error, q.said);
         return LB_OK;
     }
-    return lb_check_step_locate(c, roots, &q, err);
+    return lb_fault_place_find(c, roots, &q, err);
 }
 
 /* ---- parameters without a gradient ---- */

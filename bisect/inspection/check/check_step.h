@@ -22,10 +22,6 @@ typedef enum lb_check_answer { LB_ANSWER_AGREES, LB_ANSWER_DIFFERS, LB_ANSWER_UN
  * what was moved is one. */
 lb_status lb_check_step_ask(lb_check_step *step, uint32_t seed, uint64_t roots, double least, lb_quotient *quotient,
                             lb_check_answer *answer, lb_err *err);
-/* The backward of the active parameters is wrong: where, and in what way. */
-lb_status lb_check_step_locate(lb_check_step *step, uint64_t roots, const lb_quotient *quotient, lb_err *err);
-/* ", which is 1 / 4, the number of micro-batches" of `losses` of them; "" where no count explains it. */
-void lb_check_step_explain_factor(uint32_t losses, double factor, char *text, size_t room);
 /* What the optimizer read beside what backward gave. */
 bool lb_check_step_read(lb_check_step *step);
 /* What its optimizers did beside the rules that they are named after: `watch` before the first run of the step. */

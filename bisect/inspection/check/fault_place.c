@@ -1,6 +1,6 @@
 /* Where a wrong gradient was made: all results of forward from some op on are moved at once, and by bisection the last
  * one is found whose gradient is not the derivative. What comes behind it is right, so that the fault lies between. */
-#include "check/check_step.h"
+#include "check/fault_place.h"
 
 #include "base/array.h"
 
@@ -84,7 +84,7 @@ static uint32_t culprit(const lb_check_step *c, uint32_t gradient)
     return c->run.graph.giver[gradient];
 }
 
-void lb_check_step_explain_factor(uint32_t n, double factor, char *text, size_t room)
+void lb_fault_place_factor_text(uint32_t n, double factor, char *text, size_t room)
 {
     *text = 0;
     if (n > 1 && fabs(factor * n - 1) < 1e-4)
@@ -93,6 +93,12 @@ void lb_check_step_explain_factor(uint32_t n, double factor, char *text, size_t 
         snprintf(text, room, ", which is the number of micro-batches");
     else if (factor < 0.75 && fabs(1 / factor - nearbyint(1 / factor)) < 1e-4)
         snprintf(text, room, ", which is 1 / %.0f", 1 / factor);
+}
+
+bool lb_fault_place_is_count(double x)
+{
+    const double n = fabs(x) < 1 ? 1 / fabs(x) : fabs(x);
+    return n > 1.5 && n < 1e6 && fabs(n - nearbyint(n)) <= 1e-5 * n;
 }
 
 static void say(const lb_check_step *c, lb_check_finding *f, const lb_moved_site *s, const lb_quotient *q)
@@ -104,7 +110,7 @@ static void say(const lb_check_step *c, lb_check_finding *f, const lb_moved_site
     else
         snprintf(what, sizeof what, "the result of %s in %s", lb_op_name(p, &p->ops[s->at]),
                  *lb_op_layer(p, &p->ops[s->at]) ? lb_op_layer(p, &p->ops[s->at]) : "(outside)");
-    if (!isnan(f->factor)) lb_check_step_explain_factor(c->run.n_roots, f->factor, counted, sizeof counted);
+    if (!isnan(f->factor)) lb_fault_place_factor_text(c->run.n_roots, f->factor, counted, sizeof counted);
     if (f->kind == LB_CHECK_SCALE)
         snprintf(
             f->message, sizeof f->message,
@@ -304,7 +310,7 @@ static lb_status add_whole(lb_check_step *c, const lb_quotient *q, lb_err *err)
     return LB_OK;
 }
 
-lb_status lb_check_step_locate(lb_check_step *c, uint64_t roots, const lb_quotient *q, lb_err *err)
+lb_status lb_fault_place_find(lb_check_step *c, uint64_t roots, const lb_quotient *q, lb_err *err)
 {
     uint32_t n, found = 0, first = LB_NONE;
     const uint32_t again = redrawn(c->run.program, &first);

@@ -1,6 +1,6 @@
 /* What the optimizer read beside what backward left: clipping and unscaling multiply all gradients by one number, so
  * that a gradient that was multiplied by twice, or half, what the others were was added or divided once too often. */
-#include "check/check_step.h"
+#include "check/fault_place.h"
 
 #include "base/array.h"
 
@@ -37,13 +37,6 @@ static bool add_finding(lb_check_step *c, const lb_moved_site *s, double times)
     return true;
 }
 
-/* An integer, or one divided by it. */
-static bool is_count(double x)
-{
-    const double n = x < 1 ? 1 / x : x;
-    return n > 1.5 && n < 1e6 && fabs(n - nearbyint(n)) <= 1e-5 * n;
-}
-
 bool lb_check_step_read(lb_check_step *c)
 {
     double *ratios = malloc(((size_t)c->run.n_sites + 1) * sizeof *ratios);
@@ -59,7 +52,7 @@ bool lb_check_step_read(lb_check_step *c)
     for (uint32_t i = 0; i < c->run.n_sites && n >= 3; i++) {
         const double times = is_compared(c, &c->run.sites[i]) ? ratio_of(&c->run.sites[i]) / middle : NAN;
         alike += fabs(times - 1) <= 1e-6;
-        if (isnan(times) || !is_count(times)) continue;
+        if (!(times > 0) || !lb_fault_place_is_count(times)) continue;
         odd++;
         if (!add_finding(c, &c->run.sites[i], times)) return false;
     }

@@ -1,7 +1,8 @@
 /* The update of each parameter beside the rule of the optimizer that its group names: both in f64 from the same
  * gradient, states and options, so that rounding has no part in the difference. Where they differ, one change to the
  * rule is looked for, or two, that explain every number. */
-#include "check/check_step.h"
+#include "check/fault_place.h"
+#include "check/tensor_updates.h"
 #include "moved/optimizer_step.h"
 #include "optimizers/rule_changes.h"
 
@@ -89,12 +90,6 @@ static bool explain_by(const lb_optimizer_rule *rule, const lb_optimizer_tensor 
     return false;
 }
 
-static bool is_count(double x)
-{
-    const double n = fabs(x) < 1 ? 1 / x : x;
-    return fabs(n - nearbyint(n)) <= 1e-6 * fabs(n);
-}
-
 /* All of it times one number, as by another learning rate, or all beside decay. Forms differ by a factor of their own
  * there: a number that is a count, or one by it, is what was meant. */
 static bool explain_by_factor(const lb_optimizer_rule *rule, const lb_optimizer_tensor *t, double steps, explanation *e)
@@ -102,14 +97,15 @@ static bool explain_by_factor(const lb_optimizer_rule *rule, const lb_optimizer_
     for (uint32_t form = 0; form < 1 << LB_RULE_FORMS; form++)
         for (int whole = 1; whole >= 0; whole--) {
             explanation by = {.fits = true};
-            if (!lb_rule_changes_form(rule, form, &by.base) || (e->fits && is_count(e->factor))) continue;
+            if (!lb_rule_changes_form(rule, form, &by.base) || (e->fits && lb_fault_place_is_count(e->factor)))
+                continue;
             lb_optimizer_rule r = by.base;
             by.factor = factor_of(&r, t, steps, whole);
             if (whole)
                 r.lr *= by.factor;
             else
                 r.times = by.factor;
-            if ((!e->fits || is_count(by.factor)) && fits(&r, t, steps)) *e = by;
+            if ((!e->fits || lb_fault_place_is_count(by.factor)) && fits(&r, t, steps)) *e = by;
         }
     return e->fits;
 }
@@ -128,10 +124,8 @@ static explanation explain(const lb_optimizer_rule *rule, const lb_optimizer_ten
 /* The count of the step, from where it was kept; NaN: nowhere. */
 static double steps_of(const lb_optimizer_rule *rule, const lb_optimizer_tensor *t)
 {
-    bool begun = false;
-    for (uint32_t k = 0; k < LB_RULE_STATES; k++) begun |= t->state[k] != NULL;
     if (!isnan(t->steps)) return t->steps;
-    if (!begun && rule->family != LB_FAMILY_ADAGRAD) return 1;
+    if (!lb_optimizer_step_had_begun(t) && rule->family != LB_FAMILY_ADAGRAD) return 1;
     return lb_optimizer_rule_counts_steps(rule) ? NAN : 2; /* any later one */
 }
 
@@ -141,6 +135,7 @@ typedef struct group_judged {
     const char *name;
     lb_optimizer_rule rule;
     uint32_t tensors, plain, narrow; /* narrow: of one dimension, with a weight decay */
+    uint32_t mastered;               /* of `plain`: copies of states of more digits */
     uint32_t unseen, uncounted;      /* numbers that were not seen; steps whose count is not known */
     uint32_t unexplained;            /* no change explains them */
     const lb_optimizer_tensor *odd, *unclear;
@@ -148,13 +143,6 @@ typedef struct group_judged {
     explanation why;
     double gap; /* of `unclear` */
 } group_judged;
-
-static bool is_seen(const lb_optimizer_tensor *t)
-{
-    bool seen = t->before && t->gradient && t->after && !t->scaled;
-    for (uint32_t k = 0; seen && k < t->n; k++) seen = isfinite(t->gradient[k]) && isfinite(t->after[k]);
-    return seen;
-}
 
 static bool is_same(const explanation *a, const explanation *b)
 {
@@ -168,7 +156,7 @@ static void judge_tensor(group_judged *g, const lb_optimizer_tensor *t)
     const lb_program *p = g->step->run.program;
     g->tensors++;
     g->narrow += g->rule.weight_decay != 0 && p->values[t->source].layout.ndim <= 1;
-    if (!is_seen(t)) {
+    if (!lb_optimizer_step_saw(t)) {
         g->unseen++;
         return;
     }
@@ -179,7 +167,7 @@ static void judge_tensor(group_judged *g, const lb_optimizer_tensor *t)
     }
     const explanation e = explain(&g->rule, t, steps);
     if (e.fits && !e.n && e.factor == 1) {
-        g->plain++;
+        g->plain++, g->mastered += t->mastered;
     } else if (e.fits && !t->copied) {
         if (!g->odd) g->odd = t, g->why = e;
         g->odd_tensors += is_same(&e, &g->why);
@@ -269,9 +257,10 @@ static bool tell_group(const group_judged *g, bool *found)
         const size_t n = strlen(decay);
         snprintf(decay + n, sizeof decay - n, ", also on %u of one dimension", g->narrow);
     }
-    return lb_proof_list_prove(report, "step %lld: %s group %u moved %u parameters as %s does, lr %.4g%s", step,
-                               g->name, g->group->index, g->plain, lb_optimizer_family_name(g->rule.family), g->rule.lr,
-                               decay);
+    return lb_proof_list_prove(report, "step %lld: %s group %u moved %u parameters%s as %s does, lr %.4g%s", step,
+                               g->name, g->group->index, g->plain,
+                               g->mastered ? ", through masters among its states," : "",
+                               lb_optimizer_family_name(g->rule.family), g->rule.lr, decay);
 }
 
 static bool judge_group(lb_check_step *c, const lb_optimizer_step *s, uint32_t group, bool *found)
@@ -279,19 +268,26 @@ static bool judge_group(lb_check_step *c, const lb_optimizer_step *s, uint32_t g
     const lb_program *p = c->run.program;
     group_judged g = {.step = c, .group = &p->groups[group], .name = lb_program_text(p, p->groups[group].optimizer)};
     const char *why = lb_optimizer_rule_of(p, g.group, &g.rule);
-    uint32_t n = 0;
+    uint32_t n = 0, narrow = 0;
     for (uint32_t i = 0; i < s->n; i++) {
-        if (s->tensors[i].group != g.group) continue;
-        n++;
-        if (!why) judge_tensor(&g, &s->tensors[i]);
+        const lb_optimizer_tensor *t = &s->tensors[i];
+        if (t->group != g.group) continue;
+        n++, narrow += t->narrow;
+        if (!why && !t->narrow) judge_tensor(&g, t);
     }
     *found = false;
-    if (n && why) {
-        char what[160];
-        snprintf(what, sizeof what, "the update of %s group %u", g.name, g.group->index);
-        return lb_proof_list_pass(c->report, what, "%s", why);
-    }
-    return tell_group(&g, found);
+    lb_tensor_rule of_tensors;
+    const char *why_not = why ? lb_tensor_rule_of(p, g.group, &of_tensors) : NULL;
+    if (n && why && !why_not && !narrow) return lb_tensor_updates_judge(c, s, group, &of_tensors, found);
+    char what[160];
+    snprintf(what, sizeof what, "the update of %s group %u", g.name, g.group->index);
+    if (narrow && !lb_proof_list_pass(c->report, what,
+                                      "states of %u parameters are codes of 8 bits or less, whose scales only its "
+                                      "program knows",
+                                      narrow))
+        return false;
+    if (n && why && !narrow) return lb_proof_list_pass(c->report, what, "%s", why_not);
+    return why || tell_group(&g, found);
 }
 
 static void note_op(void *context, const lb_event *event)

@@ -11,22 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *lb_check_kind_name(lb_check_kind kind)
-{
-    static const char *const names[] = {
-#define LB_CHECK_KIND_TEXT(name, text) text,
-        LB_CHECK_KINDS(LB_CHECK_KIND_TEXT)
-#undef LB_CHECK_KIND_TEXT
-    };
-    return names[kind];
-}
-
-const char *lb_check_verdict_name(lb_check_verdict verdict)
-{
-    static const char *const names[] = {"clean", "found", "undecided"};
-    return names[verdict];
-}
-
 lb_check_finding *lb_proof_list_add(lb_check_report *report, lb_check_kind kind, const lb_program *p)
 {
     lb_check_finding *grown = lb_array_grow(report->findings, report->n_findings, sizeof *grown);

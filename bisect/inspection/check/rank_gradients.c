@@ -3,6 +3,7 @@
  * of their losses changes by the mean of the copies' gradients and by those of the rest. */
 #include "check/rank_gradients.h"
 #include "check/cuts.h"
+#include "check/fault_place.h"
 
 #include "ranks/message_key.h"
 
@@ -185,7 +186,7 @@ static lb_status judge_difference(const lb_rank_copies *copies, lb_check_step *s
     if (cut) return LB_OK;
     if (copies->alike) {
         for (uint32_t k = 1; k < copies->ranks; k++) memset(steps[k].run.active, 0, steps[k].run.n_sites);
-        return lb_check_step_locate(c, roots, q, err);
+        return lb_fault_place_find(c, roots, q, err);
     }
     LB_TRY(judge_what_is_read(copies, steps, roots, right, err));
     return *right ? LB_OK : lb_rank_parameters_locate(copies, steps, roots, err);

@@ -2,6 +2,7 @@
  * not. What one rank holds alone is asked for by itself, and so is what several hold; of those that differ the last one
  * in the order of forward is named, which backward reaches first, or all of them where one factor explains them. */
 #include "check/cuts.h"
+#include "check/fault_place.h"
 #include "check/rank_gradients.h"
 
 #include "base/array.h"
@@ -179,7 +180,7 @@ static bool add_finding(const bucket *b, const fault *x)
     say_which(b, x, what, sizeof what);
     if (!isnan(x->factor)) {
         snprintf(times, sizeof times, "%.6g times", x->factor);
-        lb_check_step_explain_factor((uint32_t)__builtin_popcountll(b->roots), x->factor, counted, sizeof counted);
+        lb_fault_place_factor_text((uint32_t)__builtin_popcountll(b->roots), x->factor, counted, sizeof counted);
     }
     say_losses(b, losses, sizeof losses);
     if (*next && x->n == 1) snprintf(right, sizeof right, "; from %.100s on they are right", next);

@@ -56,8 +56,22 @@ static bool is_state_of(const lb_program *p, const lb_value *x, const char *name
     return true;
 }
 
-static void find_states(const lb_program *p, const lb_optimizer_rule *rule, lb_optimizer_tensor *t)
+/* Either kind of rule. */
+typedef struct rules {
+    const lb_optimizer_rule *numbers;
+    const lb_tensor_rule *tensors;
+} rules;
+
+static bool has_state(const rules *r, uint32_t k, const char *name, const lb_layout *state, const lb_layout *of)
 {
+    if (r->numbers) return lb_optimizer_rule_has_state(r->numbers, k, name);
+    return lb_tensor_rule_has_state(r->tensors, k, name) &&
+           lb_tensor_rule_state_numel(r->tensors, k, of) == lb_layout_numel(state);
+}
+
+static void find_states(const lb_program *p, const rules *r, lb_optimizer_tensor *t)
+{
+    const lb_layout *like = &p->values[t->source].layout;
     char state[64];
     for (uint32_t i = 0; i < p->n_ops; i++) {
         if (!lb_op_is_source(p, &p->ops[i])) continue;
@@ -66,9 +80,10 @@ static void find_states(const lb_program *p, const lb_optimizer_rule *rule, lb_o
         if (!is_state_of(p, x, t->name, state)) continue;
         bool known = strcmp(state, "step") == 0 && lb_layout_numel(&x->layout) == 1;
         if (known) t->count = v;
-        for (uint32_t k = 0; k < LB_RULE_STATES; k++)
-            if (lb_optimizer_rule_has_state(rule, k, state)) t->states[k] = v, known = true;
-        if (!known && lb_layout_numel(&x->layout) == t->numel && t->n_others++ < 2) t->others[t->n_others - 1] = v;
+        t->narrow |= lb_dtype_bits(x->dtype) <= 8 && lb_layout_numel(&x->layout) * 2 >= t->numel && !known;
+        for (uint32_t k = 0; k < LB_RULE_STATES && (r->numbers || r->tensors); k++)
+            if (has_state(r, k, state, &x->layout, like)) t->states[k] = v, known = true;
+        if (!known && lb_layout_numel(&x->layout) == t->numel && t->n_others++ < 3) t->others[t->n_others - 1] = v;
     }
 }
 
@@ -76,14 +91,19 @@ static bool add_tensor(lb_optimizer_step *s, const lb_group *g, const lb_trained
 {
     const lb_program *p = s->run->program;
     lb_optimizer_rule rule;
-    lb_optimizer_tensor t = {.name = row->name, .group = g, .source = row->source, .read = row->read};
+    lb_tensor_rule of_tensors;
+    lb_optimizer_tensor t = {.name = row->name, .group = g, .source = row->held, .read = row->read};
     t.last = t.op = t.count = LB_NONE, t.steps = lb_optimizer_rule_count(p, g);
     for (uint32_t k = 0; k < LB_RULE_STATES; k++) t.states[k] = LB_NONE;
-    t.numel = lb_layout_numel(&p->values[row->source].layout);
+    t.numel = lb_layout_numel(&p->values[row->held].layout);
     t.n = (uint32_t)(t.numel < LB_OPTIMIZER_NUMBERS ? t.numel : LB_OPTIMIZER_NUMBERS);
     find_last(p, s->run, &t);
     if (t.last == LB_NONE || row->read == LB_NONE || !t.n) return true;
-    if (!lb_optimizer_rule_of(p, g, &rule)) find_states(p, &rule, &t);
+    rules r = {lb_optimizer_rule_of(p, g, &rule) ? NULL : &rule, NULL};
+    if (!r.numbers && !lb_tensor_rule_of(p, g, &of_tensors)) r.tensors = &of_tensors;
+    find_states(p, &r, &t);
+    t.whole = r.tensors && t.numel <= LB_OPTIMIZER_WHOLE && s->whole + t.numel <= LB_OPTIMIZER_WHOLES;
+    if (t.whole) s->whole += t.numel, t.n = (uint32_t)t.numel;
     lb_optimizer_tensor *grown = lb_array_grow(s->tensors, s->n, sizeof *grown);
     if (!grown) return false;
     s->tensors = grown, s->tensors[s->n++] = t;
@@ -95,13 +115,20 @@ bool lb_optimizer_step_open(const lb_moved_run *run, const lb_trained *trained, 
     const lb_program *p = run->program;
     *s = (lb_optimizer_step){.run = run};
     for (uint32_t i = 0; i < trained->n; i++) {
-        const lb_group *g = lb_program_group_of(p, p->values[trained->rows[i].source].storage);
+        const lb_group *g = lb_program_group_of(p, p->values[trained->rows[i].held].storage);
         if (g && g->ops && !add_tensor(s, g, &trained->rows[i])) return false;
     }
     return true;
 }
 
 /* ---- their numbers ---- */
+
+/* Of a whole tensor's state all numbers, however many. */
+static void take_state(lb_optimizer_step *s, const lb_tensor *tensor, double **to)
+{
+    *to = lb_shadow_numbers_copy(tensor);
+    s->failed |= !*to;
+}
 
 /* Of `numel` elements the k-th of n, spread evenly. */
 static int64_t position(const lb_optimizer_tensor *t, uint32_t k)
@@ -139,16 +166,51 @@ static void take_other(lb_optimizer_step *s, lb_optimizer_tensor *t, const lb_te
         *to = x;
 }
 
+/* Rounded to the parameter's dtype it is the parameter, in every bit, and it has more digits. */
+static bool is_master(const lb_tensor *x, const lb_tensor *parameter)
+{
+    if (lb_dtype_precision(x->dtype) <= lb_dtype_precision(parameter->dtype) || !lb_layout_is_contiguous(&x->layout) ||
+        !lb_layout_is_contiguous(&parameter->layout))
+        return false;
+    const size_t n = (size_t)lb_layout_numel(&x->layout), bytes = lb_dtype_bytes(parameter->dtype, n);
+    void *rounded = malloc(bytes + 1);
+    if (!rounded) return false;
+    lb_convert(parameter->dtype, rounded, x->dtype, x->data, n, NULL);
+    const bool same = !memcmp(rounded, parameter->data, bytes);
+    free(rounded);
+    return same;
+}
+
+/* Where a copied parameter's own numbers are: a state; `which` of the others, UINT32_MAX: none is. */
+static uint32_t take_master(lb_optimizer_step *s, lb_optimizer_tensor *t)
+{
+    lb_tensor x, parameter;
+    if (!t->copied || !recorded(s, t->source, &parameter)) return UINT32_MAX;
+    for (uint32_t i = 0; i < t->n_others && i < 3; i++) {
+        if (!recorded(s, t->others[i], &x) || !is_master(&x, &parameter)) continue;
+        take(s, t, &x, &t->before);
+        t->copied = false, t->mastered = true;
+        return i;
+    }
+    return UINT32_MAX;
+}
+
 /* States and the number itself as the step found them: sources, whose recorded numbers are exact. */
 static void take_sources(lb_optimizer_step *s, lb_optimizer_tensor *t)
 {
     lb_tensor x;
     if (t->before) return;
+    const uint32_t master = take_master(s, t);
     if (recorded(s, t->source, &x)) take(s, t, &x, &t->before);
     for (uint32_t k = 0; k < LB_RULE_STATES; k++)
-        if (recorded(s, t->states[k], &x)) take(s, t, &x, &t->state[k]);
-    for (uint32_t i = 0; i < t->n_others && i < 2; i++)
-        if (recorded(s, t->others[i], &x)) take_other(s, t, &x);
+        if (recorded(s, t->states[k], &x)) {
+            if (t->whole)
+                take_state(s, &x, &t->state[k]);
+            else
+                take(s, t, &x, &t->state[k]);
+        }
+    for (uint32_t i = 0; i < t->n_others && i < 3; i++)
+        if (i != master && recorded(s, t->others[i], &x)) take_other(s, t, &x);
     if (recorded(s, t->count, &x)) lb_shadow_numbers(&x, &t->steps), t->steps += 1;
 }
 
@@ -163,6 +225,20 @@ void lb_optimizer_step_note(lb_optimizer_step *s, const lb_event *event)
         take(s, t, &x, &t->after);
         take_sources(s, t);
     }
+}
+
+bool lb_optimizer_step_saw(const lb_optimizer_tensor *t)
+{
+    bool seen = t->before && t->gradient && t->after && !t->scaled;
+    for (uint32_t k = 0; seen && k < t->n; k++) seen = isfinite(t->gradient[k]) && isfinite(t->after[k]);
+    return seen;
+}
+
+bool lb_optimizer_step_had_begun(const lb_optimizer_tensor *t)
+{
+    bool begun = false;
+    for (uint32_t k = 0; k < LB_RULE_STATES; k++) begun |= t->state[k] != NULL;
+    return begun;
 }
 
 void lb_optimizer_step_release(lb_optimizer_step *s)

@@ -1,6 +1,8 @@
 /* Losses, parameters and gradients of a step: see trained.h. */
 #include "moved/trained.h"
 
+#include "moved/optimizer_step.h"
+
 #include "base/array.h"
 
 #include <stdlib.h>
@@ -51,7 +53,7 @@ static void follow(const lb_moved_run *run, lb_trained *t)
     const lb_program *p = run->program;
     const lb_value_graph *g = &run->graph;
     for (uint32_t r = 0; r < run->n_roots; r++) t->from[run->roots[r].seed] |= (uint64_t)1 << r;
-    for (uint32_t i = 0; i < t->n; i++) t->moved[t->rows[i].source] = 1;
+    for (uint32_t i = 0; i < t->n; i++) t->moved[t->rows[i].source] = t->moved[t->rows[i].held] = 1;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
@@ -153,6 +155,50 @@ static uint32_t first_reader(const lb_moved_run *run, int64_t storage)
     return LB_NONE;
 }
 
+/* ---- masters ---- */
+
+/* Is `value` what lies in the storage, or a cast of it? */
+static bool is_of(const lb_program *p, uint32_t value, int64_t storage, uint32_t before)
+{
+    if (p->values[value].storage == storage) return true;
+    for (uint32_t i = before; i-- > 0;) {
+        const lb_op *op = &p->ops[i];
+        if (op->results != 1 || lb_op_results(p, op)[0] != value) continue;
+        return strncmp(lb_op_name(p, op), "aten::_to_copy", 14) == 0 && lb_op_reads(p, op, storage) != LB_NONE;
+    }
+    return false;
+}
+
+/* Where a copy of what lies in `storage` goes: `to` and `from` are values, or lists of them side by side. */
+static uint32_t copied_in(const lb_program *p, const lb_arg *to, const lb_arg *from, int64_t storage, uint32_t op)
+{
+    if (to->tag == LB_ARG_VALUE && from->tag == LB_ARG_VALUE)
+        return is_of(p, from->u.value, storage, op) ? to->u.value : LB_NONE;
+    uint32_t found = LB_NONE;
+    if (to->tag != LB_ARG_LIST || from->tag != LB_ARG_LIST || to->count != from->count) return LB_NONE;
+    for (uint32_t i = 0; i < to->count && found == LB_NONE; i++)
+        found = copied_in(p, &p->args[to->u.first + i], &p->args[from->u.first + i], storage, op);
+    return found;
+}
+
+/* The parameter that gets a copy of an optimizer's own, behind its update: what the step begins with there. LB_NONE:
+ * none does. */
+static uint32_t copied_to(const lb_moved_run *run, const lb_group *g, const lb_group_param *param,
+                          const lb_layout *like)
+{
+    const lb_program *p = run->program;
+    for (uint32_t i = g->ops ? g->first_op : p->n_ops; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        if (op->args < 2 || !lb_optimizer_step_copies(lb_op_name(p, op))) continue;
+        const uint32_t v = copied_in(p, lb_op_args(p, op), lb_op_args(p, op) + 1, param->storage, i);
+        const uint32_t source = v == LB_NONE ? LB_NONE : source_in(run, p->values[v].storage);
+        if (source != LB_NONE && has_its_form(&p->values[source].layout, like)) return source;
+    }
+    return LB_NONE;
+}
+
+/* ---- rows ---- */
+
 static int64_t padding_of(const lb_moved_run *run, int64_t storage)
 {
     const lb_program *p = run->program;
@@ -175,13 +221,18 @@ static bool add_row(const lb_moved_run *run, lb_trained *t, const lb_group *g, c
     const uint32_t end = g->ops ? g->first_op : p->n_ops;
     const lb_layout *like = &p->values[source].layout;
     lb_trained_row row = {.name = lb_program_text(p, param->name),
+                          .held = source,
                           .source = source,
                           .gradient = LB_NONE,
                           .read = LB_NONE,
                           .start = LB_NONE,
                           .has_gradient = param->gradient >= 0};
-    row.padding = padding_of(run, param->storage);
     row.reader = first_reader(run, param->storage);
+    if (row.reader == LB_NONE) {
+        const uint32_t copy = copied_to(run, g, param, like);
+        if (copy != LB_NONE) row.source = copy, row.reader = first_reader(run, p->values[copy].storage);
+    }
+    row.padding = padding_of(run, p->values[row.source].storage);
     if (row.has_gradient && shares_buffer(p, param)) {
         row.gradient = last_named(run, param, like, end, true);
         row.read = last_named(run, param, like, end, false);
@@ -200,7 +251,7 @@ static bool add_row(const lb_moved_run *run, lb_trained *t, const lb_group *g, c
 static bool is_listed(const lb_trained *t, uint32_t source)
 {
     for (uint32_t i = 0; i < t->n; i++)
-        if (t->rows[i].source == source) return true;
+        if (t->rows[i].held == source) return true;
     return false;
 }
 

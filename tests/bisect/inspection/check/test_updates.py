@@ -18,6 +18,19 @@ TORCHS = {
     "Adagrad": ["adagrad", "adagrad_begun", "adagrad_fused"],
 }
 TORCHS["Adam"] += ["adamw_maximize", "adamw_bf16"]
+# Rules of whole tensors, and how many parameters they move.
+WHOLE = {
+    **dict.fromkeys(["adafactor", "adafactor_decay", "adafactor_bf16", "hf_adafactor", "hf_adafactor_relative"], ("Adafactor", 6)),
+    **dict.fromkeys(["muon", "muon_rms", "muon_rounds", "jordan", "jordan_sums"], ("Muon", 2)),
+    **dict.fromkeys(["lamb", "lamb_plain", "lamb_without_decay"], ("LAMB", 6)),
+}
+WHOLE_FAULTS = {
+    "jordan_half": ("Muon group 0 moves 0.5 times as far", 0.5, 2),
+    "jordan_undecayed": ("Muon group 0 leaves weight decay out", None, 2),
+    "adafactor_half": ("Adafactor group 0 moves 0.5", 0.5, 6),
+    "lamb_half": ("Lamb group 0 moves 0.5 times as far", 0.5, 6),
+}
+MASTERS = ["masters_inside", "masters_outside", "masters_outside_foreach", "masters_cast"]
 OWN = {"own": "Adam", "own_uncorrected": "Adam", "own_names": "Adam", "own_lion": "Lion"}
 # name: what is said of it, and the factor where it is one number.
 FAULTS = {
@@ -41,7 +54,8 @@ FAULTS = {
 @pytest.fixture(scope="module")
 def steps(lastbit, tmp_path_factory):
     folder = tmp_path_factory.mktemp("optimizers")
-    names = [*sum(TORCHS.values(), []), "adamw_pair", "adafactor", *OWN, *FAULTS, "clipped"]
+    names = [*sum(TORCHS.values(), []), "adamw_pair", *OWN, *FAULTS, "clipped", *WHOLE, *WHOLE_FAULTS, *MASTERS]
+    names += ["jordan_squared", "masters_inside_half", "eight_bits"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, PROGRAM, folder, *names], check=True, timeout=600, env=environment)
     return folder
@@ -75,10 +89,47 @@ def test_each_group_is_told_with_its_own_options(lastbit, steps):
     assert second.endswith("group 1 moved 4 parameters as Adam does, lr 0.01")
 
 
-def test_what_no_rule_is_known_of_claims_nothing(lastbit, steps):
-    """Adafactor's update is no function of one number alone."""
-    answer = answer_of(lastbit, steps, "adafactor", 0)
-    assert answer["findings"] == [] and [(row["why"], row["passed"]) for row in answer["not_judged"]] == [("its rule is not known", True)]
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_rule_that_mixes_the_numbers_of_a_tensor_is_proven(lastbit, steps, name):
+    rule, n = WHOLE[name]
+    answer = answer_of(lastbit, steps, name, 0)
+    assert (answer["findings"], answer["not_judged"]) == ([], [])
+    assert any(f"moved {n} parameters as {rule} does" in line for line in answer["proven"]), answer["proven"]
+
+
+@pytest.mark.parametrize("name", WHOLE_FAULTS)
+def test_what_such_a_rule_does_otherwise_is_said(lastbit, steps, name):
+    said, factor, n = WHOLE_FAULTS[name]
+    (row,) = answer_of(lastbit, steps, name, 1)["findings"]
+    assert row["kind"] == "update" and said in row["message"] and f"{n} of its {n} parameters" in row["message"], row
+    assert row["factor"] == (pytest.approx(factor, rel=1e-5) if factor else None) and row["source"]["text"].startswith("p.add_(")
+
+
+def test_such_a_rule_that_no_form_explains_is_not_judged(lastbit, steps):
+    answer = answer_of(lastbit, steps, "jordan_squared", 125)
+    assert answer["findings"] == [] and "otherwise than Muon does, in any of its forms" in answer["not_judged"][0]["why"]
+
+
+@pytest.mark.parametrize("name", MASTERS)
+def test_masters_of_narrow_parameters_are_followed(lastbit, steps, name):
+    """Gradients are the derivative by the copies that forward reads; updates are those of the masters."""
+    answer = lastbit.json("check", steps / f"{name}.lb", "--only", "gradient,step", expect=0)
+    assert (answer["findings"], answer["not_judged"]) == ([], [])
+    proven = "; ".join(answer["proven"])
+    assert "gradients of 6 parameters are the derivative" in proven
+    assert f"moved 6 parameters{', through masters among its states,' if name == 'masters_inside' else ''} as Adam does" in proven, proven
+
+
+def test_a_fault_of_the_masters_is_told(lastbit, steps):
+    (row,) = answer_of(lastbit, steps, "masters_inside_half", 1)["findings"]
+    assert row["kind"] == "update" and "moves 0.5 times as far" in row["message"], row
+
+
+def test_states_of_8_bits_are_said_not_to_be_judged(lastbit, steps):
+    answer = answer_of(lastbit, steps, "eight_bits", 0)
+    assert answer["findings"] == [] and not any("moved" in line for line in answer["proven"])
+    ((why, passed),) = [(row["why"], row["passed"]) for row in answer["not_judged"]]
+    assert "states of 6 parameters are codes of 8 bits" in why and passed
 
 
 def test_an_update_that_nothing_explains_is_not_judged(lastbit, steps):

@@ -1,0 +1,187 @@
+/* Rules of whole tensors against what was done: see tensor_updates.h. Every published form is tried; where none fits,
+ * no decay, and one factor on all that is taken beside decay. */
+#include "check/tensor_updates.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Two ways of writing one rule in f64 are no further apart, beside the largest update of the tensor. */
+static const double LEAST = 1e-7;
+
+typedef struct judged {
+    lb_check_step *step;
+    const lb_group *group;
+    const char *name;
+    const lb_tensor_rule *rule;
+    uint32_t form; /* that fitted last */
+    uint32_t tensors, plain, mastered, large, unseen, uncounted, unexplained;
+    const lb_optimizer_tensor *odd;
+    uint32_t odd_tensors;
+    bool undecayed;     /* `odd`: without the decay that its group says */
+    double factor, gap; /* of `odd` */
+    double *room;       /* of one tensor */
+    bool failed;
+} judged;
+
+static lb_tensor_numbers numbers_of(const judged *g, const lb_optimizer_tensor *t)
+{
+    const lb_layout *shape = &g->step->run.program->values[t->source].layout;
+    lb_tensor_numbers x = {.shape = shape, .before = t->before, .gradient = t->gradient};
+    for (uint32_t k = 0; k < LB_TENSOR_STATES; k++) x.states[k] = t->state[k];
+    x.steps = !isnan(t->steps) ? t->steps : lb_optimizer_step_had_begun(t) ? NAN : 1;
+    return x;
+}
+
+/* The largest distance beside the largest update that was asked for. INFINITY: there is no such form. */
+static double gap_of(judged *g, const lb_tensor_rule *r, uint32_t form, const lb_optimizer_tensor *t)
+{
+    const lb_tensor_numbers x = numbers_of(g, t);
+    const lb_status status = lb_tensor_rule_apply(r, form, &x, g->room);
+    double gap = 0, update = 0, size = 0;
+    g->failed |= status == LB_ERR_NOMEM;
+    if (status != LB_OK) return INFINITY;
+    for (uint32_t k = 0; k < t->n; k++) {
+        const double distance = fabs(t->after[k] - g->room[k]);
+        if (!isfinite(distance)) return INFINITY;
+        gap = fmax(gap, distance), update = fmax(update, fabs(g->room[k] - t->before[k]));
+        size = fmax(size, fabs(t->before[k]));
+    }
+    return gap <= 0x1p-44 * size ? 0 : update > 0 ? gap / update : INFINITY;
+}
+
+/* What the update has to be multiplied by, beside decay, to come next to what was done. */
+static double factor_of(judged *g, const lb_tensor_rule *r, uint32_t form, const lb_optimizer_tensor *t)
+{
+    lb_tensor_rule still = *r;
+    double products = 0, squares = 0, *kept = malloc(((size_t)t->n + 1) * sizeof *kept);
+    const lb_tensor_numbers x = numbers_of(g, t);
+    still.times = 0;
+    g->failed |= !kept;
+    if (kept && lb_tensor_rule_apply(&still, form, &x, kept) == LB_OK &&
+        lb_tensor_rule_apply(r, form, &x, g->room) == LB_OK)
+        for (uint32_t k = 0; k < t->n; k++) {
+            const double asked = g->room[k] - kept[k];
+            products += (t->after[k] - kept[k]) * asked, squares += asked * asked;
+        }
+    free(kept);
+    return squares > 0 ? products / squares : NAN;
+}
+
+static bool fits(judged *g, const lb_tensor_rule *rule, uint32_t form, const lb_optimizer_tensor *t)
+{
+    const lb_dtype dtype = g->step->run.program->values[t->source].dtype;
+    const double reading = lb_tensor_rule_reading(rule, dtype, t->numel);
+    lb_tensor_rule r = *rule;
+    if (reading > 0) r.times = factor_of(g, rule, form, t);
+    if (reading > 0 && !(fabs(r.times - 1) <= reading)) r.times = 1;
+    return gap_of(g, &r, form, t) <= LEAST;
+}
+
+/* The form that fits, the last one first; LB_TENSOR_FORMS: none. */
+static uint32_t fitting_form(judged *g, const lb_tensor_rule *r, const lb_optimizer_tensor *t)
+{
+    if (fits(g, r, g->form, t)) return g->form;
+    for (uint32_t form = 0; form < LB_TENSOR_FORMS && !g->failed; form++)
+        if (form != g->form && fits(g, r, form, t)) return form;
+    return LB_TENSOR_FORMS;
+}
+
+static bool explain(judged *g, const lb_optimizer_tensor *t, bool *undecayed, double *factor)
+{
+    lb_tensor_rule r = *g->rule;
+    *undecayed = r.weight_decay != 0, *factor = 1, r.weight_decay = 0;
+    if (*undecayed && fitting_form(g, &r, t) < LB_TENSOR_FORMS) return true;
+    *undecayed = false;
+    for (uint32_t form = 0; form < LB_TENSOR_FORMS && !g->failed; form++) {
+        *factor = factor_of(g, g->rule, form, t), r = *g->rule, r.times = *factor;
+        if (isfinite(*factor) && gap_of(g, &r, form, t) <= LEAST) return true;
+    }
+    return false;
+}
+
+static void judge_tensor(judged *g, const lb_optimizer_tensor *t)
+{
+    g->tensors++;
+    const bool counted = !isnan(numbers_of(g, t).steps) || !lb_tensor_rule_counts_steps(g->rule);
+    const bool judged_here = t->whole && lb_optimizer_step_saw(t) && counted;
+    g->large += !t->whole, g->unseen += t->whole && !lb_optimizer_step_saw(t);
+    g->uncounted += t->whole && lb_optimizer_step_saw(t) && !counted;
+    if (!judged_here) return;
+    g->room = malloc(((size_t)t->n + 1) * sizeof *g->room);
+    g->failed |= !g->room;
+    const uint32_t form = g->room ? fitting_form(g, g->rule, t) : LB_TENSOR_FORMS;
+    bool undecayed = false;
+    double factor = 1;
+    if (form < LB_TENSOR_FORMS) {
+        g->plain++, g->mastered += t->mastered, g->form = form;
+    } else if (g->room && g->unexplained < 2 && !t->copied && explain(g, t, &undecayed, &factor)) {
+        if (!g->odd) g->odd = t, g->undecayed = undecayed, g->factor = factor, g->gap = gap_of(g, g->rule, g->form, t);
+        const double apart =
+            1e-6 + lb_tensor_rule_reading(g->rule, g->step->run.program->values[t->source].dtype, t->numel);
+        g->odd_tensors += undecayed == g->undecayed && fabs(factor - g->factor) <= apart * fabs(factor);
+    } else {
+        g->unexplained++;
+    }
+    free(g->room);
+    g->room = NULL;
+}
+
+static bool tell_finding(const judged *g)
+{
+    const lb_program *p = g->step->run.program;
+    lb_check_finding *f = lb_proof_list_add(g->step->report, LB_CHECK_UPDATE, p);
+    char what[80];
+    if (!f) return false;
+    lb_proof_list_place(f, p, g->odd->op, LB_NONE, g->step->path);
+    f->factor = g->undecayed ? NAN : g->factor, f->effect = g->gap;
+    snprintf(f->layer, sizeof f->layer, "%s", g->odd->name);
+    if (g->undecayed)
+        snprintf(what, sizeof what, "leaves weight decay out");
+    else
+        snprintf(what, sizeof what, "moves %.6g times as far as its rule says", g->factor);
+    snprintf(f->message, sizeof f->message,
+             "%s group %u %s: %u of its %u parameters are not where %s takes them with the options of the group, the "
+             "first (%s) by up to %.2g of its largest update",
+             g->name, g->group->index, what, g->odd_tensors, g->tensors, lb_tensor_family_name(g->rule->family),
+             g->odd->name, g->gap);
+    return true;
+}
+
+static bool tell_left(const judged *g, const char *what)
+{
+    lb_check_report *report = g->step->report;
+    const char *family = lb_tensor_family_name(g->rule->family);
+    if (g->large &&
+        !lb_proof_list_pass(report, what, "%u parameters have too many numbers for a rule of whole tensors", g->large))
+        return false;
+    if (g->unseen &&
+        !lb_proof_list_leave(report, what, "of %u parameters not all numbers are known exactly", g->unseen))
+        return false;
+    if (g->uncounted &&
+        !lb_proof_list_leave(report, what, "%u parameters: the count of its steps was not recorded", g->uncounted))
+        return false;
+    return !g->unexplained || g->odd ||
+           lb_proof_list_leave(report, what, "%u parameters moved otherwise than %s does, in any of its forms",
+                               g->unexplained, family);
+}
+
+bool lb_tensor_updates_judge(lb_check_step *c, const lb_optimizer_step *s, uint32_t group, const lb_tensor_rule *rule,
+                             bool *found)
+{
+    const lb_program *p = c->run.program;
+    judged g = {.step = c, .group = &p->groups[group], .rule = rule};
+    g.name = lb_program_text(p, g.group->optimizer);
+    for (uint32_t i = 0; i < s->n && !g.failed; i++)
+        if (s->tensors[i].group == g.group) judge_tensor(&g, &s->tensors[i]);
+    char what[160];
+    snprintf(what, sizeof what, "the update of %s group %u in step %lld", g.name, g.group->index, (long long)p->step);
+    *found = g.odd != NULL;
+    if (g.failed || (g.odd && !tell_finding(&g)) || !tell_left(&g, what)) return false;
+    if (!g.plain || g.odd || g.unexplained) return true;
+    return lb_proof_list_prove(
+        c->report, "step %lld: %s group %u moved %u parameters%s as %s does%s%s", (long long)p->step, g.name,
+        g.group->index, g.plain, g.mastered ? ", through masters among its states," : "",
+        lb_tensor_family_name(rule->family), rule->weight_decay != 0 ? ", with weight decay" : "",
+        g.large ? ", the others not tried" : "");
+}

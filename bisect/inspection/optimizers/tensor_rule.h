@@ -1,0 +1,66 @@
+/* What published optimizers do to a whole tensor where a number depends on the others beside it, in f64.
+ *
+ * With p the tensor, g its gradient, t the count of steps from 1, rms x = |x| / sqrt(n):
+ *
+ *     Adafactor  r = mean over columns of g g, c = mean over rows, both averaged by 1 - t^decay; v = r c / mean r, or
+ *                of vectors v = the average of g g; u = g / sqrt(v), u /= max(1, rms u / d);
+ *                p -= max(eps2, rms p) min(lr, 1 / sqrt t) u (Shazeer & Stern 2018, algorithms 4 to 6), as
+ *                torch.optim.Adafactor and transformers' have it
+ *     Muon       m = momentum m + (1 - momentum) g; u = m, with Nesterov (1 - momentum) g + momentum m; five rounds of
+ *                x = a x + (b x x' + c (x x')^2) x from x = u / |u|; p -= lr s x, s by the sizes of the matrix (Jordan
+ *                et al. 2024, https://kellerjordan.github.io/posts/muon), as torch.optim.Muon and muon.py have it
+ *     LAMB       u = Adam's update + decay p; p -= lr |p| / |u| u (You et al. 2020, algorithm 2)
+ *
+ * Programs of one name differ in details (which s, what eps is added to, a bias correction): those are its forms, and a
+ * tensor that one of them explains is proven. */
+#ifndef LB_BISECT_TENSOR_RULE_H
+#define LB_BISECT_TENSOR_RULE_H
+
+#include <lastbit/program.h>
+
+typedef enum lb_tensor_family {
+    LB_TENSOR_ADAFACTOR,
+    LB_TENSOR_MUON,
+    LB_TENSOR_LAMB,
+    LB_TENSOR_FAMILIES
+} lb_tensor_family;
+
+enum { LB_TENSOR_STATES = 3, LB_TENSOR_FORMS = 16 };
+
+/* A rule with the options of one group. */
+typedef struct lb_tensor_rule {
+    lb_tensor_family family;
+    bool relative; /* transformers' Adafactor: eps is added to g g, and lr may be left to it */
+    bool nesterov, scales, lr_is_given, ascends;
+    double lr, weight_decay, first, second, eps, eps2, clip, momentum, decay;
+    double coefficients[3];
+    int rounds;
+    double times; /* what is taken beside decay, multiplied by that: 1 */
+} lb_tensor_rule;
+
+/* All numbers of a parameter before its update. */
+typedef struct lb_tensor_numbers {
+    const lb_layout *shape;
+    const double *before, *gradient;
+    const double *states[LB_TENSOR_STATES]; /* NULL: there was none, zeros */
+    double steps;                           /* t of the update, from 1 */
+} lb_tensor_numbers;
+
+/* The rule that a class of this name has by the options of its group. NULL, or why there is none. */
+const char *lb_tensor_rule_of(const lb_program *program, const lb_group *group, lb_tensor_rule *rule);
+/* "exp_avg_sq_row", …: is a state of that name the k-th of the rule? */
+bool lb_tensor_rule_has_state(const lb_tensor_rule *rule, uint32_t k, const char *name);
+/* The numbers of that state for a parameter of this shape; 0: it has none. */
+int64_t lb_tensor_rule_state_numel(const lb_tensor_rule *rule, uint32_t k, const lb_layout *shape);
+bool lb_tensor_rule_counts_steps(const lb_tensor_rule *rule);
+/* torch's Adafactor reads two norms of a tensor of n numbers into Python: they are what was recorded, rounded to the
+ * parameter's dtype and summed up in f32, and scale the update by as much. 0: a rule that reads none. */
+double lb_tensor_rule_reading(const lb_tensor_rule *rule, lb_dtype dtype, int64_t n);
+/* The tensor behind the update in one of the rule's forms, of which 0 is what the options say; LB_ERR_NOMEM.
+ * LB_ERR_NOT_FOUND: there is no such form. */
+lb_status lb_tensor_rule_apply(const lb_tensor_rule *rule, uint32_t form, const lb_tensor_numbers *numbers,
+                               double *after);
+/* "Adafactor", … */
+const char *lb_tensor_family_name(lb_tensor_family family);
+
+#endif
