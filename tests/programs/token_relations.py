@@ -96,6 +96,10 @@ class Block(torch.nn.Module):
             h = h / h.std((1, 2), keepdim=True)
         if self.name == "rows_scale_of_batch" and self.index == 1:
             h = h / h.abs().amax()
+        if self.name == "rows_mean_of_batch" and self.index == 1:
+            h = h + h.mean(0, keepdim=True)
+        if self.name == "rows_first_of_batch" and self.index == 0:
+            h = h * h[:1].sigmoid()
         h = self.give_to_experts(h) if self.name.startswith("experts") else self.up(h)
         if self.name == "future_mean" and self.index == 0:
             h = h + h.mean(1, keepdim=True)

@@ -268,19 +268,25 @@ static bool judge_group(lb_check_step *c, const lb_optimizer_step *s, uint32_t g
     const lb_program *p = c->run.program;
     group_judged g = {.step = c, .group = &p->groups[group], .name = lb_program_text(p, p->groups[group].optimizer)};
     const char *why = lb_optimizer_rule_of(p, g.group, &g.rule);
-    uint32_t n = 0, narrow = 0;
+    uint32_t n = 0, narrow = 0, unread = 0;
     for (uint32_t i = 0; i < s->n; i++) {
         const lb_optimizer_tensor *t = &s->tensors[i];
         if (t->group != g.group) continue;
+        unread += t->read == LB_NONE;
+        if (t->read == LB_NONE) continue;
         n++, narrow += t->narrow;
         if (!why && !t->narrow) judge_tensor(&g, t);
     }
     *found = false;
     lb_tensor_rule of_tensors;
     const char *why_not = why ? lb_tensor_rule_of(p, g.group, &of_tensors) : NULL;
-    if (n && why && !why_not && !narrow) return lb_tensor_updates_judge(c, s, group, &of_tensors, found);
     char what[160];
     snprintf(what, sizeof what, "the update of %s group %u", g.name, g.group->index);
+    if (unread &&
+        !lb_proof_list_pass(c->report, what, "which gradient it read of %u parameters was not recorded in step %lld",
+                            unread, (long long)p->step))
+        return false;
+    if (n && why && !why_not && !narrow) return lb_tensor_updates_judge(c, s, group, &of_tensors, found);
     if (narrow && !lb_proof_list_pass(c->report, what,
                                       "states of %u parameters are codes of 8 bits or less, whose scales only its "
                                       "program knows",

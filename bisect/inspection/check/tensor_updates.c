@@ -173,7 +173,7 @@ bool lb_tensor_updates_judge(lb_check_step *c, const lb_optimizer_step *s, uint3
     judged g = {.step = c, .group = &p->groups[group], .rule = rule};
     g.name = lb_program_text(p, g.group->optimizer);
     for (uint32_t i = 0; i < s->n && !g.failed; i++)
-        if (s->tensors[i].group == g.group) judge_tensor(&g, &s->tensors[i]);
+        if (s->tensors[i].group == g.group && s->tensors[i].read != LB_NONE) judge_tensor(&g, &s->tensors[i]);
     char what[160];
     snprintf(what, sizeof what, "the update of %s group %u in step %lld", g.name, g.group->index, (long long)p->step);
     *found = g.odd != NULL;

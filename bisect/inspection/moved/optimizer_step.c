@@ -98,7 +98,7 @@ static bool add_tensor(lb_optimizer_step *s, const lb_group *g, const lb_trained
     t.numel = lb_layout_numel(&p->values[row->held].layout);
     t.n = (uint32_t)(t.numel < LB_OPTIMIZER_NUMBERS ? t.numel : LB_OPTIMIZER_NUMBERS);
     find_last(p, s->run, &t);
-    if (t.last == LB_NONE || row->read == LB_NONE || !t.n) return true;
+    if (t.last == LB_NONE || !t.n) return true;
     rules r = {lb_optimizer_rule_of(p, g, &rule) ? NULL : &rule, NULL};
     if (!r.numbers && !lb_tensor_rule_of(p, g, &of_tensors)) r.tensors = &of_tensors;
     find_states(p, &r, &t);
@@ -220,7 +220,8 @@ void lb_optimizer_step_note(lb_optimizer_step *s, const lb_event *event)
     lb_tensor x;
     for (uint32_t i = 0; i < s->n && !s->failed; i++) {
         lb_optimizer_tensor *t = &s->tensors[i];
-        if (giver[t->read] == event->op && lb_event_exact(event, t->read, &x)) take(s, t, &x, &t->gradient);
+        if (t->read != LB_NONE && giver[t->read] == event->op && lb_event_exact(event, t->read, &x))
+            take(s, t, &x, &t->gradient);
         if (t->op != event->op || !lb_event_exact(event, t->last, &x)) continue;
         take(s, t, &x, &t->after);
         take_sources(s, t);

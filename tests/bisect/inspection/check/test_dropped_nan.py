@@ -1,11 +1,7 @@
 """`check --only memory`: an op that gives a finite number in the place of NaN is named, where that goes on to what the step leaves."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-from conftest import ROOT
+from checked_programs import recorded
 
 # name: the op, a part of the line, how many of the numbers, what follows from them.
 DROPPED = {
@@ -28,11 +24,7 @@ distance scaler logged finite_fmax plain""".split()
 
 @pytest.fixture(scope="module")
 def steps(lastbit, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dropped")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", ROOT / "tests/programs/dropped_nan.py", folder, *DROPPED, *HEALTHY]
-    subprocess.run(command, check=True, timeout=600, env=environment)
-    return folder
+    return recorded(tmp_path_factory.mktemp("dropped"), "dropped_nan.py", [*DROPPED, *HEALTHY])
 
 
 @pytest.mark.parametrize("name", DROPPED)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from checked_programs import Answers, recorded
 from conftest import ROOT
 
 HEALTHY = ["ddp", "ddp_view", "ddp_clip", "ddp_no_sync", "mean", "sum", "fsdp", "fsdp_clip", "ddp_right_rope", "fsdp_right_rope"]
@@ -15,23 +16,12 @@ ROPES = ["ddp_rope_bf16", "fsdp_rope_bf16", "mean_rope_bf16"]
 
 @pytest.fixture(scope="module")
 def steps(lastbit, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("rank_digits")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
-    program = ROOT / "tests/programs/ranks/checked_ranks.py"
-    subprocess.run([sys.executable, program, folder, *HEALTHY, *ROPES, "mean_bf16"], check=True, timeout=600, env=environment)
-    return folder
+    return recorded(tmp_path_factory.mktemp("rank_digits"), "ranks/checked_ranks.py", [*HEALTHY, *ROPES, "mean_bf16"])
 
 
 @pytest.fixture(scope="module")
 def answers(lastbit, steps):
-    made = {}
-
-    def answer(name):
-        if name not in made:
-            made[name] = lastbit.json("check", steps / f"{name}.lb", "--only", "digits", expect=(0, 1))
-        return made[name]
-
-    return answer
+    return Answers(lastbit, steps, "--only", "digits")
 
 
 def rounding(answer):

@@ -1,11 +1,7 @@
 """`lastbit check` of a step of several ranks: their gradients are the derivative of the mean of their losses, and optimizers read the mean."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-from conftest import ROOT
+from checked_programs import recorded
 
 PARTS = ["fsdp", "fsdp_clip"]  # what is read is what is reduced
 HEALTHY = {
@@ -28,20 +24,8 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def steps(lastbit, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        ROOT / "tests/programs/ranks/checked_ranks.py",
-        folder,
-        *HEALTHY,
-        *FAULTS,
-        *PARTS,
-        "ddp_custom_twice",
-        "fsdp_custom_twice",
-    ]
-    subprocess.run(command, check=True, timeout=600, env=environment)
-    return folder
+    names = [*HEALTHY, *FAULTS, *PARTS, "ddp_custom_twice", "fsdp_custom_twice"]
+    return recorded(tmp_path_factory.mktemp("ranks"), "ranks/checked_ranks.py", names)
 
 
 @pytest.mark.parametrize("name", HEALTHY)

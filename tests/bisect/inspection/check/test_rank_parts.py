@@ -1,12 +1,8 @@
 """`lastbit check` of ranks that hold parts of one model: tensor and sequence parallelism, pipelines, copies of parts. Run together, their
 gradients are the derivative of their losses, or it is said which are not."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-from conftest import ROOT
+from checked_programs import recorded
 
 # name: ranks, and whether it is what backward gave that is right, or only what was made of it before it was read.
 HEALTHY = {"tp": 2, "pp": 2, "dptp": 4, "tp_clipped": 2, "hsdp": 4, "dtensor": 2, "gpipe": 2}
@@ -29,22 +25,8 @@ UP = ["norm.weight", "norm.bias", "up.weight", "up.bias"]
 
 @pytest.fixture(scope="module")
 def steps(lastbit, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("parts")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        ROOT / "tests/programs/ranks/checked_parts.py",
-        folder,
-        *HEALTHY,
-        "sp",
-        "gpipe_crossing",
-        *FAULTS,
-        *LEAKING,
-    ]
-    subprocess.run(command, check=True, timeout=600, env=environment)
-    return folder
+    names = [*HEALTHY, "sp", "gpipe_crossing", *FAULTS, *LEAKING]
+    return recorded(tmp_path_factory.mktemp("parts"), "ranks/checked_parts.py", names)
 
 
 def answer_of(lastbit, steps, name, expect):

@@ -1,12 +1,9 @@
 """`lastbit check --only relations`: tokens that meet where they must not are named with their line, and models as they should be have no finding."""
 
-import os
 import random
-import subprocess
-import sys
 
 import pytest
-from conftest import ROOT
+from checked_programs import recorded
 
 SOFTMAX = "softmax(-1)"
 # name: kind, a part of the layer, a part of the line of code that is at fault.
@@ -20,6 +17,8 @@ FAULTS = {
     "chunk_leak": ("future", "blocks.1", "h.view(b, t // 4"),
     "batch_norm": ("future", "blocks.0.batch", "self.batch("),
     "rows_scale_of_batch": ("future", "blocks.1", "h.abs().amax()"),
+    "rows_mean_of_batch": ("rows", "blocks.1", "h.mean(0"),
+    "rows_first_of_batch": ("rows", "blocks.0", "h[:1].sigmoid()"),
     "rows_heads_viewed": ("future", "blocks.0.attention", ""),
     "documents_meet": ("documents", "blocks.0.attention", SOFTMAX),
     "padding_once": ("padding", "blocks.1.attention", SOFTMAX),
@@ -46,11 +45,8 @@ DRAWN_HEALTHY = [f"{name}@{shape}" for name in ("plain", "conv", "sdpa") for sha
 
 @pytest.fixture(scope="module")
 def steps(lastbit, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("relations")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
     names = [*FAULTS, *HEALTHY, *DRAWN_FAULTS, *DRAWN_HEALTHY]
-    subprocess.run([sys.executable, ROOT / "tests/programs/token_relations.py", folder, *names], check=True, timeout=900, env=environment)
-    return folder
+    return recorded(tmp_path_factory.mktemp("relations"), "token_relations.py", names)
 
 
 def relations(lastbit, path, expect):

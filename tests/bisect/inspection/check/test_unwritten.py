@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from checked_programs import recorded
 
 # name: part of the line that reads, of the line that made the memory, and what is said of the rows.
 LOST = {
@@ -20,11 +20,7 @@ WRITTEN = ["none", "tail_written", "tail_masked"]
 
 @pytest.fixture(scope="module")
 def steps(lastbit, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("unwritten")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, ROOT / "tests/programs/unwritten_rows.py", folder, *LOST, *WRITTEN]
-    subprocess.run(command, check=True, timeout=600, env=environment)
-    return folder
+    return recorded(tmp_path_factory.mktemp("unwritten"), "unwritten_rows.py", [*LOST, *WRITTEN])
 
 
 @pytest.mark.parametrize("name", LOST)

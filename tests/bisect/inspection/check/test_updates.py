@@ -1,13 +1,8 @@
 """`lastbit check --only step` of optimizers that are named after a rule: what they did to parameters is that rule, or it is said what else."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-from conftest import ROOT
+from checked_programs import recorded
 
-PROGRAM = ROOT / "tests/programs/named_optimizers.py"
 TORCHS = {
     "SGD": ["sgd", "sgd_momentum", "sgd_nesterov", "sgd_maximize", "sgd_fused"],
     "Adam": ["adam", "adam_decay", "adam_decoupled", "adam_amsgrad", "adamw", "adamw_each", "adamw_foreach", "adamw_fused"],
@@ -53,12 +48,9 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def steps(lastbit, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("optimizers")
     names = [*sum(TORCHS.values(), []), "adamw_pair", *OWN, *FAULTS, "clipped", *WHOLE, *WHOLE_FAULTS, *MASTERS]
     names += ["jordan_squared", "masters_inside_half", "eight_bits"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, PROGRAM, folder, *names], check=True, timeout=600, env=environment)
-    return folder
+    return recorded(tmp_path_factory.mktemp("optimizers"), "named_optimizers.py", names)
 
 
 def answer_of(lastbit, steps, name, expect):
