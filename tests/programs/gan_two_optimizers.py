@@ -1,6 +1,7 @@
 """Two networks, two losses, two optimizers that step one after the other within an iteration."""
 
 import hashlib
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,8 @@ for step in range(4):
     )
     loss_critic.backward()
     of_critic.step()
+    if "look" in sys.argv:
+        generator(torch.randn(16, 8))
 
     of_generator.zero_grad()
     fooled = critic(fake)

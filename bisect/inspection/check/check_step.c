@@ -14,12 +14,14 @@ static const double LEAST = 1e-4;
 lb_status lb_check_step_ask(lb_check_step *c, uint32_t seed, uint64_t roots, double least, lb_quotient *q,
                             lb_check_answer *answer, lb_err *err)
 {
-    static const int exponents[] = {-10, -16, -21};
+    static const int smaller[] = {-10, -16, -21}, larger[] = {-10, -4, 0};
+    const int *exponents = smaller;
     *answer = LB_ANSWER_UNCLEAR;
-    for (size_t i = 0; i < sizeof exponents / sizeof *exponents && *answer == LB_ANSWER_UNCLEAR; i++) {
+    for (size_t i = 0; i < sizeof smaller / sizeof *smaller && *answer == LB_ANSWER_UNCLEAR; i++) {
         LB_TRY(lb_moved_run_quotient(&c->run, seed, roots, ldexp(1, exponents[i]), q, err));
         const double scale = fmax(q->scale, fabs(q->derivative)), gap = fabs(q->derivative - q->said);
         if (!isfinite(gap) || !isfinite(q->error)) continue;
+        if (i == 0 && q->noise > q->error / 4) exponents = larger;
         if (gap <= least / 10 * scale && q->error <= least / 10 * scale) *answer = LB_ANSWER_AGREES;
         if (gap > least * scale && gap > 100 * q->error) *answer = LB_ANSWER_DIFFERS;
     }
@@ -221,7 +223,7 @@ static bool leave_unfollowed(lb_check_step *c)
     return !n ||
            lb_proof_list_leave(c->report, what,
                                "they were not seen to follow from a loss, or no op of forward reads the parameter, "
-                               "as with masters (%s, and %u others)",
+                               "as with masters and forwards of an earlier step (%s, and %u others)",
                                name, n - 1);
 }
 

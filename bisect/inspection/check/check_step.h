@@ -18,7 +18,8 @@ typedef struct lb_check_step {
 /* How a quotient answers. */
 typedef enum lb_check_answer { LB_ANSWER_AGREES, LB_ANSWER_DIFFERS, LB_ANSWER_UNCLEAR } lb_check_answer;
 
-/* Asks with smaller and smaller steps until one answers: a step over a kink does not. `least`: a gap of that share of
+/* Asks with smaller and smaller steps until one answers: a step over a kink does not. Where the loss changes by little
+ * more than f64 rounds, with larger ones. `least`: a gap of that share of
  * what was moved is one. */
 lb_status lb_check_step_ask(lb_check_step *step, uint32_t seed, uint64_t roots, double least, lb_quotient *quotient,
                             lb_check_answer *answer, lb_err *err);

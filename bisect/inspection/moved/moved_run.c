@@ -359,7 +359,8 @@ lb_status lb_moved_run_quotient(lb_moved_run *p, uint32_t seed, uint64_t roots, 
     for (int i = 0; i < 3; i++) LB_TRY(try_sides(p, seed, roots, ldexp(step, -i), &s[i], &largest, err));
     const double first = (4 * s[1].slope - s[0].slope) / 3, second = (4 * s[2].slope - s[1].slope) / 3;
     *q = (lb_quotient){.derivative = (16 * second - first) / 15};
-    q->error = fabs(second - first) + kink_of(s) + 0x1p-46 * largest / step;
+    q->noise = 0x1p-46 * largest / step;
+    q->error = fabs(second - first) + kink_of(s) + q->noise;
     for (uint32_t k = 0; k < ranks_of(p); k++) {
         const lb_moved_run *rank = rank_at(p, k);
         for (uint32_t i = 0; i < rank->n_sites; i++) {

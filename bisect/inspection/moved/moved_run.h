@@ -74,6 +74,7 @@ typedef struct lb_moved_run {
 /* A derivative, and how far it may be off. */
 typedef struct lb_quotient {
     double derivative, error;
+    double noise; /* the part of the error that is the rounding of f64, which a larger step makes smaller */
     double said;  /* by backward: the sum of the active sites' dots */
     double scale; /* the sum of their absolute values */
 } lb_quotient;

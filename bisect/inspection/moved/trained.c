@@ -48,10 +48,29 @@ bool lb_trained_moves(const lb_moved_run *run, const lb_trained *t, uint32_t v)
     return moves;
 }
 
+static bool is_early(const lb_moved_run *run, const lb_trained *t, uint32_t v)
+{
+    const lb_value_graph *g = &run->graph;
+    bool early = t->early[v];
+    for (uint32_t k = g->first_pred[v]; !g->given[v] && k < g->first_pred[v + 1]; k++) early |= t->early[g->preds[k]];
+    return early;
+}
+
+/* The oldest node of autograd that the step's forward may have made: an op of forward has the number that is given
+ * next. Of the main thread alone, since each thread counts its own. */
+static int64_t oldest_node(const lb_program *p)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].phase == LB_PHASE_FORWARD && p->ops[i].node > 0 && p->ops[i].thread == 0)
+            return p->ops[i].node - 1;
+    return 0;
+}
+
 static void follow(const lb_moved_run *run, lb_trained *t)
 {
     const lb_program *p = run->program;
     const lb_value_graph *g = &run->graph;
+    const int64_t oldest = oldest_node(p);
     for (uint32_t r = 0; r < run->n_roots; r++) t->from[run->roots[r].seed] |= (uint64_t)1 << r;
     for (uint32_t i = 0; i < t->n; i++) t->moved[t->rows[i].source] = t->moved[t->rows[i].held] = 1;
     for (uint32_t i = 0; i < p->n_ops; i++) {
@@ -59,9 +78,11 @@ static void follow(const lb_moved_run *run, lb_trained *t)
         for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
             const uint32_t v = lb_op_outcome(p, op, k);
             if (v == LB_NONE || !g->given[v] || g->giver[v] != i) continue;
+            t->early[v] |= op->phase == LB_PHASE_BACKWARD && op->thread == 0 && op->node >= 0 && op->node < oldest;
             for (uint32_t e = g->first_pred[v]; e < g->first_pred[v + 1]; e++) {
                 t->from[v] |= lb_trained_from(run, t, g->preds[e]);
                 t->moved[v] |= lb_trained_moves(run, t, g->preds[e]);
+                t->early[v] |= is_early(run, t, g->preds[e]);
             }
         }
     }
@@ -144,11 +165,14 @@ static uint32_t left_in(const lb_moved_run *run, int64_t storage, const lb_layou
     return zero ? LB_NONE : v;
 }
 
-/* A reader sees the parameter itself or a window on it. */
-static uint32_t first_reader(const lb_moved_run *run, int64_t storage)
+/* A reader sees the parameter itself or a window on it. One behind the op that gave the gradient is none: that one is of
+ * a forward that ran in an earlier step, and what reads it here (a checkpoint, the next forward) leads to no loss of
+ * it. */
+static uint32_t first_reader(const lb_moved_run *run, int64_t storage, uint32_t gradient)
 {
     const lb_program *p = run->program;
-    for (uint32_t i = 0; i < p->n_ops; i++)
+    const uint32_t giver = gradient == LB_NONE ? LB_NONE : run->graph.giver[gradient];
+    for (uint32_t i = 0; i < p->n_ops && i < giver; i++)
         if (p->ops[i].phase == LB_PHASE_FORWARD && !lb_op_is_source(p, &p->ops[i]) &&
             lb_op_reads(p, &p->ops[i], storage) != LB_NONE)
             return i;
@@ -227,12 +251,6 @@ static bool add_row(const lb_moved_run *run, lb_trained *t, const lb_group *g, c
                           .read = LB_NONE,
                           .start = LB_NONE,
                           .has_gradient = param->gradient >= 0};
-    row.reader = first_reader(run, param->storage);
-    if (row.reader == LB_NONE) {
-        const uint32_t copy = copied_to(run, g, param, like);
-        if (copy != LB_NONE) row.source = copy, row.reader = first_reader(run, p->values[copy].storage);
-    }
-    row.padding = padding_of(run, p->values[row.source].storage);
     if (row.has_gradient && shares_buffer(p, param)) {
         row.gradient = last_named(run, param, like, end, true);
         row.read = last_named(run, param, like, end, false);
@@ -241,6 +259,12 @@ static bool add_row(const lb_moved_run *run, lb_trained *t, const lb_group *g, c
         row.read = last_in(run, param->gradient, like, end, false);
     }
     if (row.gradient == LB_NONE) row.gradient = row.read;
+    row.reader = first_reader(run, param->storage, row.gradient);
+    if (row.reader == LB_NONE) {
+        const uint32_t copy = copied_to(run, g, param, like);
+        if (copy != LB_NONE) row.source = copy, row.reader = first_reader(run, p->values[copy].storage, row.gradient);
+    }
+    row.padding = padding_of(run, p->values[row.source].storage);
     if (row.has_gradient) row.start = left_in(run, param->gradient, like);
     lb_trained_row *rows = lb_array_grow(t->rows, t->n, sizeof *rows);
     if (!rows) return false;
@@ -287,18 +311,24 @@ lb_status lb_trained_list(lb_moved_run *run, lb_trained *t, lb_err *err)
     *t = (lb_trained){0};
     const size_t n = (size_t)run->program->n_values + 1;
     list_roots(run);
-    t->from = calloc(n, sizeof *t->from), t->moved = calloc(n, 1);
-    if (!t->from || !t->moved || !list_parameters(run, t))
+    t->from = calloc(n, sizeof *t->from), t->moved = calloc(n, 1), t->early = calloc(n, 1);
+    if (!t->from || !t->moved || !t->early || !list_parameters(run, t))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
     follow(run, t);
-    for (uint32_t i = 0; i < t->n; i++)
-        if (t->rows[i].gradient != LB_NONE) t->rows[i].roots = lb_trained_from(run, t, t->rows[i].gradient);
+    for (uint32_t i = 0; i < t->n; i++) {
+        lb_trained_row *row = &t->rows[i];
+        if (row->gradient == LB_NONE) continue;
+        if (is_early(run, t, row->gradient))
+            row->reader = LB_NONE; /* what reads it is of another forward */
+        else
+            row->roots = lb_trained_from(run, t, row->gradient);
+    }
     note_order(run, t);
     return LB_OK;
 }
 
 void lb_trained_release(lb_trained *t)
 {
-    free(t->rows), free(t->from), free(t->moved);
+    free(t->rows), free(t->from), free(t->moved), free(t->early);
     *t = (lb_trained){0};
 }

@@ -12,7 +12,7 @@ typedef struct lb_trained_row {
     uint32_t gradient; /* the last value that backward gave there; LB_NONE */
     uint32_t read;     /* the last value there when its optimizer stepped; LB_NONE */
     uint32_t start;    /* what lay in the gradient when the step began; LB_NONE: nothing, or zeros */
-    uint32_t reader;   /* the first op of forward that reads it; LB_NONE */
+    uint32_t reader;   /* the first op of forward that reads it before its gradient is there; LB_NONE */
     int64_t padding;   /* the row of an embedding whose gradient is left out; -1 */
     bool has_gradient; /* its optimizer saw one */
     uint64_t roots;    /* losses that the gradient follows from, a bit each */
@@ -25,6 +25,7 @@ typedef struct lb_trained {
     uint32_t unseen; /* parameters of optimizers that the step does not begin with */
     uint64_t *from;  /* per value: losses whose seeds it follows from */
     uint8_t *moved;  /* per value: it follows from a trained parameter */
+    uint8_t *early;  /* per value: it follows from a backward whose forward ran in an earlier step */
     bool nested;     /* a loss follows from the gradient of another one */
     bool updated;    /* a loss stands behind an update of a parameter */
 } lb_trained;

@@ -156,7 +156,7 @@ def check(path):
     start = time.perf_counter()
     try:
         done = subprocess.run(
-            [LASTBIT, "check", path, "--json", "--budget", "40", *steps], capture_output=True, text=True, timeout=300, env=ENVIRONMENT
+            [LASTBIT, "check", path, "--json", "--budget", "100", *steps], capture_output=True, text=True, timeout=300, env=ENVIRONMENT
         )
         answer = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, json.JSONDecodeError) as error:

@@ -69,6 +69,25 @@ def test_a_planted_fault_is_named_with_its_place_and_kind(lastbit, steps, name):
         assert row["factor"] == (None if factor is None else pytest.approx(factor, rel=1e-4)), row
 
 
+@pytest.mark.parametrize("how", ["", "look"])
+def test_a_gradient_of_an_earlier_steps_forward_is_not_judged(lastbit, tmp_path, how):
+    """A generator runs before its critic steps. What reads its parameters in the step of its gradient, another forward that is looked at or the end
+    of the program, leads to no loss of it."""
+    lastbit.record(tmp_path / "gan.lb", "tests/programs/gan_two_optimizers.py", *how.split(), options=("--level", "ops"), expect=0)
+    answer = lastbit.json("check", tmp_path / "gan.lb", "--only", "gradient,step", "--budget", "100", expect=125)
+    assert answer["findings"] == []
+    left = [row["what"] for row in answer["not_judged"] if "no op of forward reads the parameter" in row["why"]]
+    assert left == [f"the gradients of 6 parameters in step {n}" for n in (1, 3, 5, 7)]
+
+
+def test_a_derivative_near_what_f64_rounds_is_judged_by_larger_steps(lastbit, tmp_path):
+    """LoRA begins with B = 0: the loss of 1 changes by 1e-8 along a direction."""
+    lastbit.record(tmp_path / "lora.lb", "tests/programs/healthy_runs.py", "lora", options=("--level", "ops"), expect=0)
+    answer = lastbit.json("check", tmp_path / "lora.lb", "--only", "gradient", "--budget", "100", expect=0)
+    assert (answer["findings"], answer["not_judged"]) == ([], [])
+    assert sum("gradients of 4 parameters are the derivative" in line for line in answer["proven"]) == 5
+
+
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_step_as_it_should_be_has_no_finding(lastbit, steps, name):
     answer = lastbit.json("check", steps / f"{name}.lb", expect=0)
