@@ -51,15 +51,22 @@ bool lb_proof_list_prove(lb_check_report *report, const char *format, ...)
     return true;
 }
 
+/* What several parts or ranks cannot judge for one reason is said once. */
 static bool leave(lb_check_report *report, const char *what, bool passed, const char *format, va_list args)
 {
     lb_check_unjudged *grown = lb_array_grow(report->unjudged, report->n_unjudged, sizeof *grown);
     if (!grown) return false;
     report->unjudged = grown;
-    lb_check_unjudged *u = &report->unjudged[report->n_unjudged++];
+    lb_check_unjudged *u = &report->unjudged[report->n_unjudged];
+    bool said = false;
     u->passed = passed;
     snprintf(u->what, sizeof u->what, "%s", what);
     vsnprintf(u->why, sizeof u->why, format, args);
+    for (uint32_t i = 0; i < report->n_unjudged && !said; i++) {
+        const lb_check_unjudged *x = &report->unjudged[i];
+        said = x->passed == passed && !strcmp(x->what, u->what) && !strcmp(x->why, u->why);
+    }
+    report->n_unjudged += !said;
     return true;
 }
 

@@ -61,6 +61,13 @@ def test_a_line_in_bf16_on_all_ranks_is_one_cause(answers, name):
     assert first["ops"] % 2 == 0 and any(first["cured"][k] < 2 * first["effect"][k] for k in ("logits", "gradients")), first
 
 
+def test_updates_of_copies_are_told_once(answers):
+    """Each rank of FSDP has updates of its own rows; those of DDP are the same."""
+    for name, ranks in (("ddp_rope_bf16", {0}), ("mean_bf16", {0})):
+        told = [(row["rank"], row["layer"]) for row in answers(name)["digits"] if row["kind"] == "updates"]
+        assert {rank for rank, _ in told} == ranks and len(told) == len(set(told)), told
+
+
 def test_what_a_reduction_rounds_is_a_line_of_its_own(answers):
     found = {row["op"]: row for row in rounding(answers("mean_bf16")) if row["dtype"] == "bf16"}
     assert {"aten::_to_copy", "c10d::allreduce_"} <= set(found), found
