@@ -35,7 +35,7 @@ char *lb_check_text(const lb_check_report *report)
     lb_digit_list_print(report, out);
     for (uint32_t i = 0; i < report->n_unjudged; i++)
         fprintf(out, "not judged: %s: %s\n", report->unjudged[i].what, report->unjudged[i].why);
-    fprintf(out, "%u replays\n", report->replays);
+    fprintf(out, "%u replay%s\n", report->replays, report->replays == 1 ? "" : "s");
     const bool failed = ferror(out) != 0;
     if (fclose(out) == 0 && !failed) return text;
     free(text);
