@@ -130,13 +130,15 @@ static lb_status check_updates(const ranks_step *s, lb_err *err)
     return LB_OK;
 }
 
-/* Ranks whose messages are not matched cannot run together, which is no failure of the check: `*apart`. */
+/* Ranks whose messages are not matched cannot run together, which is no failure of the check: `*apart`. What was said of
+ * the step already is the cause. */
 static lb_status settle(const ranks_step *s, lb_status status, const lb_err *why, bool *apart, lb_err *err)
 {
     char what[80];
     *apart = status == LB_ERR_UNSUPPORTED;
     if (!*apart) return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", why->message);
     snprintf(what, sizeof what, "step %lld of %u ranks", (long long)s->steps[0].run.program->step, s->n);
+    if (lb_proof_list_has_left(s->steps[0].report, what)) return LB_OK;
     return lb_proof_list_leave(s->steps[0].report, what, "they cannot run together: %s", why->message)
                ? LB_OK
                : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");

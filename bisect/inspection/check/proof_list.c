@@ -88,6 +88,13 @@ bool lb_proof_list_pass(lb_check_report *report, const char *what, const char *f
     return said;
 }
 
+bool lb_proof_list_has_left(const lb_check_report *report, const char *what)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < report->n_unjudged; i++) found |= strcmp(report->unjudged[i].what, what) == 0;
+    return found;
+}
+
 uint32_t lb_proof_list_left(const lb_check_report *report)
 {
     uint32_t n = 0;

@@ -13,6 +13,8 @@ bool lb_proof_list_prove(lb_check_report *report, const char *format, ...) LB_PR
 bool lb_proof_list_leave(lb_check_report *report, const char *what, const char *format, ...) LB_PRINTF(3, 4);
 /* The same where nothing was claimed: it leaves the verdict as it is. */
 bool lb_proof_list_pass(lb_check_report *report, const char *what, const char *format, ...) LB_PRINTF(3, 4);
+/* Was something left, or passed, of that? */
+bool lb_proof_list_has_left(const lb_check_report *report, const char *what);
 /* How many were left, passed ones not counted. */
 uint32_t lb_proof_list_left(const lb_check_report *report);
 /* Findings behind the first `n` are taken back. */

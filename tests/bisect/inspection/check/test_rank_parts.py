@@ -84,3 +84,5 @@ def test_messages_that_cross_the_ends_of_steps_are_not_judged(lastbit, steps):
     """A stage posts its first receive before its step begins: what it received then is no part of an exact run."""
     answer = answer_of(lastbit, steps, "gpipe_crossing", 125)
     assert answer["findings"] == [] and any("received in another step" in row["why"] for row in answer["not_judged"])
+    told = [row["what"] for row in answer["not_judged"]]
+    assert len(told) == len(set(told)), answer["not_judged"]  # one reason for a step
