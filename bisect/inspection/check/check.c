@@ -130,8 +130,8 @@ static lb_status check_updates(const ranks_step *s, lb_err *err)
     return LB_OK;
 }
 
-/* Ranks whose messages are not matched cannot run together, which is no failure of the check: `*apart`. What was said of
- * the step already is the cause. */
+/* Ranks whose messages are not matched cannot run together, which is no failure of the check: `*apart`. What was said
+ * of the step already is the cause. */
 static lb_status settle(const ranks_step *s, lb_status status, const lb_err *why, bool *apart, lb_err *err)
 {
     char what[80];

@@ -1,5 +1,5 @@
-/* Work in parts: whatever the number of workers, of parts that lack and of workers that are killed, the same records are
- * folded in the same order; and what is damaged, or of another question, is refused. */
+/* Work in parts: whatever the number of workers, of parts that lack and of workers that are killed, the same records
+ * are folded in the same order; and what is damaged, or of another question, is refused. */
 #include "cmocka_first.h"
 #include "scratch_folder.h"
 
@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- the work: numbers drawn from the unit's own, of every kind that a record has ---------------------------------- */
+/* ---- the work: numbers drawn from the unit's own, of every kind that a record has -------------------------- */
 
 #define NONE UINT64_MAX
 
@@ -138,7 +138,7 @@ static task plain(uint64_t n, uint64_t failing, lb_status *status, lb_err *err)
     return t;
 }
 
-/* ---- files --------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------- */
 
 static void save_part(const char *path, const lb_parts_job *job, uint32_t part, uint32_t of, uint64_t n,
                       uint64_t failing)
@@ -201,7 +201,7 @@ static void test_any_number_of_parts_folds_the_same(void **state)
         }
 }
 
-/* ---- what is refused ------------------------------------------------------------------------------------------------ */
+/* ---- what is refused ---------------------------------------------------------------------------------------- */
 
 static void write_file(const char *path, const char *bytes, size_t n)
 {
@@ -283,7 +283,7 @@ static void test_counts_are_not_believed(void **state)
     lb_part_record_release(&r);
 }
 
-/* ---- a folder ------------------------------------------------------------------------------------------------------- */
+/* ---- a folder ----------------------------------------------------------------------------------------------- */
 
 enum { WORKERS = 4 };
 
