@@ -21,8 +21,8 @@ export LASTBIT_FULL=$full
 export OMP_NUM_THREADS=1
 
 tests/setup.sh system
-tests/setup.sh engines
 tests/setup.sh python
+tests/setup.sh engines
 
 launcher=()
 if command -v ccache >/dev/null; then launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache); fi

@@ -2,8 +2,8 @@
 # Sets up what building and testing needs, on a bare Debian or Ubuntu. Does nothing where everything is there.
 #
 #   setup.sh system    compiler, build tools and libraries, by apt when root or sudo allows it
-#   setup.sh engines   what else tests record programs of: MPI and its compilers; never fails where it is not to be had
 #   setup.sh python    build/venv with the versions pinned in samples/requirements.txt
+#   setup.sh engines   what tests start programs with besides: MPI and its compilers, Slurm, GNU parallel, Ray; never fails where one is not to be had
 #   setup.sh published DIR    folders of releases that others published, for tests/bisect/faults/bench_released.py
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -52,10 +52,17 @@ engines="openmpi-bin mpirun.openmpi
 libopenmpi-dev mpicc.openmpi
 mpich mpirun.mpich
 libmpich-dev mpicc.mpich
-gfortran gfortran"
+gfortran gfortran
+slurmctld slurmctld
+slurmd slurmd
+slurm-client srun
+parallel parallel"
+ray="ray==2.58.0"
 
 setup_engines() {
     local missing="" sudo="" package program
+    PATH=$PATH:/usr/sbin # where daemons lie, and a user's own may not look
+    setup_ray
     while read -r package program; do
         command -v "$program" >/dev/null || missing="$missing $package"
     done <<<"$engines"
@@ -70,6 +77,18 @@ setup_engines() {
         done
     else
         say "setup: tests of these skip:$missing"
+    fi
+}
+
+# In a folder of its own: it brings libraries that nothing else here needs.
+setup_ray() {
+    local to=build/engines/ray
+    if [ -e "$to/.complete" ] || [ ! -x build/venv/bin/pip ]; then return 0; fi
+    rm -rf "$to"
+    if build/venv/bin/pip install -q --disable-pip-version-check --target "$to" "$ray" 2>/dev/null; then
+        touch "$to/.complete"
+    else
+        say "setup: no $ray here; its test skips"
     fi
 }
 

@@ -201,7 +201,7 @@ def test_gnu_parallel(place, alone):
     assert (code, out) == (1, alone), err
 
 
-@pytest.mark.skipif(not (RAY / "ray").is_dir(), reason="no Ray in build/engines")
+@pytest.mark.skipif(not (RAY / ".complete").exists(), reason="no Ray in build/engines")
 def test_ray(place, alone):
     env = {"PYTHONPATH": str(RAY), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     code, out, err = run_and_kill(place, [sys.executable, CLUSTER / "ray_parts.py", "4", *QUESTION], lambda: True, env=env)
