@@ -9,10 +9,11 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
-from conftest import BUILD, FULL
+from conftest import BUILD, FULL, ROOT
 
 RANKS, LAYERS = 20, 4
 FAULTS = {"poisoned": "poison=0:13:2", "flipped": "flip=0:1:6", "mismatched": "mismatch=0:6:1", "reordered": "order=tree"}
@@ -190,6 +191,15 @@ def test_workers_that_know_no_start_are_told_what_to_do(place):
     assert said.returncode == 129 and b"--parts FOLDER" in said.stderr
     off = run(place, "verify", "few.lb", "--parts", "off", env={**PLAIN, "PMI_RANK": "0", "PMI_SIZE": "4"})
     assert off.returncode == 0 and off.stdout
+
+
+def test_a_trainer_asks_for_itself(place, tmp_path):
+    """lastbit.diff in one of the processes that torchrun started: the others do not ask, and the answer is this one's."""
+    env = {**PLAIN, "RANK": "3", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "one", "PYTHONPATH": str(ROOT / "capture"), "LASTBIT_BUILD": str(BUILD)}
+    script = f"import lastbit; print(lastbit.diff('{place}/few.lb', '{place}/few-tree.lb')['verdict'])"
+    said = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert not list(tmp_path.iterdir())  # nor is a folder left, in which others were waited for
+    assert said.stdout.strip() in ("rounding", "reordered"), said
 
 
 def test_a_batch_script_is_no_worker(place):

@@ -24,7 +24,7 @@ static const struct poptOption table[] = {
      NULL},
     {"parts", 0, POPT_ARG_STRING, &folder_text, 0,
      "share the work with all that are given this folder; without it, with those that one srun, mpirun or torchrun "
-     "started. off: do all of it",
+     "started. off: do all of it. LASTBIT_PARTS in the environment says the same",
      "FOLDER"},
     {"output", 'o', POPT_ARG_STRING, &output, 0, "write the part, or the answer, to this file", "FILE"},
     POPT_TABLEEND,
@@ -254,6 +254,8 @@ int lb_command_parts_begin(const char *command, int argc, const char **argv, lb_
 {
     lb_err err = LB_ERR_INIT;
     lb_parts_job job = {0};
+    const char *set = getenv("LASTBIT_PARTS");
+    if (!folder_text && !merge && !part_text && set && *set) folder_text = strdup(set);
     if (merge && folder_text) return lb_command_misused(command, "--merge FOLDER puts a folder's parts together");
     if (merge) return begin_merge(command, arguments, again, context);
     if (part_text && !output)

@@ -133,7 +133,9 @@ def ask(command: str, sides: Sequence[Any], options: Mapping[str, Option]) -> An
     except OSError as error:
         raise Error(str(error), "LB_ERR_NOT_FOUND") from None
     words = [program, command, "--json", *_options(options), *map(_side, sides)]
-    child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # A trainer that torchrun started asks for itself: the others need not ask the same, and each wants the answer.
+    alone = {**os.environ, "LASTBIT_PARTS": "off"}
+    child = subprocess.Popen(words, env=alone, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         printed, said = child.communicate()
     except BaseException:  # an interrupt: the command must not go on behind it
