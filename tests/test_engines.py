@@ -178,18 +178,16 @@ def launcher_of(tmp_path, name):
 def test_open_mpi(place, alone, tmp_path):
     env = launcher_of(tmp_path, "mpirun.openmpi") | {"MPIRUN_OPTIONS": "--allow-run-as-root --oversubscribe"}
     code, out, err = run_and_kill(place, [CLUSTER / "mpirun.sh", "4", *QUESTION], lambda: half_way(place), env=env)
-    assert out == alone, err
-    for left in place.glob("*.parts"):
-        shutil.rmtree(left)
+    assert (code, out) == (1, alone), err
+    assert not list(place.glob("lastbit-*"))
 
 
 @needs("mpirun.mpich")
 def test_mpich(place, alone, tmp_path):
     env = launcher_of(tmp_path, "mpirun.mpich")
     code, out, err = run_and_kill(place, [CLUSTER / "mpirun.sh", "4", *QUESTION], lambda: half_way(place), env=env)
-    assert out == alone, err
-    for left in place.glob("*.parts"):
-        shutil.rmtree(left)
+    assert (code, out) == (1, alone), err
+    assert not list(place.glob("lastbit-*"))
 
 
 # ---- parts that are started again ----
