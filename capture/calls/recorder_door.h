@@ -19,6 +19,7 @@
     X(lb_recorder_collective)                                                                                          \
     X(lb_recorder_notice)                                                                                              \
     X(lb_recorder_table)                                                                                               \
+    X(lb_recorder_trigger)                                                                                             \
     X(lb_keep_level_parse)                                                                                             \
     X(lb_host_tensor_of)
 

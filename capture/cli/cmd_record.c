@@ -404,11 +404,14 @@ static void say(const lb_record_options *o, const lb_recorded *recorded, const l
         snprintf(steps, sizeof steps, "%u steps (%" PRId64 " to %" PRId64 ")", recorded->steps, recorded->first_step,
                  recorded->last_step);
     /* After a trigger of its own the flight recorder counts no further. */
-    if (recorded->code > 128 && !o->ring && !notes->stepped) /* seen by its calls alone */
-        snprintf(rescued, sizeof rescued, "; %s", how_it_ended(recorded->code, ended, sizeof ended));
-    else if (recorded->rescued || (recorded->code > 128 && !o->ring))
-        snprintf(rescued, sizeof rescued, "; %s ran, the last %u kept: %s", iterations(notes, ran, sizeof ran),
-                 recorded->steps, how_it_ended(recorded->code, ended, sizeof ended));
+    if (recorded->rescued || (recorded->code > 128 && !o->ring)) {
+        how_it_ended(recorded->code, ended, sizeof ended);
+        if (notes->stepped)
+            snprintf(rescued, sizeof rescued, "; %s ran, the last %u kept: %s", iterations(notes, ran, sizeof ran),
+                     recorded->steps, ended);
+        else /* a program that is seen by its calls alone */
+            snprintf(rescued, sizeof rescued, "; %s", ended);
+    }
     fprintf(stderr, "lastbit: %s: %s of %u rank%s, %s%s%s%s%s%s. Next: lastbit bisect %s\n", o->out, steps,
             recorded->archives, recorded->archives == 1 ? "" : "s", size, recorded->stopped[0] ? "; " : "",
             recorded->stopped, rescued, notes->failure[0] ? "; not every process recorded: " : "", notes->failure,

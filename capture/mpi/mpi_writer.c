@@ -335,6 +335,8 @@ void lb_mpi_writer_close(uint64_t unfinished, bool complete)
         snprintf(text, sizeof text, "calls of MPI, how many is not known: %s", lb_shim_lost_why());
         lb_call_archive_skipped(&place->archive, text);
     }
+    if (!place->dead && !complete && lb_shim_settings_now()->ring)
+        door->lb_recorder_trigger(place->archive.recorder, "the program ended without MPI_Finalize", NULL);
     if (!place->dead && complete && lb_call_archive_end_step(&place->archive, &err) != LB_OK) give_up(err.message);
     lb_call_archive_close(&place->archive);
 }

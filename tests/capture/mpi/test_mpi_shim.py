@@ -167,6 +167,24 @@ def test_steps_are_counted_or_said(lastbit, record, family):
 
 
 @families
+@pytest.mark.parametrize("ends", [True, False])
+def test_program_numbers_its_steps_and_forks_and_may_end_without_finalizing(record, family, ends):
+    folder = record(family, "numbered", "-", 0 if ends else 1, ranks=2, code=0 if ends else None, same=ends)
+    capture = reader.open(folder)
+    assert list(capture.steps) == [5, 15, 25, 35]
+    assert [capture.step(step, rank).complete for step in capture.steps for rank in (0, 1)] == [True] * 6 + [ends] * 2
+    assert all(len(capture.step(step, rank).ops) == 3 for step in capture.steps for rank in (0, 1))
+
+
+@families
+def test_flight_recorder_writes_what_it_holds_when_a_rank_aborts(record, family):
+    folder = record(family, "aborting", code=None, same=False, options=("--ring", "2"))
+    capture = reader.open(folder)
+    assert list(capture.steps)[-1] == 3 and not capture.step(3, 2).complete
+    assert b"the program ended without MPI_Finalize" in (folder / "rank-00002.tar").read_bytes()
+
+
+@families
 def test_diff_and_explain_name_the_rank_that_sent_other_numbers(lastbit, record, family):
     one, same, other = (record(family, "steps", "-", wrong, name=f"{name}.lb", options=("--mpi-step", "2")) for name, wrong in
                         (("one", 0), ("same", 0), ("other", 1)))  # fmt: skip

@@ -128,6 +128,12 @@ lb_status lb_recorder_notice(lb_recorder *recorder, const char *kind, const char
     return LB_OK;
 }
 
+lb_status lb_recorder_trigger(lb_recorder *recorder, const char *why, lb_err *err)
+{
+    (void)recorder, (void)why, (void)err;
+    return LB_OK;
+}
+
 lb_status lb_recorder_table(lb_recorder *recorder, const char *name, const char *json, lb_err *err)
 {
     (void)recorder, (void)name, (void)json, (void)err;
