@@ -42,12 +42,22 @@ static void set_part(lb_mpi_side *side, uint32_t i, const void *data, int64_t at
     side->bytes += side->parts[i].bytes;
 }
 
+/* Most calls send and receive one datatype, which MPI is asked about once. */
+static _Thread_local struct asked {
+    bool known;
+    lb_mpi_handle datatype;
+    lb_mpi_element element;
+} asked;
+
 static bool begin_side(lb_mpi_side *side, lb_mpi_handle datatype, uint32_t n)
 {
     side->exists = true;
     side->datatype = datatype;
     side->n = n;
-    lb_mpi_real_family()->element(datatype, &side->element);
+    if (!asked.known || asked.datatype != datatype) lb_mpi_real_family()->element(datatype, &asked.element);
+    asked.known = true;
+    asked.datatype = datatype;
+    side->element = asked.element;
     side->parts = n == 1 ? &side->one : lb_shim_memory(n * sizeof *side->parts);
     return side->parts != NULL;
 }
@@ -167,6 +177,7 @@ lb_mpi_call *lb_mpi_call_new(const lb_mpi_given *g)
         return NULL;
     }
     *call = (lb_mpi_call){.kind = g->kind, .name = g->name, .comm = comm, .root = g->root, .tag = g->tag};
+    asked.known = false; /* a datatype's handle may come again */
     call->skipped = !take_sides(call, g);
     lb_mpi_side *received = &call->recv;
     if (received->exists && !received->element.dense && received->element.dtype != LB_NO_DTYPE)

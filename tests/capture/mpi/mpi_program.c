@@ -651,16 +651,34 @@ static void timed(void)
     exit(0);
 }
 
+/* As many calls as `parameter` says, of 64 bytes: what is counted by its instructions. */
+static void counted(void)
+{
+    float x[16] = {1}, y[16];
+    for (long i = 0; i < parameter; i++) MPI_Allreduce(x, y, 16, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*run)(void);
-    } scenarios[] = {{"collectives", collectives}, {"later", later},       {"communicators", communicators},
-                     {"messages", messages},       {"types", types},       {"strange", strange},
-                     {"threads", threads},         {"steps", steps},       {"marked", marked},
-                     {"aborting", aborting},       {"killed", killed},     {"waiting", waiting},
-                     {"careless", careless},       {"numbered", numbered}, {"timed", timed}};
+    } scenarios[] = {{"collectives", collectives},
+                     {"later", later},
+                     {"communicators", communicators},
+                     {"messages", messages},
+                     {"types", types},
+                     {"strange", strange},
+                     {"threads", threads},
+                     {"steps", steps},
+                     {"marked", marked},
+                     {"aborting", aborting},
+                     {"killed", killed},
+                     {"waiting", waiting},
+                     {"careless", careless},
+                     {"numbered", numbered},
+                     {"counted", counted},
+                     {"timed", timed}};
     char path[4096];
     int provided;
     const char *wanted = argc > 1 ? argv[1] : "";

@@ -46,9 +46,17 @@ def test_results_are_the_same_and_the_capture_is_whole(lastbit, tmp_path, calls,
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_sanitizers_find_nothing(tmp_path, sanitizer):
     """Shim, stand-in and storm under a sanitizer; the recorder, which has tests of its own, is the plain one."""
-    flags = ["cc", "-std=gnu11", "-g", "-O1", f"-fsanitize={sanitizer}", "-fPIC", f"-I{ROOT}/include", f"-I{ROOT}/capture/nccl"]
+    flags = [
+        "cc",
+        "-std=gnu11",
+        "-g",
+        "-O1",
+        f"-fsanitize={sanitizer}",
+        "-fPIC",
+        *(f"-I{ROOT}/{folder}" for folder in ("include", "capture", "capture/nccl")),
+    ]
     shim, standin, program = tmp_path / "liblastbit_nccl.so", tmp_path / "libnccl.so.2", tmp_path / "storm"
-    sources = sorted((ROOT / "capture" / "nccl").glob("*.c"))
+    sources = sorted(path for folder in ("calls", "nccl") for path in (ROOT / "capture" / folder).glob("*.c"))
     subprocess.run([*flags, "-shared", "-fvisibility=hidden", "-Wl,-z,nodelete", *sources, "-o", shim, "-lpthread"], check=True)
     subprocess.run([*flags, "-shared", "-Wl,-soname,libnccl.so.2", HERE / "standin_nccl.c", "-o", standin, "-lm", "-lpthread"], check=True)
     linked = [shim, standin, f"-Wl,-rpath,{tmp_path}", "-Wl,--no-as-needed", "-lpthread"]
