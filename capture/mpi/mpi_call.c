@@ -177,13 +177,18 @@ lb_mpi_call *lb_mpi_call_new(const lb_mpi_given *g)
         return NULL;
     }
     *call = (lb_mpi_call){.kind = g->kind, .name = g->name, .comm = comm, .root = g->root, .tag = g->tag};
+    return call;
+}
+
+void lb_mpi_call_measure(lb_mpi_call *call, const lb_mpi_given *g)
+{
+    const lb_mpi_family *family = lb_mpi_real_family();
     asked.known = false; /* a datatype's handle may come again */
     call->skipped = !take_sides(call, g);
     lb_mpi_side *received = &call->recv;
     if (received->exists && !received->element.dense && received->element.dtype != LB_NO_DTYPE)
         received->datatype = received->held = family->hold(received->datatype); /* it may be freed before it is used */
     call->reduction = g->op ? family->reduction(g->op) : NULL;
-    return call;
 }
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* One call of MPI: what the program gave, the bytes that it sends and receives, and what is known of it until it is
  * written.
  *
- *     given ─▶ lb_mpi_call_new: what it sends is copied ─▶ … ─▶ lb_mpi_call_receive: what it received is copied
+ *     lb_mpi_call_new ─▶ lb_mpi_call_measure ─▶ lb_mpi_call_copy_sent ─▶ … ─▶ lb_mpi_call_copy_received
  *
  * MPI is asked about communicators and datatypes without the lock. */
 #ifndef LB_CAPTURE_MPI_CALL_H
@@ -79,8 +79,10 @@ typedef struct lb_mpi_call {
 
 bool lb_mpi_call_is_message(lb_mpi_call_kind kind);
 /* NULL: there is no memory, or it is not recorded: of an intercommunicator, or a message to nowhere. Holds a reference
- * of its communicator. No bytes are copied yet. */
+ * of its communicator. */
 lb_mpi_call *lb_mpi_call_new(const lb_mpi_given *given);
+/* What it sends and receives, and its operation. No bytes are copied yet. */
+void lb_mpi_call_measure(lb_mpi_call *call, const lb_mpi_given *given);
 /* Bytes that its copies take, at most. */
 int64_t lb_mpi_call_bytes(const lb_mpi_call *call);
 void lb_mpi_call_copy_sent(lb_mpi_call *call);

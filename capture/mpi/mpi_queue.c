@@ -169,21 +169,18 @@ lb_mpi_call *lb_mpi_queue_begin(const lb_mpi_given *given)
     lb_mpi_communicators_lock();
     count(call);
     const bool wanted = is_wanted(call);
-    if (wanted) {
-        reserve(call);
-        append(call);
-        queue.calls++;
-    }
+    if (wanted)
+        append(call), queue.calls++;
+    else
+        lb_mpi_call_free(call);
     lb_mpi_communicators_unlock();
-    if (wanted) {
-        lb_mpi_call_copy_sent(call);
-        return call;
-    }
-    lb_mpi_call_copy_received(call, &(lb_mpi_message){.cancelled = true});
+    if (!wanted) return NULL;
+    lb_mpi_call_measure(call, given);
     lb_mpi_communicators_lock();
-    lb_mpi_call_free(call);
+    reserve(call);
     lb_mpi_communicators_unlock();
-    return NULL;
+    lb_mpi_call_copy_sent(call);
+    return call;
 }
 
 static void settle(lb_mpi_call *call)

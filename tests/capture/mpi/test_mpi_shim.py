@@ -169,11 +169,13 @@ def test_steps_are_counted_or_said(lastbit, record, family):
 @families
 @pytest.mark.parametrize("ends", [True, False])
 def test_program_numbers_its_steps_and_forks_and_may_end_without_finalizing(record, family, ends):
-    folder = record(family, "numbered", "-", 0 if ends else 1, ranks=2, code=0 if ends else None, same=ends)
+    ranks = (0, 1) if ends else (0,)  # the launcher may kill the others where one ends so
+    folder = record(family, "numbered", "-", 0 if ends else 1, ranks=len(ranks), code=0 if ends else None, same=ends)
     capture = reader.open(folder)
     assert list(capture.steps) == [5, 15, 25, 35]
-    assert [capture.step(step, rank).complete for step in capture.steps for rank in (0, 1)] == [True] * 6 + [ends] * 2
-    assert all(len(capture.step(step, rank).ops) == 3 for step in capture.steps for rank in (0, 1))
+    for rank in ranks:
+        assert [capture.step(step, rank).complete for step in capture.steps] == [True, True, True, ends]
+        assert all(len(capture.step(step, rank).ops) == 3 for step in capture.steps)
 
 
 @families
