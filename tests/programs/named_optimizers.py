@@ -261,13 +261,14 @@ class AdamW8bit(optim.Optimizer):
 
 
 class Lion(optim.Optimizer):
-    def __init__(self, parameters, lr, betas=(0.9, 0.99), weight_decay=0.0):
-        super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+    def __init__(self, parameters, lr, betas=(0.9, 0.99), weight_decay=0.0, silent=False):
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay} | ({} if silent else {"betas": betas}))
+        self.betas = betas
 
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
-            b1, b2 = group["betas"]
+            b1, b2 = self.betas
             for p in group["params"]:
                 m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
                 p.mul_(1 - group["lr"] * group["weight_decay"])
@@ -306,7 +307,9 @@ def optimizer_of(name, model):
     if name.startswith("jordan"):
         return Muon(matrices, 1e-2, how=name)
     if name.startswith("lamb"):
-        return Lamb(parameters, 1e-2, weight_decay=0.0 if name == "lamb_without_decay" else 0.1, how=name)
+        made = Lamb(parameters, 1e-2, weight_decay=0.0 if name == "lamb_without_decay" else 0.1, how=name)
+        made.param_groups[0].update({"max_grad_norm": 1.0} if name == "lamb_clipped" else {})
+        return made
     if name.startswith("masters_inside"):
         made = Masters(parameters, **BOTH, fault="half" if name.endswith("half") else "")
         made.__class__ = type("AdamW", (Masters,), {})
@@ -315,8 +318,10 @@ def optimizer_of(name, model):
         return Outside(parameters, name)
     if name == "eight_bits":
         return AdamW8bit(parameters, 1e-2)
-    if name == "own_lion":
-        return Lion(parameters, 1e-3, weight_decay=0.1)
+    if name in ("own_lion", "lion_silent"):
+        return Lion(parameters, 1e-3, weight_decay=0.1, silent=name == "lion_silent")
+    if name == "no_rule":
+        return type("Sophia", (SGD,), {})(parameters, 1e-2, 0.9)
     if name == "no_momentum":
         return SGD(parameters, 1e-2, 0.9)
     if name == "own_names":

@@ -292,7 +292,8 @@ static bool judge_group(lb_check_step *c, const lb_optimizer_step *s, uint32_t g
                                       "program knows",
                                       narrow))
         return false;
-    if (n && why && !narrow) return lb_proof_list_pass(c->report, what, "%s", why_not);
+    if (n && why && !narrow)
+        return lb_proof_list_pass(c->report, what, "%s", lb_tensor_rule_names(p, g.group) ? why_not : why);
     return why || tell_group(&g, found);
 }
 

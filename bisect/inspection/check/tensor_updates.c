@@ -153,7 +153,8 @@ static bool tell_left(const judged *g, const char *what)
     lb_check_report *report = g->step->report;
     const char *family = lb_tensor_family_name(g->rule->family);
     if (g->large &&
-        !lb_proof_list_pass(report, what, "%u parameters have too many numbers for a rule of whole tensors", g->large))
+        !lb_proof_list_pass(report, what,
+                            "%u parameters are left out: whole tensors are tried up to 2^22 numbers in all", g->large))
         return false;
     if (g->unseen &&
         !lb_proof_list_leave(report, what, "of %u parameters not all numbers are known exactly", g->unseen))

@@ -165,9 +165,9 @@ static uint32_t left_in(const lb_moved_run *run, int64_t storage, const lb_layou
     return zero ? LB_NONE : v;
 }
 
-/* A reader sees the parameter itself or a window on it. One behind the op that gave the gradient is none: that one is
- * of a forward that ran in an earlier step, and what reads it here (a checkpoint, the next forward) leads to no loss of
- * it. */
+/* A reader sees the parameter itself or a window on it. One behind the op that gave the gradient is none: the gradient
+ * is of a forward that ran in an earlier step, and what reads the parameter here (a checkpoint, the next forward) leads
+ * to no loss of it. */
 static uint32_t first_reader(const lb_moved_run *run, int64_t storage, uint32_t gradient)
 {
     const lb_program *p = run->program;

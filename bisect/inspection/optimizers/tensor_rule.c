@@ -30,6 +30,20 @@ static const struct {
     {"Lamb", LB_TENSOR_LAMB},           {"LAMB", LB_TENSOR_LAMB}, {"FusedLAMB", LB_TENSOR_LAMB},
 };
 
+/* The row of its class; the number of rows where it has none. */
+static size_t class_of(const lb_program *p, const lb_group *g)
+{
+    const char *name = lb_program_text(p, g->optimizer);
+    size_t i = 0;
+    while (i < sizeof classes / sizeof *classes && strcmp(classes[i].name, name) != 0) i++;
+    return i;
+}
+
+bool lb_tensor_rule_names(const lb_program *p, const lb_group *g)
+{
+    return class_of(p, g) < sizeof classes / sizeof *classes;
+}
+
 const char *lb_tensor_family_name(lb_tensor_family family)
 {
     static const char *const names[LB_TENSOR_FAMILIES] = {"Adafactor", "Muon", "LAMB"};
@@ -75,9 +89,7 @@ const char *lb_tensor_rule_of(const lb_program *p, const lb_group *g, lb_tensor_
 {
     static const char *(*const readers[LB_TENSOR_FAMILIES])(const lb_program *, const lb_group *,
                                                             lb_tensor_rule *) = {read_adafactor, read_muon, read_lamb};
-    const char *name = lb_program_text(p, g->optimizer);
-    size_t i = 0;
-    while (i < sizeof classes / sizeof *classes && strcmp(classes[i].name, name) != 0) i++;
+    const size_t i = class_of(p, g);
     if (i == sizeof classes / sizeof *classes) return "its rule is not known";
     *r = (lb_tensor_rule){.family = classes[i].family, .times = 1};
     r->lr = OPTION(NAN, "lr", "learning_rate"), r->weight_decay = OPTION(0, "weight_decay", "wd");

@@ -48,6 +48,8 @@ typedef struct lb_tensor_numbers {
 
 /* The rule that a class of this name has by the options of its group. NULL, or why there is none. */
 const char *lb_tensor_rule_of(const lb_program *program, const lb_group *group, lb_tensor_rule *rule);
+/* Is a class of that name one of these, whatever its group says? */
+bool lb_tensor_rule_names(const lb_program *program, const lb_group *group);
 /* "exp_avg_sq_row", …: is a state of that name the k-th of the rule? */
 bool lb_tensor_rule_has_state(const lb_tensor_rule *rule, uint32_t k, const char *name);
 /* The numbers of that state for a parameter of this shape; 0: it has none. */

@@ -25,6 +25,11 @@ WHOLE_FAULTS = {
     "adafactor_half": ("Adafactor group 0 moves 0.5", 0.5, 6),
     "lamb_half": ("Lamb group 0 moves 0.5 times as far", 0.5, 6),
 }
+UNKNOWN = {
+    "no_rule": "its rule is not known",
+    "lion_silent": "its group does not say the betas",
+    "lamb_clipped": "it divides by a norm over the gradients of all its parameters",
+}
 MASTERS = ["masters_inside", "masters_outside", "masters_outside_foreach", "masters_cast"]
 OWN = {"own": "Adam", "own_uncorrected": "Adam", "own_names": "Adam", "own_lion": "Lion"}
 # name: what is said of it, and the factor where it is one number.
@@ -49,7 +54,7 @@ FAULTS = {
 @pytest.fixture(scope="module")
 def steps(lastbit, tmp_path_factory):
     names = [*sum(TORCHS.values(), []), "adamw_pair", *OWN, *FAULTS, "clipped", *WHOLE, *WHOLE_FAULTS, *MASTERS]
-    names += ["jordan_squared", "masters_inside_half", "eight_bits"]
+    names += ["jordan_squared", "masters_inside_half", "eight_bits", *UNKNOWN]
     return recorded(tmp_path_factory.mktemp("optimizers"), "named_optimizers.py", names)
 
 
@@ -100,6 +105,12 @@ def test_what_such_a_rule_does_otherwise_is_said(lastbit, steps, name):
 def test_such_a_rule_that_no_form_explains_is_not_judged(lastbit, steps):
     answer = answer_of(lastbit, steps, "jordan_squared", 125)
     assert answer["findings"] == [] and "otherwise than Muon does, in any of its forms" in answer["not_judged"][0]["why"]
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_no_rule_is_known_of_claims_nothing(lastbit, steps, name):
+    answer = answer_of(lastbit, steps, name, 0)
+    assert answer["findings"] == [] and [(row["why"], row["passed"]) for row in answer["not_judged"]] == [(UNKNOWN[name], True)]
 
 
 @pytest.mark.parametrize("name", MASTERS)
