@@ -11,8 +11,8 @@
 
 /* ---- life-cycle -------------------------------------------------------------------------------------------------- */
 
-/* folder, level, rank, world, keep, layers, budget, ring, like, sync */
-LB_PYTHON_CALL(open_recorder, 10)
+/* folder, level, rank, world, keep, layers, budget, ring, like, sync, close_each */
+LB_PYTHON_CALL(open_recorder, 11)
 {
     lb_output_sync sync = LB_OUTPUT_SYNC_CLOSE;
     lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
@@ -26,6 +26,7 @@ LB_PYTHON_CALL(open_recorder, 10)
     options.ring = (uint32_t)natural(args[7]);
     options.like = text_or_null(b, args[8]);
     const char *when = text_or_null(b, args[9]);
+    options.close_each = (uint32_t)natural(args[10]);
     options.ring_files =
         getenv("LASTBIT_RING_FILES") ? 2 : 1; /* set by `lastbit record`, which waits for the process */
     if (py.PyErr_Occurred()) return NULL;

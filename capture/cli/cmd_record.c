@@ -32,17 +32,17 @@
 
 typedef struct lb_record_options {
     char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled, *step_at, *like, *nccl, *nccl_step,
-        *mpi_step, *device_memory, *sync;
+        *mpi_step, *device_memory, *sync, *close_each;
     int mpi, force, no_lines, receipt_host, poison;
     uint64_t budget_bytes, device_bytes;
-    unsigned long ring_steps;
+    unsigned long ring_steps, close_steps;
 } lb_record_options;
 
 static void release(lb_record_options *o)
 {
     char *texts[] = {o->out,    o->level,     o->steps,    o->ranks,         o->keep, /* popt's copies */
                      o->layers, o->budget,    o->ring,     o->compiled,      o->step_at, o->like,
-                     o->nccl,   o->nccl_step, o->mpi_step, o->device_memory, o->sync};
+                     o->nccl,   o->nccl_step, o->mpi_step, o->device_memory, o->sync,    o->close_each};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
 }
 
@@ -113,6 +113,17 @@ static int check_options(lb_record_options *o)
         if (o->steps)
             return lb_command_misused(NAME, "--ring and --steps exclude each other: a ring is written at a trigger");
     }
+    if (o->close_each) {
+        char *end;
+        o->close_steps = strcmp(o->close_each, "step") ? strtoul(o->close_each, &end, 10) : 1;
+        if (strcmp(o->close_each, "step") &&
+            (!isdigit((unsigned char)o->close_each[0]) || *end || o->close_steps < 1 || o->close_steps > 1000000))
+            return lb_command_misused(
+                NAME, "--close-each: `%s` is neither `step` nor a number of steps from 1 to 1000000", o->close_each);
+        if (o->ring)
+            return lb_command_misused(NAME,
+                                      "--close-each and --ring exclude each other: a ring is written at a trigger");
+    }
     if (o->like && (o->level || o->keep || o->layers))
         return lb_command_misused(NAME, "--like keeps what %s kept: it stands in place of --level, --keep and --layers",
                                   o->like);
@@ -160,6 +171,8 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     failed |= put("LASTBIT_RING", o->ring ? number : NULL);
     failed |= put("LASTBIT_RING_FILES", o->ring ? "1" : NULL);
     failed |= put("LASTBIT_SYNC", o->sync);
+    snprintf(number, sizeof number, "%lu", o->close_steps);
+    failed |= put("LASTBIT_CLOSE_EACH", o->close_each ? number : NULL);
     failed |= put("LASTBIT_COMPILED", o->compiled) | put("LASTBIT_STEP_AT", o->step_at);
     failed |= put("LASTBIT_LIKE", o->like) | put("LASTBIT_LINES", o->no_lines ? "0" : NULL);
     failed |= put("LASTBIT_RECEIPT_HOST", o->receipt_host ? "1" : NULL);
@@ -228,6 +241,7 @@ static void look(const char *folder, lb_recorded *recorded)
 {
     weigh(folder, recorded);
     struct statvfs disk;
+    recorded->ranks = recorded->archives; /* where it does not open, as many as there are files */
     recorded->full = statvfs(folder, &disk) == 0 && (uint64_t)disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES;
     lb_capture *capture = NULL;
     if (!recorded->archives) return;
@@ -413,8 +427,8 @@ static void say(const lb_record_options *o, const lb_recorded *recorded, const l
             snprintf(rescued, sizeof rescued, "; %s", ended);
     }
     fprintf(stderr, "lastbit: %s: %s of %u rank%s, %s%s%s%s%s%s. Next: lastbit bisect %s\n", o->out, steps,
-            recorded->archives, recorded->archives == 1 ? "" : "s", size, recorded->stopped[0] ? "; " : "",
-            recorded->stopped, rescued, notes->failure[0] ? "; not every process recorded: " : "", notes->failure,
+            recorded->ranks, recorded->ranks == 1 ? "" : "s", size, recorded->stopped[0] ? "; " : "", recorded->stopped,
+            rescued, notes->failure[0] ? "; not every process recorded: " : "", notes->failure,
             quoted(o->out, path, sizeof path));
 }
 
@@ -423,7 +437,7 @@ static void say_json(const lb_record_options *o, const lb_recorded *recorded, co
     char why[LB_WHY] = "";
     if (!recorded->steps) explain_nothing(o, recorded, notes, why, sizeof why);
     json_t *object = json_pack("{s:s, s:i, s:I, s:i, s:i, s:i, s:i}", "capture", o->out, "exit", code, "bytes",
-                               (json_int_t)recorded->bytes, "ranks", (int)recorded->archives, "steps",
+                               (json_int_t)recorded->bytes, "ranks", (int)recorded->ranks, "steps",
                                (int)recorded->steps, "processes", (int)notes->processes, "torch", (int)notes->torch);
     if (object && recorded->steps) {
         json_object_set_new(object, "first_step", json_integer(recorded->first_step));
@@ -557,6 +571,13 @@ int lb_cmd_record(int argc, const char **argv)
          "which waits "
          "for the disk), never",
          "WHEN"},
+        {"close-each", 0, POPT_ARG_STRING, &o.close_each, 0,
+         "for file systems in front of an object store: each rank closes its file after every N steps (step: 1) and "
+         "begins "
+         "another, rank-00000-0000000001.tar and so on; a closed one is whole and is never changed, renamed or written "
+         "on. "
+         "Commands read the files of a rank as one archive",
+         "N"},
         {"like", 0, POPT_ARG_STRING, &o.like, 0,
          "keep what that capture kept, so that the two can be compared: its steps (unless --steps says others), their "
          "levels, and of each op "

@@ -10,7 +10,7 @@
 
 #define MOST_RECORDS 1024
 
-typedef enum kind { BLOB, STAGE, PROGRAM, TABLE, COMMIT } kind;
+typedef enum kind { BLOB, STAGE, PROGRAM, TABLE, COMMIT, TURN } kind;
 
 typedef struct record {
     kind kind;
@@ -18,7 +18,7 @@ typedef struct record {
     lb_digest digest;
     lb_dtype dtype;
     size_t first, size, end; /* in the ring; end: where the next one may begin */
-    /* stage, program, table; ours */
+    /* stage, program, table, turn; ours */
     lb_flight_stage *stage;
     lb_program *program;
     char *name, *json;
@@ -68,6 +68,7 @@ static lb_status write_record(const lb_write_queue *s, const record *r, lb_err *
     case PROGRAM: return lb_writer_program(s->writer, r->program, err);
     case TABLE: return lb_writer_table(s->writer, r->name, r->json, err);
     case COMMIT: return lb_writer_commit(s->writer, err);
+    case TURN: return lb_writer_turn(s->writer, r->name, err);
     }
     return LB_OK;
 }
@@ -256,6 +257,19 @@ lb_status lb_write_queue_commit(lb_write_queue *s, lb_err *err)
     while (s->failure.status == LB_OK && s->n_commits > 0) pthread_cond_wait(&s->moved, &s->lock);
     lb_status status = append(s, &r, err);
     pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+lb_status lb_write_queue_turn(lb_write_queue *s, const char *next, lb_err *err)
+{
+    const record r = {.kind = TURN, .name = strdup(next)};
+    if (!r.name) return lb_fail(err, LB_ERR_NOMEM, "no memory for the name of an archive");
+    lb_digest_memory_release(&s->given); /* the next archive holds none of them */
+    memset(&s->given, 0, sizeof s->given);
+    pthread_mutex_lock(&s->lock);
+    const lb_status status = append(s, &r, err);
+    pthread_mutex_unlock(&s->lock);
+    if (status != LB_OK) drop_record(&r);
     return status;
 }
 

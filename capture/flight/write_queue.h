@@ -34,6 +34,8 @@ lb_status lb_write_queue_program(lb_write_queue *spool, lb_program *program, lb_
 lb_status lb_write_queue_table(lb_write_queue *spool, const char *name, const char *json, lb_err *err);
 /* As lb_writer_commit. Waits for the commit before this one. */
 lb_status lb_write_queue_commit(lb_write_queue *spool, lb_err *err);
+/* As lb_writer_turn: what was given before is in the archive that is closed, and is given again for the next one. */
+lb_status lb_write_queue_turn(lb_write_queue *spool, const char *next, lb_err *err);
 /* Everything that was given is in the archive, or the status says why not. */
 lb_status lb_write_queue_drain(lb_write_queue *spool, lb_err *err);
 

@@ -129,6 +129,7 @@ static void recorder_free(lb_recorder *recorder, bool forked)
     free(recorder->unclassified);
     json_decref(recorder->notes);
     json_decref(recorder->levels);
+    free(recorder->folder);
     free(recorder->path);
     pthread_mutex_destroy(&recorder->lock);
     free(recorder);
@@ -145,12 +146,18 @@ static lb_status open_archive(lb_recorder *recorder, const char *folder, const l
 {
     const int why = lb_output_folder_make(folder, (lb_output_sync)options->sync);
     if (why && why != EEXIST) return lb_fail(err, LB_ERR_IO, "cannot create the folder %s: %s", folder, strerror(why));
-    recorder->path = lb_capture_archive_path(folder, options->rank);
+    if (options->close_each && options->ring)
+        return lb_fail(err, LB_ERR_INVALID, "a ring is written at its end: there is nothing to close after each step");
+    recorder->close_each = options->close_each;
+    if (options->close_each && !(recorder->folder = strdup(folder))) return lb_recorder_no_memory(err);
+    recorder->path = options->close_each ? lb_capture_part_path(folder, options->rank, 0)
+                                         : lb_capture_archive_path(folder, options->rank);
     if (!recorder->path) return lb_recorder_no_memory(err);
     lb_writer_options writing = LB_WRITER_OPTIONS_INIT;
     writing.overwrite = options->overwrite;
     writing.budget_bytes = options->budget_bytes;
     writing.sync = options->sync;
+    writing.in_place = options->close_each;
     return lb_writer_open(recorder->path, &writing, &recorder->writer, err);
 }
 
@@ -416,6 +423,19 @@ static lb_status write_step(lb_recorder *recorder, lb_err *err)
                                  : lb_writer_commit(recorder->writer, err);
 }
 
+/* The step is written and committed: where it is the last of its archive, that is closed. */
+static lb_status turn_archive(lb_recorder *recorder, lb_err *err)
+{
+    if (!recorder->close_each || ++recorder->in_part < recorder->close_each) return LB_OK;
+    char *next = lb_capture_part_path(recorder->folder, recorder->rank, ++recorder->part);
+    if (!next) return lb_recorder_no_memory(err);
+    recorder->in_part = 0;
+    const lb_status status = recorder->write_queue ? lb_write_queue_turn(recorder->write_queue, next, err)
+                                                   : lb_writer_turn(recorder->writer, next, err);
+    free(next);
+    return status;
+}
+
 static lb_status settle_all(lb_recorder *recorder, lb_err *err)
 {
     const lb_tracked_set *all = &recorder->storages;
@@ -480,6 +500,7 @@ lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err
     recorder->program->level = (uint8_t)recorder->keep.reached;
     note_level(recorder);
     if (status == LB_OK) status = write_step(recorder, &cause);
+    if (status == LB_OK) status = turn_archive(recorder, &cause);
     if (status == LB_ERR_LIMIT && !recorder->ring) { /* not even the program fits: what is committed stays */
         long long step = (long long)recorder->program->step;
         lb_err_clear(&cause);

@@ -75,6 +75,9 @@ struct lb_recorder {
     bool stopped; /* by its host, which knows why */
     int32_t rank, world;
     char *path;
+    char *folder;           /* of several archives: NULL where there is one */
+    uint32_t close_each;    /* steps of each */
+    uint32_t part, in_part; /* of the one at hand: its number, the steps that it has */
     lb_writer *writer;
     lb_write_queue *write_queue; /* NULL: blobs go to the writer at once */
     lb_flight_stage *stage;      /* level AUTO, while a step is open: what it keeps above its sources */

@@ -44,6 +44,7 @@ struct lb_writer {
     lb_entry_row *entries; /* since the last commit */
     uint64_t n_entries, entries_before;
     uint64_t commits, committed_end;
+    uint64_t closed_bytes; /* of the archives before this one; `out` is NULL until this one has a record */
     int64_t previous_commit;
     byte_buffer payload; /* scratch */
 };
@@ -59,11 +60,11 @@ static lb_status dead(const lb_writer *w, lb_err *err)
 static lb_status die(lb_writer *w, lb_status status, lb_err *err, const char *doing)
 {
     if (w->dead == LB_OK) {
-        const int error = lb_output_error(w->out);
-        snprintf(w->why, sizeof w->why, "%s: offset %" PRIu64 ": %s: %s", w->path, lb_output_offset(w->out), doing,
-                 error ? strerror(error) : lb_status_text(status));
+        const int error = w->out ? lb_output_error(w->out) : 0;
+        snprintf(w->why, sizeof w->why, "%s: offset %" PRIu64 ": %s: %s", w->path,
+                 w->out ? lb_output_offset(w->out) : 0, doing, error ? strerror(error) : lb_status_text(status));
         w->dead = status;
-        lb_output_cut(w->out, w->committed_end);
+        if (w->out) lb_output_cut(w->out, w->committed_end);
     }
     return dead(w, err);
 }
@@ -177,11 +178,23 @@ static void discard(lb_writer *w)
 static lb_status open_output(lb_writer *w, lb_err *err)
 {
     lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
-    how.way = w->options.whole ? LB_OUTPUT_WHOLE : LB_OUTPUT_GROWING;
+    how.way = w->options.whole ? LB_OUTPUT_WHOLE : w->options.in_place ? LB_OUTPUT_IN_PLACE : LB_OUTPUT_GROWING;
     how.sync = (lb_output_sync)w->options.sync;
     how.replace = w->options.overwrite;
     how.inputs = w->options.inputs;
     return lb_output_open(w->path, &how, &w->out, err);
+}
+
+/* Before anything is taken: the archive after a turn has no file yet. */
+static lb_status make_file(lb_writer *w, lb_err *err)
+{
+    lb_err why = LB_ERR_INIT;
+    if (w->out) return LB_OK;
+    lb_status status = open_output(w, &why);
+    if (status == LB_OK) status = put_head(w, &why);
+    if (status == LB_OK) return LB_OK;
+    if (!w->dead) snprintf(w->why, sizeof w->why, "%s", why.message), w->dead = status;
+    return dead(w, err);
 }
 
 lb_status lb_writer_open_coded(const char *path, const lb_writer_options *options, int level, lb_writer **writer,
@@ -310,6 +323,7 @@ lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, co
     if (writer->dead) return dead(writer, err);
     if (lb_digest_is_none(digest)) return lb_fail(err, LB_ERR_INVALID, "%s: a blob without a digest", writer->path);
     if (lb_writer_has_blob(writer, digest)) return LB_OK;
+    LB_TRY(make_file(writer, err));
     LB_TRY(check_budget(writer, size, false, err));
     lb_blob_row row = {.digest = digest, .stored = size, .size = size, .pack = LB_NO_PACK, .dtype = dtype};
     LB_TRY(size < LB_RECORD_SMALL ? put_small(writer, &row, bytes, err) : put_large(writer, &row, bytes, err));
@@ -351,6 +365,7 @@ static lb_status put_segment(lb_writer *w, const char *entry_name, lb_descriptor
 lb_status lb_writer_program(lb_writer *writer, const lb_program *program, lb_err *err)
 {
     if (writer->dead) return dead(writer, err);
+    LB_TRY(make_file(writer, err));
     void *bytes;
     size_t size;
     LB_TRY(lb_program_encode(program, &bytes, &size, err));
@@ -366,6 +381,7 @@ lb_status lb_writer_program(lb_writer *writer, const lb_program *program, lb_err
 lb_status lb_writer_rank_table(lb_writer *writer, int32_t rank, const char *name, const char *json, lb_err *err)
 {
     if (writer->dead) return dead(writer, err);
+    LB_TRY(make_file(writer, err));
     lb_descriptor d = {.kind = LB_RECORD_TABLE, .rank = rank};
     /* The name becomes part of a path in the tar. */
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
@@ -448,7 +464,8 @@ lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
 uint64_t lb_writer_bytes(const lb_writer *writer)
 {
     const lb_writer *w = writer;
-    uint64_t bytes = lb_output_offset(w->out) + 48 * (w->rows.n_blobs + w->spill.n_blobs) +
+    uint64_t bytes = w->closed_bytes + (w->out ? lb_output_offset(w->out) : 0) +
+                     48 * (w->rows.n_blobs + w->spill.n_blobs) +
                      160 * (w->rows.n_programs + w->spill.n_programs + w->rows.n_tables) + 100 * w->n_entries + 8192;
     for (int i = 0; i < DIGEST_SETS; i++) bytes += w->small[i].area.size + w->small[i].n * (48 + 48);
     return bytes;
@@ -486,9 +503,54 @@ static lb_status put_index(lb_writer *w, lb_err *err)
     return lb_output_write(w->out, end, sizeof end) ? LB_OK : die(w, LB_ERR_IO, err, "cannot write");
 }
 
+/* Everything of the archive that was closed, but for its options. */
+static void begin_anew(lb_writer *w, char *path)
+{
+    free(w->path);
+    w->path = path;
+    lb_row_spill_close(&w->spill);
+    w->spill = (lb_row_spill)LB_ROW_SPILL_INIT;
+    lb_digest_memory_release(w->known);
+    memset(w->known, 0, sizeof *w->known);
+    w->padding = 0;
+    w->n_entries = w->entries_before = 0;
+    w->commits = w->committed_end = 0;
+    w->previous_commit = -1;
+}
+
+lb_status lb_writer_turn(lb_writer *writer, const char *next, lb_err *err)
+{
+    lb_writer *w = writer;
+    if (w->dead) return dead(w, err);
+    char *path = strdup(next);
+    if (!path) return no_memory(err, w);
+    lb_status status = w->out ? lb_writer_commit(w, err) : LB_OK;
+    if (status == LB_OK && w->out) status = put_index(w, err);
+    if (status != LB_OK) {
+        free(path);
+        return status;
+    }
+    lb_err why = LB_ERR_INIT;
+    if (w->out) {
+        w->closed_bytes += lb_output_offset(w->out);
+        status = lb_output_close(w->out, &why);
+        w->out = NULL;
+    }
+    begin_anew(w, path);
+    if (status == LB_OK) return LB_OK;
+    snprintf(w->why, sizeof w->why, "%s", why.message);
+    w->dead = status;
+    return dead(w, err);
+}
+
 lb_status lb_writer_close(lb_writer *writer, lb_err *err)
 {
     if (!writer) return LB_OK;
+    if (!writer->out) { /* nothing came after a turn */
+        const lb_status was = writer->dead ? dead(writer, err) : LB_OK;
+        discard(writer);
+        return was;
+    }
     lb_status status = lb_writer_commit(writer, err);
     if (status == LB_OK) status = put_index(writer, err);
     /* One that died keeps what it committed, if it grew; a file that was to be whole is not there. */

@@ -23,7 +23,7 @@ struct lb_output {
     lb_output_place place;
     int fd;
     bool special;       /* a device, a pipe, a descriptor of ours: no draft, nothing to take back */
-    bool created;       /* APPENDED: the file is ours */
+    bool created;       /* APPENDED, IN_PLACE: the file is ours */
     bool named;         /* the file has its name, the folder may not be on the disk */
     pid_t owner;        /* who made it: a forked child removes nothing */
     int error;          /* errno of the first failure */
@@ -134,6 +134,19 @@ static lb_status open_draft(lb_output *out, lb_err *err)
     return report(out, err);
 }
 
+static lb_status open_in_place(lb_output *out, lb_err *err)
+{
+    LB_TRY(lb_output_place_check(&out->place, out->options.replace, false, err));
+    if (out->options.replace && unlinkat(out->place.folder, out->place.name, 0) != 0 && errno != ENOENT)
+        failed(out, errno, "replace");
+    if (!out->error)
+        out->fd = openat(out->place.folder, out->place.name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                         out->options.shared ? 0666 : 0600);
+    out->created = out->named = out->fd >= 0;
+    if (out->fd < 0) failed(out, errno, "create");
+    return report(out, err);
+}
+
 static void discard(lb_output *out)
 {
     const bool ours = out->owner == getpid();
@@ -160,7 +173,9 @@ lb_status lb_output_open(const char *path, const lb_output_options *options, lb_
     if (status == LB_OK && open_special(out, path))
         status = report(out, err);
     else if (status == LB_OK)
-        status = out->options.way == LB_OUTPUT_APPENDED ? open_appended(out, err) : open_draft(out, err);
+        status = out->options.way == LB_OUTPUT_APPENDED   ? open_appended(out, err)
+                 : out->options.way == LB_OUTPUT_IN_PLACE ? open_in_place(out, err)
+                                                          : open_draft(out, err);
     if (status == LB_OK)
         *output = out;
     else

@@ -290,7 +290,8 @@ static lb_status gather_ranks(gathering *g, const char *folder, lb_err *err)
 
 static bool is_archive(const char *name)
 {
-    return lb_capture_reader_rank_of_name(name) != LB_NO_RANK;
+    lb_archive_name archive;
+    return lb_capture_reader_parse_name(name, &archive);
 }
 
 static lb_status write_folder(gathering *g, const char *const *paths, const char *out, lb_err *err)

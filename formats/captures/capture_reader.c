@@ -10,14 +10,34 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-char *lb_capture_archive_path(const char *folder, int32_t rank)
+static char *path_in(const char *folder, const char *name)
 {
     size_t n = strlen(folder);
     while (n > 1 && folder[n - 1] == '/') n--;
-    size_t room = n + 32;
+    const size_t room = n + strlen(name) + 2;
     char *path = (char *)malloc(room);
-    if (path) snprintf(path, room, "%.*s/rank-%05" PRId32 ".tar", (int)n, folder, rank);
+    if (path) snprintf(path, room, "%.*s/%s", (int)n, folder, name);
     return path;
+}
+
+char *lb_capture_archive_path(const char *folder, int32_t rank)
+{
+    char name[32];
+    snprintf(name, sizeof name, "rank-%05" PRId32 ".tar", rank);
+    return path_in(folder, name);
+}
+
+char *lb_capture_part_path(const char *folder, int32_t rank, uint32_t part)
+{
+    char name[48];
+    snprintf(name, sizeof name, "rank-%05" PRId32 "-%010" PRIu32 ".tar", rank, part);
+    return path_in(folder, name);
+}
+
+char *lb_capture_reader_path(const char *folder, const lb_archive_name *archive)
+{
+    return archive->part < 0 ? lb_capture_archive_path(folder, archive->rank)
+                             : lb_capture_part_path(folder, archive->rank, (uint32_t)archive->part);
 }
 
 /* ---- members ----------------------------------------------------------------------------------------------------- */
@@ -32,13 +52,31 @@ static lb_status add_member(lb_capture *c, const char *path, int32_t rank, lb_er
     return LB_OK;
 }
 
-int32_t lb_capture_reader_rank_of_name(const char *name)
+static bool read_number(const char **at, long most, long *number)
 {
     char *end;
-    if (strncmp(name, "rank-", 5) != 0 || name[5] < '0' || name[5] > '9') return LB_NO_RANK;
+    if (**at < '0' || **at > '9') return false;
     errno = 0;
-    long rank = strtol(name + 5, &end, 10);
-    return errno == 0 && rank <= INT32_MAX && strcmp(end, ".tar") == 0 ? (int32_t)rank : LB_NO_RANK;
+    *number = strtol(*at, &end, 10);
+    *at = end;
+    return errno == 0 && *number <= most;
+}
+
+bool lb_capture_reader_parse_name(const char *name, lb_archive_name *archive)
+{
+    const char *at = name + 5;
+    long rank, part = -1;
+    if (strncmp(name, "rank-", 5) != 0 || !read_number(&at, INT32_MAX, &rank)) return false;
+    if (*at == '-' && (++at, !read_number(&at, UINT32_MAX, &part))) return false;
+    *archive = (lb_archive_name){(int32_t)rank, part};
+    return strcmp(at, ".tar") == 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const lb_archive_name *x = (const lb_archive_name *)a, *y = (const lb_archive_name *)b;
+    if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
+    return (x->part > y->part) - (x->part < y->part);
 }
 
 static int by_rank(const void *a, const void *b)
@@ -47,42 +85,52 @@ static int by_rank(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-lb_status lb_capture_reader_ranks_of_folder(const char *folder, int32_t **ranks, uint32_t *n, lb_err *err)
+lb_status lb_capture_reader_list_folder(const char *folder, lb_archive_name **archives, uint32_t *n, lb_err *err)
 {
     lb_input_names names;
-    *ranks = NULL;
+    *archives = NULL;
     *n = 0;
     lb_status status = lb_input_list(folder, &names, err);
     for (uint32_t i = 0; i < names.n && status == LB_OK; i++) {
-        int32_t rank = lb_capture_reader_rank_of_name(names.rows[i]);
-        if (rank == LB_NO_RANK) continue;
-        int32_t *grown = lb_array_grow(*ranks, *n, sizeof *grown);
+        lb_archive_name name;
+        if (!lb_capture_reader_parse_name(names.rows[i], &name)) continue;
+        lb_archive_name *grown = lb_array_grow(*archives, *n, sizeof *grown);
         if (!grown) {
             status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
         } else {
-            *ranks = grown;
-            grown[(*n)++] = rank;
+            *archives = grown;
+            grown[(*n)++] = name;
         }
     }
     lb_input_names_release(&names);
     LB_TRY(status);
     if (*n == 0) return lb_fail(err, LB_ERR_NOT_FOUND, "%s: holds no rank-NNNNN.tar: this is no capture", folder);
-    qsort(*ranks, *n, sizeof **ranks, by_rank);
+    qsort(*archives, *n, sizeof **archives, by_name);
     return LB_OK;
+}
+
+/* The last of several, just made: its writer has not come to its first byte. */
+static bool is_unwritten(const lb_archive_name *archive, bool last, const char *path)
+{
+    struct stat st;
+    return archive->part >= 0 && last && lb_input_look(path, &st, NULL) == LB_OK && st.st_size == 0;
 }
 
 static lb_status open_folder(lb_capture *c, const lb_rank_choice *choice, lb_err *err)
 {
-    int32_t *ranks;
+    lb_archive_name *names;
     uint32_t n;
-    lb_status status = lb_capture_reader_ranks_of_folder(c->path, &ranks, &n, err);
+    lb_status status = lb_capture_reader_list_folder(c->path, &names, &n, err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        if (choice && !choice->holds(choice->context, ranks[i])) continue;
-        char *path = lb_capture_archive_path(c->path, ranks[i]);
-        status = path ? add_member(c, path, ranks[i], err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+        if (choice && !choice->holds(choice->context, names[i].rank)) continue;
+        char *path = lb_capture_reader_path(c->path, &names[i]);
+        if (!path)
+            status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+        else if (!is_unwritten(&names[i], i + 1 == n || names[i + 1].rank != names[i].rank, path))
+            status = add_member(c, path, names[i].rank, err);
         free(path);
     }
-    free(ranks);
+    free(names);
     return status;
 }
 
@@ -95,7 +143,9 @@ static lb_status open_path(lb_capture *c, const lb_rank_choice *choice, lb_err *
     if (foreign) return lb_foreign_open(c->path, &c->foreign, err);
     if (S_ISDIR(st.st_mode)) return open_folder(c, choice, err);
     const char *slash = strrchr(c->path, '/');
-    return add_member(c, c->path, lb_capture_reader_rank_of_name(slash ? slash + 1 : c->path), err);
+    lb_archive_name name = {LB_NO_RANK, -1};
+    lb_capture_reader_parse_name(slash ? slash + 1 : c->path, &name);
+    return add_member(c, c->path, name.rank, err);
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -105,6 +155,7 @@ static int by_rank_and_step(const void *a, const void *b)
     const lb_program_row *x = (const lb_program_row *)a, *y = (const lb_program_row *)b;
     if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
     if (x->step != y->step) return x->step < y->step ? -1 : 1;
+    if (x->member != y->member) return x->member < y->member ? -1 : 1;
     return (x->program > y->program) - (x->program < y->program);
 }
 
@@ -350,7 +401,7 @@ lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, c
 const char *lb_capture_table(lb_capture *capture, int32_t rank, const char *name)
 {
     if (capture->foreign) return strcmp(name, "metadata") == 0 ? lb_foreign_metadata(capture->foreign) : NULL;
-    for (uint32_t m = 0; m < capture->n_members; m++) {
+    for (uint32_t m = capture->n_members; m-- > 0;) { /* of several archives of a rank the last */
         const lb_capture_reader_member *member = &capture->members[m];
         if (member->rank != LB_NO_RANK && member->rank != rank) continue;
         const char *json = member->rank == LB_NO_RANK ? lb_archive_rank_table(member->archive, rank, name) : NULL;
@@ -366,19 +417,28 @@ static bool has_table(const lb_capture_reader_member *member, int32_t rank, cons
                                       : member->rank == rank && row->rank == LB_NO_RANK;
 }
 
+/* Whether a table of that name and rank stands later: in that archive behind table `i`, or in one after it. */
+static bool is_told_later(const lb_capture *c, int32_t rank, uint32_t member, uint32_t i)
+{
+    const char *name = c->members[member].archive->index.tables[i].name;
+    for (uint32_t m = member; m < c->n_members; m++) {
+        const lb_index *x = &c->members[m].archive->index;
+        if (m > member && c->members[m].rank != rank) break;
+        for (uint32_t k = m == member ? i + 1 : 0; k < x->n_tables; k++)
+            if (has_table(&c->members[m], rank, &x->tables[k]) && strcmp(x->tables[k].name, name) == 0) return true;
+    }
+    return false;
+}
+
 const char *lb_capture_table_name(const lb_capture *capture, int32_t rank, uint32_t index)
 {
     if (capture->foreign) return index == 0 && lb_foreign_metadata(capture->foreign) ? "metadata" : NULL;
     for (uint32_t m = 0; m < capture->n_members; m++) {
         const lb_index *x = &capture->members[m].archive->index;
-        for (uint32_t i = 0; i < x->n_tables; i++) {
-            bool later = false; /* a name is told where it stands for the last time */
-            if (!has_table(&capture->members[m], rank, &x->tables[i])) continue;
-            for (uint32_t k = i + 1; k < x->n_tables && !later; k++)
-                later = has_table(&capture->members[m], rank, &x->tables[k]) &&
-                        strcmp(x->tables[k].name, x->tables[i].name) == 0;
-            if (!later && index-- == 0) return x->tables[i].name;
-        }
+        for (uint32_t i = 0; i < x->n_tables; i++)
+            if (has_table(&capture->members[m], rank, &x->tables[i]) && !is_told_later(capture, rank, m, i) &&
+                index-- == 0)
+                return x->tables[i].name;
     }
     return NULL;
 }

@@ -20,7 +20,7 @@ typedef struct lb_program_row {
 
 struct lb_capture {
     char *path;
-    lb_capture_reader_member *members; /* by rank */
+    lb_capture_reader_member *members; /* by rank, and of one rank in the order in which they were written */
     uint32_t n_members;
     _Atomic(lb_blob_filter *) filter; /* NULL: not needed yet */
     _Atomic uint32_t found_in;        /* the member that last held a blob of another rank */
@@ -41,9 +41,16 @@ typedef struct lb_rank_choice {
 } lb_rank_choice;
 /* `choice`: NULL for all, as lb_capture_open does. */
 lb_status lb_capture_reader_open(const char *path, const lb_rank_choice *choice, lb_capture **capture, lb_err *err);
-/* "rank-00003.tar" gives 3; anything else LB_NO_RANK. */
-int32_t lb_capture_reader_rank_of_name(const char *name);
-/* Ranks of the archives in a folder, ascending; `*ranks` is malloc'ed. */
-lb_status lb_capture_reader_ranks_of_folder(const char *folder, int32_t **ranks, uint32_t *n, lb_err *err);
+/* A rank has one archive, or several that are read as one. */
+typedef struct lb_archive_name {
+    int32_t rank;
+    int64_t part; /* -1: the one of a rank that has one */
+} lb_archive_name;
+/* "rank-00003.tar" gives {3, -1}, "rank-00003-0000000002.tar" {3, 2}; false for anything else. */
+bool lb_capture_reader_parse_name(const char *name, lb_archive_name *archive);
+/* The archives in a folder, by rank and part; `*archives` is malloc'ed. */
+lb_status lb_capture_reader_list_folder(const char *folder, lb_archive_name **archives, uint32_t *n, lb_err *err);
+/* Malloc'ed; NULL when out of memory. */
+char *lb_capture_reader_path(const char *folder, const lb_archive_name *archive);
 
 #endif

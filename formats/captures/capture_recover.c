@@ -102,12 +102,12 @@ static lb_status recover_archive(const char *path, const char *out, lb_recovery 
 /* Every rank, into the folder `out`, which is there. */
 static lb_status recover_folder(const char *path, const char *out, lb_recovery *result, lb_err *err)
 {
-    int32_t *ranks;
+    lb_archive_name *names;
     uint32_t n, recovered = 0;
-    LB_TRY(lb_capture_reader_ranks_of_folder(path, &ranks, &n, err));
+    LB_TRY(lb_capture_reader_list_folder(path, &names, &n, err));
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        char *from = lb_capture_archive_path(path, ranks[i]), *to = lb_capture_archive_path(out, ranks[i]);
+        char *from = lb_capture_reader_path(path, &names[i]), *to = lb_capture_reader_path(out, &names[i]);
         lb_err why = LB_ERR_INIT;
         status = from && to ? recover_archive(from, to, result, &why) : lb_fail(&why, LB_ERR_NOMEM, "out of memory");
         if (status == LB_ERR_CORRUPT) { /* nothing whole in this one; the others may do better */
@@ -121,7 +121,7 @@ static lb_status recover_folder(const char *path, const char *out, lb_recovery *
         free(from);
         free(to);
     }
-    free(ranks);
+    free(names);
     uint32_t from_ring = 0;
     if (status == LB_OK)
         status = lb_ring_files_assemble(path, out, "the process ended without closing its flight recorder", &from_ring,

@@ -284,7 +284,7 @@ static lb_status verify_archive(check *c, const char *path, lb_err *err)
 
 typedef struct archives {
     const char *path;
-    int32_t *ranks;
+    lb_archive_name *names;
     uint32_t n;
     lb_capture *whole;
     /* of what is folded */
@@ -325,7 +325,7 @@ static lb_status verify_unit(void *context, uint64_t unit, lb_part_record *recor
     lb_verification one = {0};
     lb_err why = LB_ERR_INIT;
     bool more = false;
-    char *file = lb_capture_archive_path(a->path, a->ranks[unit]);
+    char *file = lb_capture_reader_path(a->path, &a->names[unit]);
     check c = {record_damage, record, &one, a->whole, file, LB_ERR_INIT};
     lb_status status = file ? verify_archive(&c, file, &why) : lb_fail(&why, LB_ERR_NOMEM, "out of memory");
     if (status == LB_ERR_CORRUPT) { /* one archive that is none at all is a finding, not the end */
@@ -363,13 +363,13 @@ static lb_status fold_unit(void *context, uint64_t unit, lb_part_record *record,
 static lb_status verify_folder(const char *path, lb_parts *parts, archives *a, lb_err *err)
 {
     lb_err closed = LB_ERR_INIT;
-    LB_TRY(lb_capture_reader_ranks_of_folder(path, &a->ranks, &a->n, err));
+    LB_TRY(lb_capture_reader_list_folder(path, &a->names, &a->n, err));
     lb_status status = lb_capture_open(path, &a->whole, &closed);
     if (status != LB_OK) a->whole = NULL;
     const lb_parts_loop loop = {"archive", a->n, verify_unit, fold_unit, a};
     status = lb_is_refusal(status) ? lb_fail(err, status, "%s", closed.message) : lb_parts_each(parts, &loop, err);
     lb_capture_close(a->whole);
-    free(a->ranks);
+    free(a->names);
     return status;
 }
 

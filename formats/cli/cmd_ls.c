@@ -121,34 +121,31 @@ ls_layer *ls_count_layers(const ls_view *view)
 
 /* ---- what the capture was ---------------------------------------------------------------------------------------- */
 
-/* Of weights in a folder: every file in it. */
+/* Of a run its archives, of weights every file in the folder. */
 static uint64_t folder_bytes(const char *folder)
 {
-    uint64_t bytes = 0;
+    uint64_t all = 0, archives = 0;
     struct stat st;
     lb_input_names names;
     lb_input_list(folder, &names, NULL);
     for (uint32_t i = 0; i < names.n; i++) {
         char path[4400];
+        const size_t n = strlen(names.rows[i]);
         snprintf(path, sizeof path, "%s/%s", folder, names.rows[i]);
-        if (lb_input_look(path, &st, NULL) == LB_OK && S_ISREG(st.st_mode)) bytes += (uint64_t)st.st_size;
+        if (lb_input_look(path, &st, NULL) != LB_OK || !S_ISREG(st.st_mode)) continue;
+        all += (uint64_t)st.st_size;
+        if (strncmp(names.rows[i], "rank-", 5) == 0 && n > 4 && strcmp(names.rows[i] + n - 4, ".tar") == 0)
+            archives += (uint64_t)st.st_size;
     }
     lb_input_names_release(&names);
-    return bytes;
+    return archives ? archives : all;
 }
 
-static uint64_t file_bytes(lb_capture *capture, const int32_t *ranks, uint32_t n)
+static uint64_t file_bytes(const lb_capture *capture)
 {
     struct stat st;
-    uint64_t bytes = 0;
     if (lb_input_look(lb_capture_path(capture), &st, NULL) != LB_OK) return 0;
-    if (!S_ISDIR(st.st_mode)) return (uint64_t)st.st_size;
-    for (uint32_t r = 0; r < n; r++) {
-        char *path = lb_capture_archive_path(lb_capture_path(capture), ranks[r]);
-        if (path && lb_input_look(path, &st, NULL) == LB_OK) bytes += (uint64_t)st.st_size;
-        free(path);
-    }
-    return bytes ? bytes : folder_bytes(lb_capture_path(capture));
+    return S_ISDIR(st.st_mode) ? folder_bytes(lb_capture_path(capture)) : (uint64_t)st.st_size;
 }
 
 /* The receipt in one line: by whom, with what, when. Whatever it lacks is left out. */
@@ -213,7 +210,7 @@ static void print_capture(lb_capture *capture, const int32_t *ranks, uint32_t n_
     printf("%s: %u rank%s, %u step%s", lb_capture_path(capture), n_ranks, ls_plural(n_ranks), n_steps,
            ls_plural(n_steps));
     if (n_steps > 1) printf(" (%" PRId64 " to %" PRId64 ")", steps[0], steps[n_steps - 1]);
-    printf(", %s\n", lb_command_bytes_text(file_bytes(capture, ranks, n_ranks), text));
+    printf(", %s\n", lb_command_bytes_text(file_bytes(capture), text));
     if (n_steps == 0) printf("  no step was committed; `lastbit recover` may find some\n");
     if (n_ranks) print_receipt(capture, ranks[0]);
     print_gaps(capture, ranks, n_ranks);

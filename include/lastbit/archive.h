@@ -39,8 +39,9 @@ typedef struct lb_writer_options {
     bool whole;
     uint64_t budget_bytes;     /* LB_ERR_LIMIT for a record that would pass it; 0: none */
     const char *const *inputs; /* what is read meanwhile and may not be written over, the last NULL; NULL: nothing */
+    bool in_place; /* under its own name from the beginning, and only written on: for a store without rename */
 } lb_writer_options;
-#define LB_WRITER_OPTIONS_INIT {sizeof(lb_writer_options), false, LB_OUTPUT_SYNC_CLOSE, false, 0, NULL}
+#define LB_WRITER_OPTIONS_INIT {sizeof(lb_writer_options), false, LB_OUTPUT_SYNC_CLOSE, false, 0, NULL, false}
 
 /* Creates the file, mode 0600, as lastbit/output.h says: at the first commit of its head it is there. */
 LB_API lb_status lb_writer_open(const char *path, const lb_writer_options *options, lb_writer **writer, lb_err *err);
@@ -57,11 +58,14 @@ LB_API lb_status lb_writer_commit(lb_writer *writer, lb_err *err);
 /* After a failure to write (a full disk): the archive has been cut back to its last commit, and where that made room
  * this table goes behind it, with a commit. The writer stays as dead as it was. */
 LB_API lb_status lb_writer_last_table(lb_writer *writer, const char *name, const char *json, lb_err *err);
-/* At most what the archive will have if it is closed now. */
+/* At most what the archive will have if it is closed now, those before it included. */
 LB_API uint64_t lb_writer_bytes(const lb_writer *writer);
 /* Commit, index, closing record; flushed to the disk as `sync` says, and closed, each checked. The writer is gone
  * whatever the status. NULL is fine. */
 LB_API lb_status lb_writer_close(lb_writer *writer, lb_err *err);
+/* The archive is closed as lb_writer_close does it, and the writer goes on with another at `next`, which is made with
+ * its first record and knows nothing of the blobs before. Whatever becomes of it the closed one stays. */
+LB_API lb_status lb_writer_turn(lb_writer *writer, const char *next, lb_err *err);
 /* Gives up, also in a forked child: frees memory and closes the descriptor, writes nothing. What was committed stays,
  * but for a `whole` archive, which then is not there. */
 LB_API void lb_writer_abandon(lb_writer *writer);
@@ -122,6 +126,10 @@ LB_API void lb_capture_unload(const lb_capture *capture);
 
 /* Where a process of `rank` writes inside the capture folder: "NAME.lb/rank-00003.tar"; malloc'ed. */
 LB_API char *lb_capture_archive_path(const char *folder, int32_t rank);
+
+/* Where it writes one of several archives, which are read as one in the order of their numbers:
+ * "NAME.lb/rank-00003-0000000002.tar"; malloc'ed. */
+LB_API char *lb_capture_part_path(const char *folder, int32_t rank, uint32_t part);
 
 #ifdef __cplusplus
 }

@@ -77,9 +77,27 @@ typedef struct lb_recorder_options {
     /* lb_output_sync (lastbit/output.h): at which moments the archive is on the disk, so that a power cut takes no more
      * than what came after; a kill takes nothing that was committed */
     uint8_t sync;
+    /* after so many steps the archive is closed, and another one begun (lb_capture_part_path), each of them whole and
+     * never changed again: for file systems in front of an object store. 0: one archive. Not with a ring */
+    uint32_t close_each;
 } lb_recorder_options;
 #define LB_RECORDER_OPTIONS_INIT                                                                                       \
-    {sizeof(lb_recorder_options), LB_LEVEL_AUTO, 0, 1, NULL, NULL, 0, 0, 0, false, 0, 0, 0, NULL, LB_OUTPUT_SYNC_CLOSE}
+    {sizeof(lb_recorder_options),                                                                                      \
+     LB_LEVEL_AUTO,                                                                                                    \
+     0,                                                                                                                \
+     1,                                                                                                                \
+     NULL,                                                                                                             \
+     NULL,                                                                                                             \
+     0,                                                                                                                \
+     0,                                                                                                                \
+     0,                                                                                                                \
+     false,                                                                                                            \
+     0,                                                                                                                \
+     0,                                                                                                                \
+     0,                                                                                                                \
+     NULL,                                                                                                             \
+     LB_OUTPUT_SYNC_CLOSE,                                                                                             \
+     0}
 
 /* ---- life-cycle -------------------------------------------------------------------------------------------------- */
 

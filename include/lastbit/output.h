@@ -6,7 +6,7 @@
  *     lb_output_write(out, bytes, n);         // the first failure stays …
  *     return lb_output_close(out, err);       // … and is reported here: only now is there a page.html
  *
- * There are three ways to write:
+ * There are four ways to write:
  *
  *   WHOLE     The file appears complete or not at all. Bytes go to a draft beside its place; close flushes it, has the
  *             system write it to the disk (fsync), closes it, gives it its name (rename) and has the folder written,
@@ -18,6 +18,9 @@
  *   APPENDED  Lines behind what is there: a journal, a list of alarms. Each lb_output_commit hands its bytes to the
  *             system in one piece, so that a reader meets whole lines. A commit that fails takes its bytes back where
  *             no other process wrote meanwhile.
+ *
+ *   IN_PLACE  As GROWING, for file systems in front of an object store: the file has its own name from the beginning, so
+ *             that nothing is renamed, and is written once from front to back. `replace` removes an old one first.
  *
  * A draft is created by O_EXCL under a name that cannot be guessed, `NAME.<16 hex digits>.draft`, so that no link that
  * was planted is followed. A link at `path` itself is replaced as a name, never written through (APPENDED follows
@@ -41,7 +44,12 @@
 extern "C" {
 #endif
 
-typedef enum lb_output_way { LB_OUTPUT_WHOLE = 0, LB_OUTPUT_GROWING = 1, LB_OUTPUT_APPENDED = 2 } lb_output_way;
+typedef enum lb_output_way {
+    LB_OUTPUT_WHOLE = 0,
+    LB_OUTPUT_GROWING = 1,
+    LB_OUTPUT_APPENDED = 2,
+    LB_OUTPUT_IN_PLACE = 3
+} lb_output_way;
 
 /* When fsync is called: what a power cut may take. A kill takes none of what was committed, whatever this is. */
 typedef enum lb_output_sync {
@@ -56,7 +64,7 @@ typedef struct lb_output_options {
     size_t size; /* sizeof(lb_output_options) */
     lb_output_way way;
     lb_output_sync sync;
-    /* WHOLE, GROWING: a file at `path` is replaced; otherwise LB_ERR_EXISTS. APPENDED: one is continued */
+    /* all but APPENDED: a file at `path` is replaced; otherwise LB_ERR_EXISTS. APPENDED: one is continued */
     bool replace;
     bool shared; /* readable as the umask says; otherwise by the owner alone (captures hold private data) */
     const char *const *inputs; /* files and folders that are being read, the last NULL; NULL: none */
@@ -75,7 +83,7 @@ LB_API bool lb_output_write(lb_output *output, const void *bytes, size_t n);
 LB_API FILE *lb_output_stream(lb_output *output);
 /* Hands over what was gathered. */
 LB_API bool lb_output_flush(lb_output *output);
-/* Everything so far is to stay: see the three ways above. After a failure the output goes no further. */
+/* Everything so far is to stay: see the ways above. After a failure the output goes no further. */
 LB_API lb_status lb_output_commit(lb_output *output, lb_err *err);
 /* Takes back everything behind the first `offset` bytes, gathered or written, and goes on from there as if nothing had
  * failed: a full disk then has room again. False where the system does not let it; then the output stays as failed as

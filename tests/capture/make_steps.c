@@ -10,6 +10,7 @@
  *   soak=0         every so many steps a line: step, resident bytes, descriptors, threads
  *   flush=0        waits after every step until it is on disk, and only then says so
  *   sync=0         of lb_output_sync; 0: at the end, 1: at every step, 2: never
+ *   close_each=0   steps of one archive, then another is begun
  *   close=1        0: ends by SIGKILL in the place of closing the recorder
  *
  * After each step it prints the step's number. What a step holds follows from its number alone. */
@@ -108,6 +109,7 @@ int main(int argc, char **argv)
     options.ring = (uint32_t)number_of(argc, argv, "ring", 0);
     options.ring_files = options.ring ? 2 : 0;
     options.sync = (uint8_t)number_of(argc, argv, "sync", 0);
+    options.close_each = (uint32_t)number_of(argc, argv, "close_each", 0);
     options.overwrite = true;
     lb_recorder *recorder = NULL;
     lb_err err = LB_ERR_INIT;

@@ -110,7 +110,7 @@ class Archive:
 class Capture:
     def __init__(self, path):
         inside = [] if os.path.isfile(path) else sorted(os.listdir(path))
-        names = [os.path.join(path, name) for name in inside if re.fullmatch(r"rank-\d+\.tar", name)] or [path]
+        names = [os.path.join(path, name) for name in inside if re.fullmatch(r"rank-\d+(-\d+)?\.tar", name)] or [path]
         self.archives = [Archive(name) for name in names]
         self.blobs = {digest: data for archive in self.archives for digest, data in archive.blobs.items()}
         self.programs = {key: program for archive in self.archives for key, program in archive.programs.items()}

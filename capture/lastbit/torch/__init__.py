@@ -39,6 +39,7 @@ def autostart(note=None):
             "ring": int(get("LASTBIT_RING") or 0),
             "like": get("LASTBIT_LIKE") or "",
             "sync": get("LASTBIT_SYNC") or "",
+            "close_each": int(get("LASTBIT_CLOSE_EACH") or 0),
             "compiled": get("LASTBIT_COMPILED") or "eager",
             "step_at": get("LASTBIT_STEP_AT") or "",
             "lines": get("LASTBIT_LINES") != "0",
@@ -103,11 +104,12 @@ def capture(
     receipt_host=False,
     poison=False,
     sync="close",
+    close_each=0,
 ):
     """Records into `folder` (NAME.lb); arguments are those of `lastbit record`. `like`: another capture, of whose steps the level and the
     choice of ops and layers are taken. `lines`: of the program's code, one for each op, with its text.
     `receipt_host`: the machine's name in the receipt. `poison`: memory that ops leave unwritten is filled with NaN. `sync`: what a power
-    cut may take: "step", "close" or "never" (see `lastbit record --sync`)."""
+    cut may take: "step", "close" or "never" (see `lastbit record --sync`). `close_each`: an archive is closed after so many steps, and another begun."""
     from . import session as sessions
 
     session = None
@@ -128,6 +130,7 @@ def capture(
             poison=poison,
             like=os.path.abspath(like) if like else "",
             sync=sync,
+            close_each=close_each,
         )
         session = sessions.start(settings)
     except Exception as error:

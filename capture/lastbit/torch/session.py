@@ -1,6 +1,7 @@
 """One recording in one process: when a step opens and closes, what is named, and what happens when something goes wrong."""
 
 import atexit
+import glob
 import json
 import os
 import sys
@@ -417,9 +418,10 @@ class Session:
                     get("ring"),
                     get("like") or "",
                     get("sync") or "",
+                    get("close_each") or 0,
                 )
                 self.opened = True
-                self.archive = os.path.join(get("out"), "rank-%05d.tar" % (rank + attempt))
+                self.archives = os.path.join(glob.escape(get("out")), "rank-%05d%s.tar" % (rank + attempt, "-*" if get("close_each") else ""))
                 if get("ring"):
                     self.native.watch_crashes()
                 break
@@ -448,7 +450,8 @@ class Session:
             self.live = False
             self.native.stop("what was recorded so far was work before the first step")
             self.close_archive()
-            os.unlink(self.archive)
+            for archive in glob.glob(self.archives):
+                os.unlink(archive)
             self.native.sweep()
         self.step, self.step_open, self.recorded_last = -1, False, False
         self.steps = Steps()
