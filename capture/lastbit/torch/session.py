@@ -620,6 +620,9 @@ class Session:
         if self.dead or not self.wants_step(self.step):
             self.rest()
             return
+        if not self.opened and not self.wants_rank(self.rank()[0]):
+            self.stand_aside()
+            return
         self.modules.watch_all()
         if not self.threads.push():
             return
@@ -638,6 +641,13 @@ class Session:
             self.tap(name, state)
         self.optimizers.step_began()
         self.threads.note_strangers()
+
+    def stand_aside(self):
+        """A rank that is not recorded: no op and no module of it calls us any more."""
+        self.dead = True
+        self.modules.remove()
+        self.optimizers.remove()
+        self.threads.pop()
 
     over = False  # no step to come is wanted
     RESTS_AFTER = 3  # steps: by then a program has called what it calls outermost
