@@ -1,7 +1,6 @@
 /* Reductions over ranks: see collective_sum.h. */
 #include "orders/collective_sum.h"
 
-#include "base/array.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,265 +23,6 @@ bool lb_collective_reduction_parse(const char *text, lb_collective_reduction *re
             return true;
         }
     return false;
-}
-
-lb_status lb_collective_order_parse(const char *text, lb_collective_order *order, lb_err *err)
-{
-    static const struct {
-        const char *name;
-        lb_collective_order_kind kind;
-    } names[] = {
-        {"gloo", LB_ORDER_GLOO},       {"ring", LB_ORDER_RING},         {"mpi_ring", LB_ORDER_MPI_RING},
-        {"tree", LB_ORDER_TREE},       {"rank", LB_ORDER_RANK},         {"wide", LB_ORDER_WIDE},
-        {"rotated", LB_ORDER_ROTATED}, {"doubling", LB_ORDER_DOUBLING}, {"rabenseifner", LB_ORDER_RABENSEIFNER}};
-    size_t n = strcspn(text, ":");
-    *order = (lb_collective_order)LB_ORDER_INIT;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strlen(names[i].name) != n || strncmp(text, names[i].name, n)) continue;
-        order->kind = names[i].kind;
-        const char *p = text + n;
-        char *end = (char *)p;
-        if (*p == ':') order->channels = strtoll(p + 1, &end, 10);
-        if (*end == ':') order->chunk = strtoll(end + 1, &end, 10);
-        if (*end == '\0' && order->channels >= 1 && order->channels <= 65536 && order->chunk >= 0) return LB_OK;
-    }
-    return lb_fail(
-        err, LB_ERR_INVALID,
-        "\"%s\" is no order of a collective: gloo, ring[:CHANNELS[:CHUNK]], mpi_ring, tree[:RANKS_PER_NODE], rank, "
-        "wide, rotated, doubling, rabenseifner",
-        text);
-}
-
-/* ---- folds ------------------------------------------------------------------------------------------------------ */
-
-/* acc = x[start]; acc += x[start + step] … n terms, around the ring. */
-static uint16_t ring_folds(lb_collective_fold *folds, uint32_t n, int64_t start, int step)
-{
-    uint16_t root = (uint16_t)(((start % n) + n) % n);
-    for (uint32_t i = 1; i < n; i++) {
-        int64_t at = start + (int64_t)step * i;
-        folds[i - 1] = (lb_collective_fold){root, (uint16_t)(((at % n) + n) % n)};
-    }
-    return root;
-}
-
-/* Surplus ranks are folded pairwise, the survivors form a balanced binary tree. */
-static uint16_t doubling_folds(lb_collective_fold *folds, uint32_t n, bool odd_survives)
-{
-    uint16_t alive[LB_COLLECTIVE_MAX_RANKS];
-    uint32_t power = 1, f = 0, k = 0;
-    while (power * 2 <= n) power *= 2;
-    uint32_t extra = n - power;
-    for (uint32_t r = 0; r < n; r++) {
-        if (r >= 2 * extra) {
-            alive[k++] = (uint16_t)r;
-        } else if (r % 2 == 0) {
-            uint16_t survivor = (uint16_t)(odd_survives ? r + 1 : r);
-            folds[f++] = (lb_collective_fold){survivor, (uint16_t)(odd_survives ? r : r + 1)};
-            alive[k++] = survivor;
-        }
-    }
-    for (uint32_t mask = 1; mask < power; mask *= 2)
-        for (uint32_t v = 0; v < power; v += 2 * mask) folds[f++] = (lb_collective_fold){alive[v], alive[v + mask]};
-    return alive[0];
-}
-
-/* Children of a node in NCCL's binary tree (ncclGetBtree), -1 for none. */
-static void tree_children(int64_t nodes, int64_t r, int64_t child[2])
-{
-    int64_t bit = 1;
-    child[0] = child[1] = -1;
-    while (bit < nodes && !(bit & r)) bit <<= 1;
-    if (r == 0) {
-        if (nodes > 1) child[1] = bit >> 1;
-        return;
-    }
-    int64_t low = bit >> 1;
-    if (low == 0) return;
-    child[0] = r - low;
-    while (low && r + low >= nodes) low >>= 1;
-    child[1] = low ? r + low : -1;
-}
-
-typedef struct tree {
-    int64_t nodes, per_node, ranks;
-    bool mirrored; /* tree 1: node r plays the part of n-1-r (even n) or r-1 (odd n) in tree 0 */
-    lb_collective_fold *folds;
-    uint32_t n;
-} tree;
-
-static int64_t played_by(const tree *t, int64_t part)
-{
-    if (!t->mirrored) return part;
-    return t->nodes % 2 == 0 ? t->nodes - 1 - part : (part + 1) % t->nodes;
-}
-
-/* A node: its ranks are a chain that ends at its first rank, which then takes the children in order. */
-static uint16_t fold_node(tree *t, int64_t part)
-{
-    int64_t head = played_by(t, part) * t->per_node, last = head + t->per_node - 1, child[2];
-    if (last >= t->ranks) last = t->ranks - 1;
-    for (int64_t r = last; r > head; r--) t->folds[t->n++] = (lb_collective_fold){(uint16_t)(r - 1), (uint16_t)r};
-    tree_children(t->nodes, part, child);
-    for (int c = 0; c < 2; c++) {
-        if (child[c] < 0) continue;
-        uint16_t from = fold_node(t, child[c]);
-        t->folds[t->n++] = (lb_collective_fold){(uint16_t)head, from};
-    }
-    return (uint16_t)head;
-}
-
-static uint16_t tree_folds(lb_collective_fold *folds, uint32_t n, int64_t per_node, bool mirrored)
-{
-    tree t = {(n + per_node - 1) / per_node, per_node, n, mirrored, folds, 0};
-    return fold_node(&t, 0);
-}
-
-/* ---- pieces ----------------------------------------------------------------------------------------------------- */
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-static int64_t round_up(int64_t a, int64_t b)
-{
-    return ceil_div(a, b) * b;
-}
-
-/* gloo cuts bytes into segments; a chunk is segments / n of them (kMaxSegmentSize is 1 MiB). */
-static int64_t gloo_chunk(uint32_t n, int64_t count, int64_t size)
-{
-    int64_t bytes = count * size, segments = ceil_div(bytes, 1 << 20);
-    if (segments < 2 * (int64_t)n) segments = 2 * (int64_t)n;
-    segments = round_up(segments, n);
-    return segments / n * round_up(ceil_div(bytes, segments), size) / size;
-}
-
-typedef struct cut {
-    lb_collective_pieces *pieces;
-    uint32_t n;
-    lb_err *err;
-} cut;
-
-/* Adds [first, last) reduced by fold list number `list` (of n - 1 folds each). */
-static lb_status add_piece(cut *c, int64_t first, int64_t last, uint32_t list, uint16_t root)
-{
-    if (first >= last) return LB_OK;
-    lb_collective_slice *grown = lb_array_grow(c->pieces->pieces, c->pieces->n, sizeof *grown);
-    if (!grown) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory cutting a collective into pieces");
-    c->pieces->pieces = grown;
-    c->pieces->pieces[c->pieces->n++] =
-        (lb_collective_slice){first, last, root, c->pieces->folds + (size_t)list * (c->n - 1)};
-    return LB_OK;
-}
-
-/* One channel of NCCL's ring: loops of n chunks, the last loop with smaller ones. */
-static lb_status cut_channel(cut *c, const lb_collective_order *order, int64_t first, int64_t last, int64_t size,
-                             const uint16_t *roots)
-{
-    const int64_t most = last - first > 16 ? last - first : 16; /* a chunk of more holds no more */
-    int64_t chunk = order->chunk ? order->chunk : (1 << 19) / size;
-    if (chunk > most) chunk = most;
-    for (int64_t at = first; at < last;) {
-        int64_t left = last - at, one = chunk;
-        if (left < chunk * c->n) one = round_up(ceil_div(left, c->n), size < 16 ? 16 / size : 1);
-        if (one > chunk) one = chunk;
-        for (uint32_t k = 0; k < c->n; k++) {
-            int64_t from = at + k * one, to = from + one < last ? from + one : last;
-            LB_TRY(add_piece(c, from, to, k, roots[k]));
-        }
-        at += one * c->n;
-    }
-    return LB_OK;
-}
-
-static lb_status cut_equal(cut *c, int64_t count, int64_t chunk, const uint16_t *roots)
-{
-    for (uint32_t k = 0; k < c->n; k++) {
-        int64_t last = k + 1 == c->n ? count : (k + 1) * chunk;
-        LB_TRY(add_piece(c, k * chunk < count ? k * chunk : count, last < count ? last : count, k, roots[k]));
-    }
-    return LB_OK;
-}
-
-static lb_status cut_mpi(cut *c, int64_t count, const uint16_t *roots)
-{
-    int64_t at = 0;
-    for (uint32_t k = 0; k < c->n; k++) {
-        int64_t here = count / c->n + (k < count % c->n);
-        LB_TRY(add_piece(c, at, at + here, k, roots[k]));
-        at += here;
-    }
-    return LB_OK;
-}
-
-static void make_folds(const lb_collective_order *order, uint32_t n, lb_collective_fold *folds, uint16_t *roots)
-{
-    for (uint32_t k = 0; k < n; k++) {
-        lb_collective_fold *list = folds + (size_t)k * (n - 1);
-        switch (order->kind) {
-        case LB_ORDER_GLOO: roots[k] = ring_folds(list, n, (int64_t)k - 1, -1); break;
-        case LB_ORDER_RING: roots[k] = ring_folds(list, n, (int64_t)k + 1, 1); break;
-        case LB_ORDER_MPI_RING:
-        case LB_ORDER_ROTATED: roots[k] = ring_folds(list, n, k, 1); break;
-        case LB_ORDER_TREE: roots[k] = tree_folds(list, n, order->channels, k == 1); break;
-        case LB_ORDER_DOUBLING:
-        case LB_ORDER_RABENSEIFNER: roots[k] = doubling_folds(list, n, order->kind == LB_ORDER_DOUBLING); break;
-        default: roots[k] = ring_folds(list, n, 0, 1); break;
-        }
-        bool alike = order->kind == LB_ORDER_DOUBLING || order->kind == LB_ORDER_RABENSEIFNER ||
-                     order->kind == LB_ORDER_RANK || order->kind == LB_ORDER_WIDE;
-        if (alike || (order->kind == LB_ORDER_TREE && k == 1)) break;
-    }
-}
-
-lb_status lb_collective_order_pieces(const lb_collective_order *order, uint32_t n, int64_t count, size_t element_bytes,
-                                     lb_collective_pieces *pieces, lb_err *err)
-{
-    *pieces = (lb_collective_pieces){0};
-    if (n < 1 || n > LB_COLLECTIVE_MAX_RANKS)
-        return lb_fail(err, LB_ERR_INVALID, "a collective over %u ranks (at most %d)", n, LB_COLLECTIVE_MAX_RANKS);
-    int64_t size = element_bytes ? (int64_t)element_bytes : 1;
-    uint16_t *roots = calloc(n, sizeof *roots);
-    pieces->folds = calloc((size_t)n * n, sizeof *pieces->folds);
-    cut c = {pieces, n, err};
-    lb_status status = LB_OK;
-    if (!roots || !pieces->folds) {
-        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective over %u ranks", n);
-        goto done;
-    }
-    if (n > 1) make_folds(order, n, pieces->folds, roots);
-    switch (n > 1 ? order->kind : LB_ORDER_RANK) {
-    case LB_ORDER_GLOO: status = cut_equal(&c, count, gloo_chunk(n, count, size), roots); break;
-    case LB_ORDER_ROTATED: status = cut_equal(&c, count, count / n > 0 ? count / n : 1, roots); break;
-    case LB_ORDER_MPI_RING: status = cut_mpi(&c, count, roots); break;
-    case LB_ORDER_RING:
-        if (order->home) {
-            const uint32_t last = (order->home - 1) % n;
-            status = add_piece(&c, 0, count, last, roots[last]);
-            break;
-        }
-        for (int64_t k = 0; k < order->channels && status == LB_OK; k++)
-            status =
-                cut_channel(&c, order, count * k / order->channels, count * (k + 1) / order->channels, size, roots);
-        break;
-    case LB_ORDER_TREE:
-        status = add_piece(&c, 0, ceil_div(count, 2), 0, roots[0]);
-        if (status == LB_OK) status = add_piece(&c, ceil_div(count, 2), count, 1, roots[1]);
-        break;
-    default: status = add_piece(&c, 0, count, 0, roots[0]);
-    }
-done:
-    free(roots);
-    if (status != LB_OK) lb_collective_pieces_release(pieces);
-    return status;
-}
-
-void lb_collective_pieces_release(lb_collective_pieces *pieces)
-{
-    free(pieces->pieces);
-    free(pieces->folds);
-    *pieces = (lb_collective_pieces){0};
 }
 
 /* ---- arithmetic ------------------------------------------------------------------------------------------------- */
@@ -454,4 +194,25 @@ lb_status lb_collective_reduce(const lb_collective_order *order, lb_collective_r
     free(r.registers);
     lb_collective_pieces_release(&pieces);
     return LB_OK;
+}
+
+lb_status lb_collective_reduce_blocks(const lb_collective_order *order, lb_collective_reduction reduction,
+                                      const lb_rank_terms *terms, void *out, lb_err *err)
+{
+    const uint32_t n = terms->n;
+    const int64_t each = n ? terms->count / n : 0;
+    if (!lb_collective_order_ends_at_home(order)) return lb_collective_reduce(order, reduction, terms, out, err);
+    const void **inputs = malloc((n + 1) * sizeof *inputs);
+    if (!inputs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective over %u ranks", n);
+    lb_status status = LB_OK;
+    for (uint32_t block = 0; block < n && status == LB_OK; block++) {
+        const size_t offset = (size_t)(block * each) * (lb_dtype_bits(terms->dtype) / 8);
+        lb_collective_order mine = *order;
+        mine.home = block + 1;
+        for (uint32_t r = 0; r < n; r++) inputs[r] = (const char *)terms->inputs[r] + offset;
+        status = lb_collective_reduce(&mine, reduction, &(lb_rank_terms){inputs, n, terms->dtype, each},
+                                      (char *)out + offset, err);
+    }
+    free(inputs);
+    return status;
 }

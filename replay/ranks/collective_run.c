@@ -413,9 +413,11 @@ static lb_status reduce_all(exchange *x, char *out)
 {
     const member *m = &x->members[0];
     const uint32_t home = x->name->kind == LB_EXCHANGE_REDUCE ? x->root + 1 : 0;
-    if (x->name->kind == LB_EXCHANGE_REDUCE_SCATTER && x->order.kind == LB_ORDER_RING && m->inputs.n)
-        return reduce_blocks(x, out);
-    if (x->name->coalesced) return reduce_range(x, 0, length(m), home, out);
+    const bool scatters = x->name->kind == LB_EXCHANGE_REDUCE_SCATTER;
+    if (scatters && lb_collective_order_ends_at_home(&x->order) && m->inputs.n) return reduce_blocks(x, out);
+    /* torch's gloo makes an all-reduce of each tensor of a reduce-scatter (seen with 2.13). */
+    const bool each = scatters && x->order.kind == LB_ORDER_GLOO && m->inputs.n == x->n;
+    if (x->name->coalesced && !each) return reduce_range(x, 0, length(m), home, out);
     for (uint32_t i = 0; i < m->inputs.n; i++)
         LB_TRY(
             reduce_range(x, m->starts[i], m->starts[i + 1] - m->starts[i], home, out + (size_t)m->starts[i] * x->size));

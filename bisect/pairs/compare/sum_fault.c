@@ -165,7 +165,7 @@ bool lb_sum_fault_path(const lb_collective_order *order, const lb_rank_terms *te
     for (uint32_t i = 0; i < pieces.n && !ring; i++) {
         const lb_collective_slice *piece = &pieces.pieces[i];
         if (at < piece->first || at >= piece->last) continue;
-        /* The first rank's register takes in one rank after the other (ring_folds of collective_sum.c). */
+        /* The first rank's register takes in one rank after the other (ring_folds of collective_order.c). */
         ring = true, path[0] = piece->folds[0].dst;
         for (uint32_t k = 0; k + 1 < terms->n; k++) path[k + 1] = piece->folds[k].src;
     }

@@ -4,6 +4,7 @@
 #include "orders/collective_sum.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,8 +70,11 @@ static void ring_of_one_receiver_ends_there(void **state)
 static void pieces_cover_every_element_once_and_fold_every_rank(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"gloo", "ring", "ring:2:8", "mpi_ring", "tree",        "tree:2",
-                                        "rank", "wide", "rotated",  "doubling", "rabenseifner"};
+    static const char *const texts[] = {
+        "gloo",      "ring",         "ring:2:8",     "mpi_ring",        "tree",       "tree:2",   "rank",
+        "wide",      "rotated",      "doubling",     "linear",          "halving",    "binomial", "binary",
+        "kary:3",    "chain",        "chain:1",      "in_order_binary", "mpich_ring", "nbc_ring", "pairwise",
+        "nbc_chain", "nbc_binomial", "rabenseifner", "binomial@0"};
     for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
         for (uint32_t n = 1; n <= 9; n++)
             for (int64_t count = 0; count < 40; count += 13) {
@@ -93,6 +97,107 @@ static void pieces_cover_every_element_once_and_fold_every_rank(void **state)
                 assert_int_equal(at, count);
                 lb_collective_pieces_release(&pieces);
             }
+}
+
+/* The tree of a piece as text, of two operands the one with the smallest rank first. */
+static void write_tree(const lb_collective_slice *piece, uint32_t n, char out[96])
+{
+    char text[8][96];
+    int least[8];
+    for (uint32_t r = 0; r < n; r++) snprintf(text[r], sizeof text[r], "%u", r), least[r] = (int)r;
+    for (uint32_t f = 0; f + 1 < n; f++) {
+        const uint32_t a = piece->folds[f].dst, b = piece->folds[f].src;
+        const bool turned = least[b] < least[a];
+        char joined[sizeof text[0]];
+        const int length = snprintf(joined, sizeof joined, "(%s+%s)", text[turned ? b : a], text[turned ? a : b]);
+        assert_in_range(length, 1, sizeof joined - 1);
+        memcpy(text[a], joined, sizeof joined);
+        if (turned) least[a] = least[b];
+    }
+    memcpy(out, text[piece->root], sizeof text[0]);
+}
+
+/* As the libraries' results have them (tests/replay/orders/mpi_judge.c). */
+static void trees_of_ranks_have_their_shapes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *order;
+        uint32_t n, home;
+        const char *tree;
+    } cases[] = {
+        {"linear", 5, 3, "(0+(1+(2+(3+4))))"},
+        {"chain:4", 8, 1, "((((0+(1+2))+(3+4))+(5+6))+7)"},
+        {"chain:4", 8, 3, "(((0+7)+((2+(3+4))+(5+6)))+1)"},
+        {"chain:1", 5, 3, "((((0+1)+4)+3)+2)"},
+        {"binary", 8, 1, "((0+((1+(3+7))+5))+((2+4)+6))"},
+        {"binary", 5, 4, "((0+2)+((1+4)+3))"},
+        {"binomial", 5, 3, "(((0+4)+(2+3))+1)"},
+        {"binomial@0", 5, 3, "(((0+1)+(2+3))+4)"},
+        {"binomial", 7, 0, "(((0+1)+(2+3))+((4+5)+6))"},
+        {"in_order_binary", 5, 2, "((0+1)+((2+3)+4))"},
+        {"in_order_binary", 8, 0, "(((0+1)+(2+3))+((4+(5+6))+7))"},
+        {"kary", 8, 1, "((0+((1+(3+7))+4))+((2+5)+6))"},
+        {"kary", 5, 2, "(((0+(2+4))+1)+3)"},
+        {"halving", 8, 0, "(((0+4)+(2+6))+((1+5)+(3+7)))"},
+        {"halving", 5, 0, "(((0+1)+3)+(2+4))"},
+        {"doubling", 5, 0, "(((0+1)+2)+(3+4))"},
+        {"nbc_chain", 5, 3, "(((0+(3+4))+1)+2)"},
+        {"nbc_binomial", 5, 3, "(((0+3)+(1+2))+4)"},
+        {"pairwise", 4, 3, "((0+(1+2))+3)"},
+        {"ring", 4, 3, "(((0+3)+1)+2)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lb_collective_order order;
+        lb_collective_pieces pieces;
+        char tree[96];
+        assert_int_equal(lb_collective_order_parse(cases[i].order, &order, NULL), LB_OK);
+        order.home = cases[i].home;
+        assert_int_equal(lb_collective_order_pieces(&order, cases[i].n, 1, 4, &pieces, NULL), LB_OK);
+        write_tree(&pieces.pieces[0], cases[i].n, tree);
+        assert_string_equal(tree, cases[i].tree);
+        lb_collective_pieces_release(&pieces);
+    }
+}
+
+/* Where each block begins, and with whom. */
+static void rings_are_cut_as_their_libraries_do(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *order;
+        int64_t first[3];
+        const char *tree[3];
+    } cases[] = {{"mpi_ring", {0, 5, 9}, {"((0+1)+2)", "(0+(1+2))", "((0+2)+1)"}},
+                 {"mpich_ring", {0, 5, 10}, {"(0+(1+2))", "((0+2)+1)", "((0+1)+2)"}},
+                 {"nbc_ring", {0, 5, 9}, {"((0+2)+1)", "((0+1)+2)", "(0+(1+2))"}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lb_collective_order order;
+        lb_collective_pieces pieces;
+        char tree[96];
+        assert_int_equal(lb_collective_order_parse(cases[i].order, &order, NULL), LB_OK);
+        assert_int_equal(lb_collective_order_pieces(&order, 3, 13, 8, &pieces, NULL), LB_OK);
+        assert_int_equal(pieces.n, 3);
+        for (int k = 0; k < 3; k++) {
+            write_tree(&pieces.pieces[k], 3, tree);
+            assert_int_equal(pieces.pieces[k].first, cases[i].first[k]);
+            assert_string_equal(tree, cases[i].tree[k]);
+        }
+        lb_collective_pieces_release(&pieces);
+    }
+}
+
+/* Segments of a MiB: a reduction to one rank fills them, an all-reduce makes them equal. */
+static void gloo_cuts_a_large_reduction_to_one_rank_otherwise(void **state)
+{
+    (void)state;
+    for (uint32_t home = 0; home < 2; home++) {
+        const lb_collective_order order = {.kind = LB_ORDER_GLOO, .channels = 1, .home = home};
+        lb_collective_pieces pieces;
+        assert_int_equal(lb_collective_order_pieces(&order, 3, 1572869, 4, &pieces, NULL), LB_OK);
+        assert_int_equal(pieces.pieces[0].last, home ? 786432 : 524292);
+        lb_collective_pieces_release(&pieces);
+    }
 }
 
 static void double_tree_has_the_shape_of_nccl(void **state)
@@ -171,6 +276,9 @@ int main(void)
         cmocka_unit_test(golden_vectors_come_out),
         cmocka_unit_test(ring_of_one_receiver_ends_there),
         cmocka_unit_test(pieces_cover_every_element_once_and_fold_every_rank),
+        cmocka_unit_test(trees_of_ranks_have_their_shapes),
+        cmocka_unit_test(rings_are_cut_as_their_libraries_do),
+        cmocka_unit_test(gloo_cuts_a_large_reduction_to_one_rank_otherwise),
         cmocka_unit_test(double_tree_has_the_shape_of_nccl),
         cmocka_unit_test(integers_wrap_and_nan_wins_a_maximum),
         cmocka_unit_test(average_multiplies_before_the_sum_as_nccl_does),
