@@ -219,13 +219,15 @@ static const struct swap_option {
          "tensorcore:ARCH with v100, a100, ada, h100, h100-fp8 or b200; finite: of any op, its own "
          "with 0 for what it gives that is NaN or infinite; torch (replay): of any op, PyTorch's in a child process",
          "SEL=NAME"},
-    [LB_SWAP_ORDER] = {"order",
-                       "of sums and products: sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C, "
-                       "dpbf16[:K], tdpbf16[:N], torchdot, halved:K, folded:L[,OPTION...], eights, lanes:L, "
-                       "butterfly:THREADS[xV], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K], tree:FILE; of "
-                       "collectives: gloo, ring[:CHANNELS[:CHUNK]], mpi_ring, tree[:G], rank, wide, rotated, doubling, "
-                       "rabenseifner",
-                       "SEL=ORDER"},
+    [LB_SWAP_ORDER] =
+        {"order",
+         "of sums and products: sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C, "
+         "dpbf16[:K], tdpbf16[:N], torchdot, halved:K, folded:L[,OPTION...], eights, lanes:L, "
+         "butterfly:THREADS[xV], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K], tree:FILE; of "
+         "collectives: gloo, ring[:CHANNELS[:CHUNK]], mpi_ring, mpich_ring, nbc_ring, pairwise, tree[:G], "
+         "rank, linear, wide, rotated, halving, binomial, binary, kary[:K], chain[:F], in_order_binary, "
+         "nbc_chain, nbc_binomial, doubling, rabenseifner",
+         "SEL=ORDER"},
     [LB_SWAP_ROUNDING] = {"rounding",
                           "round results by rne, rz, rna or stochastic:SEED; f32 results are evaluated in f64 before",
                           "SEL=MODE"},

@@ -420,7 +420,8 @@ static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, c
     } else if (e->backend && !e->units) {
         *j = judge_recorded(machine, e, a);
     } else if (!e->units) {
-        j->verdict = LB_VERDICT_DIVERGED; /* a copy: no bound */
+        /* A copy has no bound. */
+        j->verdict = *e->sum.order ? LB_VERDICT_REORDERED : e->sum.inside ? LB_VERDICT_ROUNDING : LB_VERDICT_DIVERGED;
     }
     return LB_OK;
 }
@@ -464,7 +465,8 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
     count(machine, j.verdict, true, c.compared, c.same);
     if (e->backend && !machine->is_shadow) machine->run->summary->backend++, machine->run->summary->native--;
     if (e->order) machine->run->summary->regenerated++;
-    const lb_status told = tell(machine, &a, j.verdict, j.bound_ratio, &e->inputs, e->backend, e->order);
+    const lb_status told = tell(machine, &a, j.verdict, j.bound_ratio, &e->inputs, e->backend,
+                                j.verdict == LB_VERDICT_REORDERED && *e->sum.order ? e->sum.order : e->order);
     close_account(&a);
     LB_TRY(told);
     for (uint32_t i = 0; isolated && i < e->outputs.n; i++) {

@@ -12,9 +12,10 @@ typedef struct lb_execution {
     lb_operands_outputs outputs;
     lb_operand *args, *unit; /* unit == args when the op is one call */
     uint32_t n_args;
-    bool backend;      /* PyTorch ran it: there is no bound */
-    lb_tensor *branch; /* per output, for a row that follows what was recorded: lb_call.branch; NULL: it does not */
-    const char *order; /* that gave the recorded bits where they were not kept: regenerate.h; NULL: the op's own */
+    bool backend;       /* PyTorch ran it: there is no bound */
+    lb_tensor *branch;  /* per output, for a row that follows what was recorded: lb_call.branch; NULL: it does not */
+    const char *order;  /* that gave the recorded bits where they were not kept: regenerate.h; NULL: the op's own */
+    lb_sum_verdict sum; /* of a reduction over ranks, when its bits are others */
     uint32_t units, per_unit; /* calls, results of each; 0 units: no kernel ran (a copy, a collective) */
 } lb_execution;
 

@@ -393,12 +393,13 @@ lb_status lb_machine_output(lb_machine *machine, uint32_t value, lb_tensor *tens
     return LB_OK;
 }
 
-lb_status lb_machine_finish(lb_machine *machine, const lb_inputs *inputs, lb_err *err)
+lb_status lb_machine_finish(lb_machine *machine, const lb_inputs *inputs, const lb_sum_verdict *sum, lb_err *err)
 {
     machine->err = err;
     const lb_prepared *prepared = machine->prepared;
     const lb_op *op = &prepared->program->ops[machine->next];
     lb_execution e = {.prepared = &prepared->ops[machine->next], .inputs = *inputs};
+    if (sum) e.sum = *sum;
     if (inputs->missing) {
         LB_TRY(lb_event_missing(machine, op));
     } else {

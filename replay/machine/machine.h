@@ -86,6 +86,12 @@ typedef struct lb_inputs {
 } lb_inputs;
 #define LB_INPUTS_INIT {true, false, false, LB_VERDICT_IDENTICAL}
 
+/* What is known of a reduction over ranks whose recorded bits are not those that were computed. */
+typedef struct lb_sum_verdict {
+    char order[24]; /* that gives them; "": none that has a name */
+    bool inside;    /* none, but they lie within the rounding of any */
+} lb_sum_verdict;
+
 typedef enum lb_machine_state { LB_MACHINE_STEP_DONE, LB_MACHINE_AT_COLLECTIVE, LB_MACHINE_STOPPED } lb_machine_state;
 
 enum { LB_STATE_UNKNOWN, LB_STATE_EXACT, LB_STATE_APPROXIMATE };
@@ -146,9 +152,9 @@ lb_status lb_machine_run(lb_machine *machine, lb_machine_state *state, lb_err *e
 
 /* The recorded results of the collective stand in, for the shadow too, and the machine may go on. */
 lb_status lb_machine_stand_in(lb_machine *machine, lb_err *err);
-/* Collective code has filled the outputs: compare, tell the observer, go on. `inputs`: of all members together. The
- * shadows' collective, if there are shadows, is run before that of their machines. */
-lb_status lb_machine_finish(lb_machine *machine, const lb_inputs *inputs, lb_err *err);
+/* Collective code has filled the outputs: compare, tell the observer, go on. `inputs`: of all members together; `sum`:
+ * of a reduction, or NULL. The shadows' collective, if there are shadows, is run before that of their machines. */
+lb_status lb_machine_finish(lb_machine *machine, const lb_inputs *inputs, const lb_sum_verdict *sum, lb_err *err);
 /* The op at hand only writes what it receives: the machine goes on, and stands at it again before the first op that
  * touches that storage, or at the end of the step. Not in layer mode, and not twice. */
 bool lb_machine_can_postpone(const lb_machine *machine);

@@ -84,6 +84,14 @@ typedef struct lb_collective_order {
     uint32_t home;    /* of gloo, rings, trees: 1 + the rank that alone receives the result; 0: all do */
 } lb_collective_order;
 #define LB_ORDER_INIT {LB_ORDER_GLOO, 1, 0, false, 0}
+/* Those that are tried where none is told, likely ones first: of orders that are the same for so many ranks the first
+ * gives its name. FEW: where each costs much. */
+#define LB_COLLECTIVE_ORDERS_FEW "gloo ring mpi_ring rank wide tree rotated doubling rabenseifner"
+#define LB_COLLECTIVE_ORDERS                                                                                           \
+    LB_COLLECTIVE_ORDERS_FEW " linear binomial halving binary chain:1 chain kary in_order_binary mpich_ring nbc_ring " \
+                             "pairwise nbc_chain nbc_binomial binomial@0"
+/* With a parameter. */
+#define LB_COLLECTIVE_ORDERS_SPLIT "ring:2 tree:2 tree:4 tree:8 ring:4 ring:8 ring:16 ring:24 ring:32"
 /* LB_ERR_INVALID names the accepted texts. */
 lb_status lb_collective_order_parse(const char *text, lb_collective_order *order, lb_err *err);
 /* Whether each rank's block of a reduce-scatter is added up in an order of its own, which ends at that rank. */

@@ -5,6 +5,7 @@
 #include "machine/rebase.h"
 #include "kernel/frame.h"
 #include "machine/operands.h"
+#include "ranks/recorded_order.h"
 
 #include "base/array.h"
 #include <stdlib.h>
@@ -165,6 +166,7 @@ typedef struct exchange {
     lb_collective_order order;
     uint32_t root;
     lb_inputs known;
+    lb_sum_verdict sum; /* of a reduction that gave other bits than were recorded */
     lb_err *err;
 } exchange;
 
@@ -555,6 +557,78 @@ static lb_status deliver(exchange *x, uint32_t who, const char *reduced)
     return status;
 }
 
+/* ---- the order that was recorded --------------------------------------------------------------------------------- */
+
+static lb_status reduce_in(void *context, const lb_collective_order *order, char *out)
+{
+    exchange *x = context;
+    const lb_collective_order own = x->order;
+    x->order = *order;
+    const lb_status status = reduce_all(x, out);
+    x->order = own;
+    return status;
+}
+
+/* What member `who` recorded, as parts of the reduction; false: it was not kept, or it is no part. */
+static lb_status add_recorded(exchange *x, uint32_t who, lb_recorded_sum *sum, bool *whole)
+{
+    const member *m = &x->members[who];
+    receipt got = {0};
+    lb_status status = assemble(x, who, &got);
+    *whole = status == LB_OK && got.n == m->outputs.n;
+    for (uint32_t i = 0; i < got.n && *whole; i++) {
+        const lb_collective_move *move = &got.list[i];
+        lb_tensor recorded;
+        *whole = move->member == LB_NONE && lb_rebase_recorded(m->machine, m->outputs.values[i], &recorded) &&
+                 recorded.dtype == x->dtype && lb_layout_numel(&recorded.layout) == move->n;
+        if (!*whole) break;
+        recorded = cut_in_front(x, m, recorded);
+        lb_recorded_part *part = &sum->parts[sum->n_parts];
+        *part = (lb_recorded_part){move->first, move->n, malloc((size_t)(move->n + 1) * x->size),
+                                   calloc((size_t)move->n + 1, sizeof(bool))};
+        if (!part->bytes || !part->legal) status = lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+        if (status == LB_OK) status = lb_tensor_gather(&recorded, part->bytes, x->err);
+        sum->n_parts++;
+        *whole = status == LB_OK;
+    }
+    free(got.list);
+    return status == LB_ERR_NOMEM ? status : LB_OK;
+}
+
+/* Only what replay computed as it was recorded is compared: another order, or other inputs, is another question. */
+static bool is_as_recorded(const exchange *x)
+{
+    const lb_machine *first = x->members[0].machine;
+    bool as = x->known.exact && !x->known.swapped && !first->is_shadow && !x->shows;
+    for (uint32_t r = 0; r < x->n; r++) as &= !x->members[r].choice->order && !x->members[r].choice->swapped;
+    return as && (first->run->plan->compare || first->run->plan->mode == LB_REPLAY_ISOLATED);
+}
+
+static lb_status recognise(exchange *x, const char *reduced)
+{
+    lb_recorded_sum sum = {.reduction = x->reduction, .reduce = reduce_in, .context = x};
+    const int64_t count = length(&x->members[0]);
+    const void **inputs = malloc((x->n + 1) * sizeof *inputs);
+    uint32_t room = 1;
+    bool whole = true;
+    for (uint32_t r = 0; r < x->n; r++) room += x->members[r].outputs.n;
+    sum.parts = calloc(room, sizeof *sum.parts);
+    char *other = malloc((size_t)(count + 1) * x->size);
+    lb_status status = inputs && sum.parts && other
+                           ? LB_OK
+                           : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective over %u ranks", x->n);
+    for (uint32_t r = 0; r < x->n && status == LB_OK && whole; r++) {
+        inputs[r] = x->members[r].stream;
+        if (receives(x, r)) status = add_recorded(x, r, &sum, &whole);
+    }
+    sum.terms = (lb_rank_terms){inputs, x->n, x->dtype, count};
+    if (status == LB_OK && whole && sum.n_parts && !lb_recorded_order_gives(&sum, reduced))
+        status = lb_recorded_order_find(&sum, other, &x->sum);
+    for (uint32_t p = 0; p < sum.n_parts; p++) free(sum.parts[p].bytes), free(sum.parts[p].legal);
+    free(sum.parts), free(inputs), free(other);
+    return status;
+}
+
 /* ---- all of it -------------------------------------------------------------------------------------------------- */
 
 /* vLLM's and SGLang's custom_all_reduce.cuh, among GPUs that all reach each other: what is small each rank adds up
@@ -610,6 +684,7 @@ static lb_status run_streams(exchange *x)
     if (status == LB_OK && reduces) {
         reduced = malloc((size_t)(length(&x->members[0]) + 1) * x->size);
         status = reduced ? reduce_all(x, reduced) : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+        if (status == LB_OK && is_as_recorded(x)) status = recognise(x, reduced);
     }
     for (uint32_t r = 0; r < x->n && status == LB_OK; r++) {
         if (receives(x, r)) status = deliver(x, r, reduced);
@@ -657,8 +732,9 @@ lb_status lb_collective_run_run(lb_machine *const *machines, uint32_t n, lb_err 
     }
     for (uint32_t r = 0; r < n; r++) {
         if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) break;
-        lb_status end = status == LB_OK && receives(&x, r) && !x.shows ? lb_machine_finish(machines[r], &x.known, err)
-                                                                       : lb_machine_stand_in(machines[r], err);
+        lb_status end = status == LB_OK && receives(&x, r) && !x.shows
+                            ? lb_machine_finish(machines[r], &x.known, &x.sum, err)
+                            : lb_machine_stand_in(machines[r], err);
         if (end != LB_OK) {
             release(&x);
             return end;

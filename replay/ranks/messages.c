@@ -204,7 +204,7 @@ static lb_status put_contents(const contents *c, lb_machine *machine, lb_err *er
         lb_memory_tensor_copy(&window, &dense, NULL);
         at += lb_layout_numel(&window.layout);
     }
-    return lb_machine_finish(machine, &c->known, err);
+    return lb_machine_finish(machine, &c->known, NULL, err);
 }
 
 lb_status lb_messages_receive(lb_messages *messages, lb_machine *machine, const lb_message_key *key, lb_err *err)

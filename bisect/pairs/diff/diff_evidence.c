@@ -54,6 +54,7 @@ lb_evidence lb_diff_walk_evidence(const lb_diff_walk *w, uint32_t ia, const lb_d
     const lb_shadow_row *row = &w->shadows.rows[ia];
     e.agreement = w->shadows.meets[0] && w->shadows.meets[0][ia] != LB_NONE ? LB_SHADOW_AGREES : row->agreement;
     e.own[0] = row->own[0], e.own[1] = row->own[1];
+    e.order[0] = row->order[0], e.order[1] = row->order[1];
     /* Both shadows went on from A's result: that they agree behind it says nothing about the op. */
     if (e.own[0] == LB_VERDICT_OPAQUE || e.own[1] == LB_VERDICT_OPAQUE) e.agreement = LB_SHADOW_UNKNOWN;
     return e;

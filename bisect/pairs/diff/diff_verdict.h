@@ -17,7 +17,8 @@ typedef struct lb_evidence {
     bool decides;       /* the results that differ are integers or bools */
     bool replayed;      /* the fields below are filled */
     lb_agreement agreement;
-    lb_verdict own[2]; /* of each side against its own recording */
+    lb_verdict own[2];    /* of each side against its own recording */
+    const char *order[2]; /* of a reduction over ranks that another order than replay's own gave; "" or NULL */
 } lb_evidence;
 
 /* `*why`: a sentence that lives as long as the program. */

@@ -198,19 +198,30 @@ static const char *told_order(const lb_program_view *side, uint32_t op)
     return row && row->algorithm != LB_NONE ? lb_program_text(recorded, row->algorithm) : "";
 }
 
-/* Each side's recording says in which order its members' terms were added, and in that order its bits come out
- * again. */
+/* The order that gives a side's bits again: as recorded, found by trial, or replay's own; "": it is not known. */
+static const char *order_of(const lb_program_view *side, uint32_t op, lb_verdict own, const char *found)
+{
+    const char *told = told_order(side, op);
+    if (own == LB_VERDICT_REORDERED && found && *found) return found;
+    if (own != LB_VERDICT_IDENTICAL || op == LB_NONE || !(side->program->ops[op].flags & LB_OP_COLLECTIVE)) return "";
+    const char *name = lb_op_name(side->program, &side->program->ops[op]);
+    return *told ? told : !strncmp(name, "nccl::", 6) ? "ring" : strstr(name, "c10d") ? "gloo" : "";
+}
+
+/* Each side's recording says in which order its members' terms were added, or an order was found that gives its bits:
+ * in that order they come out again. */
 static void note_told_order(lb_diff_walk *w, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
 {
-    const char *told[2] = {told_order(w->a, ia), told_order(w->b, lb_diff_rows_partner(w, ia))};
+    const uint32_t ib = lb_diff_rows_partner(w, ia);
+    const char *told[2] = {order_of(w->a, ia, e->own[0], e->order[0]), order_of(w->b, ib, e->own[1], e->order[1])};
+    const bool recorded = *told_order(w->a, ia) && *told_order(w->b, ib) && e->own[0] == e->own[1];
     char why[240];
-    if (e->own[0] != LB_VERDICT_IDENTICAL || e->own[1] != LB_VERDICT_IDENTICAL) return;
     if (!*told[0] || !*told[1] || !strcmp(told[0], told[1])) return;
     const int64_t n = outcome_elements(w, &w->pa->ops[ia]);
     snprintf(why, sizeof why,
-             "the same terms in another order: the first side's bits are those of %s, the second's of %s, as recorded "
+             "the same terms in another order: the first side's bits are those of %s, the second's of %s%s "
              "(%lld element%s)",
-             told[w->swapped], told[!w->swapped], (long long)n, n == 1 ? "" : "s");
+             told[w->swapped], told[!w->swapped], recorded ? ", as recorded" : "", (long long)n, n == 1 ? "" : "s");
     row->why = lb_report_keep(w->report, why);
     row->local = LB_VERDICT_REORDERED;
 }

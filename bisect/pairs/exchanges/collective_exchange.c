@@ -1,10 +1,11 @@
 /* Collectives with their bytes: see collective_exchange.h. */
 #include "exchanges/collective_exchange.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FEW_MISSES = 16, MOST_ASKED = 512 };
+enum { MOST_ASKED = 512 };
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
@@ -14,7 +15,9 @@ void lb_collective_exchange_close(lb_collective_exchange *x)
         if (x->sent) free(x->sent[i].bytes);
         if (x->received) free(x->received[i].bytes);
         if (x->right) free(x->right[i]);
+        if (x->earlier) free(x->earlier[i].bytes);
     }
+    free(x->earlier);
     free(x->sent), free(x->received), free(x->right);
 }
 
@@ -145,33 +148,72 @@ static int64_t misses_of(const lb_collective_exchange *x, const lb_rank_terms *t
     return misses;
 }
 
-/* The order, of those that libraries have, that gives most of what was received; its sum into `best`. */
-static lb_status find_order(lb_collective_exchange *x, const lb_rank_terms *terms, char **best, lb_err *err)
+uint32_t lb_collective_exchange_home(const lb_collective_exchange *x, const lb_collective_order *order, int64_t at)
 {
-    static const char *const likely[] = {"",     "ring",    "gloo",     "tree",     "rank",        "ring:2",
-                                         "wide", "rotated", "mpi_ring", "doubling", "rabenseifner"};
+    const lb_collective_member *first = x->meeting->members;
+    const int64_t each = x->sent[0].elements / x->meeting->n;
+    if (x->kind == LB_EXCHANGE_REDUCE)
+        return lb_collective_run_root(first->program, &first->program->ops[first->op]) + 1;
+    if (x->kind == LB_EXCHANGE_REDUCE_SCATTER && lb_collective_order_ends_at_home(order) && each)
+        return (uint32_t)(at / each) + 1;
+    return 0;
+}
+
+static lb_status reduce_in(const lb_collective_exchange *x, const lb_collective_order *order,
+                           const lb_rank_terms *terms, char *sum)
+{
+    lb_collective_order mine = *order;
+    mine.home = lb_collective_exchange_home(x, order, 0);
+    if (x->kind == LB_EXCHANGE_REDUCE_SCATTER && terms->count % terms->n == 0)
+        return lb_collective_reduce_blocks(order, x->reduction, terms, sum, NULL);
+    return lb_collective_reduce(&mine, x->reduction, terms, sum, NULL);
+}
+
+bool lb_collective_exchange_fits(const lb_collective_exchange *x, const lb_collective_order *order)
+{
+    const void *inputs[LB_COLLECTIVE_MAX_RANKS];
+    lb_rank_terms terms;
+    if (!x->sums || !lb_collective_exchange_terms(x, inputs, &terms)) return false;
+    char *sum = malloc((size_t)(terms.count + 1) * (lb_dtype_bits(terms.dtype) / 8));
+    const bool fits = sum && reduce_in(x, order, &terms, sum) == LB_OK && misses_of(x, &terms, sum) == x->misses;
+    free(sum);
+    return fits;
+}
+
+/* The orders that libraries have, as recorded first. */
+static const char *order_text(const lb_collective_exchange *x, uint32_t k, char *text, size_t room)
+{
     const lb_collective_member *m = x->meeting->members;
     const lb_collective *row = lb_collective_member_row(m);
+    const char *at = LB_COLLECTIVE_ORDERS;
+    if (!k) return row->algorithm != LB_NONE ? lb_program_text(m->program, row->algorithm) : "ring";
+    for (; k > 1 && *at; k--) at += strcspn(at, " "), at += strspn(at, " ");
+    snprintf(text, room, "%.*s", (int)strcspn(at, " "), at);
+    return *at ? text : NULL;
+}
+
+/* The order that gives most of what was received; its sum into `best`. */
+static lb_status find_order(lb_collective_exchange *x, const lb_rank_terms *terms, char **best, lb_err *err)
+{
     const size_t bytes = (size_t)(terms->count + 1) * (lb_dtype_bits(terms->dtype) / 8);
-    int64_t least = INT64_MAX;
-    char *sum = malloc(bytes);
+    char *sum = malloc(bytes), text[48];
     *best = malloc(bytes);
+    x->misses = INT64_MAX;
     lb_status status = sum && *best ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
-    for (size_t i = 0; i < sizeof likely / sizeof *likely && status == LB_OK && least > FEW_MISSES; i++) {
-        lb_collective_order order = LB_ORDER_INIT;
-        const char *text = *likely[i]                  ? likely[i]
-                           : row->algorithm != LB_NONE ? lb_program_text(m->program, row->algorithm)
-                                                       : "gloo";
-        if (lb_collective_order_parse(text, &order, NULL) != LB_OK ||
-            lb_collective_reduce(&order, x->reduction, terms, sum, NULL) != LB_OK)
+    for (uint32_t k = 0; status == LB_OK && x->misses; k++) {
+        lb_collective_order order;
+        const char *name = order_text(x, k, text, sizeof text);
+        if (!name) break;
+        if (lb_collective_order_parse(name, &order, NULL) != LB_OK || reduce_in(x, &order, terms, sum) != LB_OK)
             continue;
         const int64_t misses = misses_of(x, terms, sum);
-        if (misses >= least) continue;
-        least = misses, x->order = order;
+        if (misses >= x->misses) continue;
+        x->misses = misses, x->order = order;
+        snprintf(x->order_name, sizeof x->order_name, "%s", name);
         memcpy(*best, sum, bytes);
     }
     free(sum);
-    if (status == LB_OK && least < INT64_MAX) return LB_OK;
+    if (status == LB_OK && x->misses < INT64_MAX) return LB_OK;
     free(*best);
     *best = NULL;
     return status;
@@ -243,6 +285,18 @@ lb_status lb_collective_exchange_mark(lb_capture *capture, lb_collective_exchang
         *n += wrong[i];
     }
     x->proven = *n > 0;
+    return LB_OK;
+}
+
+lb_status lb_collective_exchange_read_earlier(lb_capture *capture, lb_collective_exchange *x,
+                                              const lb_collective_meeting *earlier, lb_err *err)
+{
+    x->earlier = calloc(x->meeting->n, sizeof *x->earlier);
+    if (!x->earlier) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
+    for (uint32_t i = 0; i < x->meeting->n && i < earlier->n; i++) {
+        const lb_collective_member *m = &earlier->members[i];
+        LB_TRY(lb_collective_stream_read(capture, m->program, m->inputs, m->n_inputs, &x->earlier[i], err));
+    }
     return LB_OK;
 }
 

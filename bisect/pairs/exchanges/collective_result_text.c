@@ -2,6 +2,8 @@
 #define _GNU_SOURCE /* open_memstream */
 #include "exchanges/collective_result_text.h"
 
+#include "orders/term_fault.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,42 +72,127 @@ static void print_call(FILE *out, const lb_collective_exchange *x)
         fprintf(out, " in %s", lb_op_layer(m->program, &m->program->ops[m->op]));
 }
 
-/* The result goes around the ring: who is behind the hop received it changed. */
-static bool find_late_hop(const lb_collective_exchange *x, const bool *wrong, const fault *f,
-                          lb_collective_finding *found)
+/* What each member received of the sum's element `at`; NULL: nothing. */
+static void list_received(const lb_collective_exchange *x, const lb_rank_terms *terms, int64_t at,
+                          const void **received)
 {
-    const void *inputs[LB_COLLECTIVE_MAX_RANKS];
-    lb_rank_terms terms;
-    lb_sum_fault_hop hop;
-    if (x->kind != LB_EXCHANGE_ALL_REDUCE || !lb_collective_exchange_terms(x, inputs, &terms) ||
-        !lb_sum_fault_late(&x->order, &terms, f->element, wrong, &hop))
-        return false;
-    found->from = lb_collective_member_rank(x->meeting->members, hop.from);
-    found->to = lb_collective_member_rank(x->meeting->members, hop.to);
+    const size_t width = lb_dtype_bits(terms->dtype) / 8;
+    for (uint32_t i = 0; i < terms->n; i++) {
+        const lb_collective_member *m = &x->meeting->members[i];
+        const int64_t from = lb_collective_exchange_part(x, terms, i);
+        const lb_collective_stream *got = &x->received[i];
+        const bool has = lb_collective_run_receives(m->program, &m->program->ops[m->op], m->place) && from >= 0 &&
+                         got->bytes && got->dtype == terms->dtype && at >= from && at < from + got->elements;
+        received[i] = has ? got->bytes + (size_t)(at - from) * width : NULL;
+    }
+}
+
+/* Is what all received the sum of other contributions? Said if so. */
+static bool print_term_fault(FILE *out, const lb_collective_exchange *x, lb_collective_finding *found)
+{
+    const void *inputs[LB_COLLECTIVE_MAX_RANKS], *earlier[LB_TERM_FAULT_RANKS];
+    lb_term_part parts[LB_TERM_FAULT_RANKS];
+    lb_term_sum sum = {.reduction = x->reduction, .parts = parts};
+    lb_term_fault fault;
+    bool is_one = false;
+    char text[96];
+    if (x->meeting->n > LB_TERM_FAULT_RANKS || !lb_collective_exchange_terms(x, inputs, &sum.terms)) return false;
+    for (uint32_t i = 0; i < x->meeting->n; i++) {
+        const lb_collective_member *m = &x->meeting->members[i];
+        const lb_collective_stream *got = &x->received[i], *old = x->earlier ? &x->earlier[i] : NULL;
+        const int64_t from = lb_collective_exchange_part(x, &sum.terms, i);
+        earlier[i] =
+            old && old->bytes && old->dtype == sum.terms.dtype && old->elements == sum.terms.count ? old->bytes : NULL;
+        if (!lb_collective_run_receives(m->program, &m->program->ops[m->op], m->place)) continue;
+        if (from < 0 || !got->bytes || got->dtype != sum.terms.dtype) return false;
+        parts[sum.n_parts++] = (lb_term_part){from, got->elements, got->bytes};
+    }
+    sum.home = x->kind == LB_EXCHANGE_REDUCE ? lb_collective_exchange_home(x, &x->order, 0) : 0;
+    sum.blocks = x->kind == LB_EXCHANGE_REDUCE_SCATTER;
+    sum.earlier = earlier;
+    if (lb_term_fault_find(&sum, &is_one, &fault, NULL) != LB_OK || !is_one) return false;
+    found->brought = lb_collective_member_rank(x->meeting->members, fault.who);
+    lb_term_fault_text(&fault, found->brought, text, sizeof text);
+    fprintf(out, ". All of it is the sum %s, in order %s", text, fault.order);
     return true;
 }
 
-/* All received one number that no order gives: a bit of a sum that was handed on. */
-static void print_early_hops(FILE *out, const lb_collective_exchange *x, const fault *f, lb_collective_finding *found)
+static void print_bits(FILE *out, uint64_t bits)
 {
-    const void *inputs[LB_COLLECTIVE_MAX_RANKS];
-    lb_rank_terms terms;
-    lb_sum_fault_hop hops[MOST_HOPS];
-    const lb_collective_member *m = x->meeting->members;
-    if (!lb_collective_exchange_terms(x, inputs, &terms)) return;
-    const int64_t at = lb_collective_exchange_part(x, &terms, f->member) + f->element;
-    const uint32_t n = lb_sum_fault_hops(&x->order, x->reduction, &terms, at, f->wrong, hops, MOST_HOPS);
-    if (!n || n > MOST_HOPS) {
-        fputs(". All received the same, so that it happened while the sum was made", out);
+    const int one = lb_sum_fault_one_bit(bits);
+    if (one >= 0) {
+        fprintf(out, "bit %d", one);
         return;
     }
-    fputs(". All received the same: in a ring it is one bit of a partial sum, ", out);
-    for (uint32_t i = 0; i < n; i++)
-        fprintf(out, "%sbit %d on the way from rank %d to rank %d", i ? ", or " : "", hops[i].bit,
-                lb_collective_member_rank(m, hops[i].from), lb_collective_member_rank(m, hops[i].to));
-    if (n > 1) return;
-    found->from = lb_collective_member_rank(m, hops[0].from), found->to = lb_collective_member_rank(m, hops[0].to);
-    found->bit = hops[0].bit;
+    fputs("bits", out);
+    for (int b = 0, n = 0; b < 64; b++)
+        if (bits >> b & 1) fprintf(out, "%s%d", n++ ? "," : " ", b);
+}
+
+typedef struct asked_element {
+    const lb_collective_exchange *x;
+    int64_t at;
+} asked_element;
+
+static bool may_be(void *context, lb_collective_order *order)
+{
+    const asked_element *asked = context;
+    order->home = lb_collective_exchange_home(asked->x, order, asked->at);
+    return lb_collective_exchange_fits(asked->x, order);
+}
+
+/* "bit 17, or bit 19 on the way from rank 3 to rank 4"; true: there is one hop. */
+static bool print_way(FILE *out, const lb_collective_member *m, const lb_sum_fault_way *way)
+{
+    bool one_hop = true;
+    for (uint32_t i = 0; i < way->n; i++) {
+        const lb_sum_fault_hop *hop = &way->hops[i], *next = i + 1 < way->n ? hop + 1 : NULL;
+        fputs(i ? ", or " : "", out);
+        print_bits(out, hop->bits);
+        one_hop &= hop->from == way->hops[0].from && hop->to == way->hops[0].to;
+        if (!next || next->from != hop->from || next->to != hop->to)
+            fprintf(out, " on the way from rank %d to rank %d", lb_collective_member_rank(m, hop->from),
+                    lb_collective_member_rank(m, hop->to));
+    }
+    return one_hop;
+}
+
+/* Which hop of the sum carried other bits; `all`: whoever receives this element received it wrong. */
+static void print_hops(FILE *out, const lb_collective_exchange *x, const fault *f, bool all,
+                       lb_collective_finding *found)
+{
+    enum { WAYS = 3, FEW = 16 };
+    const void *inputs[LB_COLLECTIVE_MAX_RANKS], *received[LB_COLLECTIVE_MAX_RANKS];
+    lb_rank_terms terms;
+    lb_sum_fault_way ways[WAYS];
+    const lb_collective_member *m = x->meeting->members;
+    const lb_collective *row = lb_collective_member_row(m);
+    if (!lb_collective_exchange_terms(x, inputs, &terms)) return;
+    asked_element asked = {x, lb_collective_exchange_part(x, &terms, f->member) + f->element};
+    list_received(x, &terms, asked.at, received);
+    const lb_sum_fault_question question = {
+        .reduction = x->reduction,
+        .terms = &terms,
+        .at = asked.at,
+        .received = received,
+        .told = row->algorithm != LB_NONE ? lb_program_text(m->program, row->algorithm) : NULL,
+        .fits = may_be,
+        .context = &asked};
+    /* Where most elements are wrong it was no bit on a hop. */
+    const bool few = x->misses <= (int64_t)FEW * x->meeting->n;
+    const uint32_t n = few ? lb_sum_fault_ways(&question, ways, question.told ? 1 : WAYS) : 0;
+    if (!n && all && x->proven) fputs(". All received the same, so that it happened while the sum was made", out);
+    for (uint32_t i = 0; i < n; i++) {
+        fprintf(out,
+                i     ? "; in order %s, which gives the same sums, "
+                : all ? ". All received the same: in order %s it is "
+                      : ". In order %s it is ",
+                ways[i].order);
+        if (!print_way(out, m, &ways[i]) || i) continue;
+        const lb_sum_fault_hop *hop = ways[i].hops;
+        found->from = lb_collective_member_rank(m, hop->from), found->to = lb_collective_member_rank(m, hop->to);
+        if (ways[i].n == 1 && lb_sum_fault_one_bit(hop->bits) >= 0) found->bit = lb_sum_fault_one_bit(hop->bits);
+    }
 }
 
 static void print_element(FILE *out, const lb_collective_exchange *x, const fault *f,
@@ -122,7 +209,17 @@ static void print_element(FILE *out, const lb_collective_exchange *x, const faul
     if (f->count > 1) fprintf(out, ", and %" PRId64 " more are wrong", f->count - 1);
 }
 
-static void print_hop(FILE *out, const lb_collective_exchange *x, const bool *wrong, uint32_t n_wrong, const fault *f,
+static uint32_t receivers_of(const lb_collective_exchange *x)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < x->meeting->n; i++) {
+        const lb_collective_member *m = &x->meeting->members[i];
+        n += lb_collective_run_receives(m->program, &m->program->ops[m->op], m->place);
+    }
+    return x->kind == LB_EXCHANGE_REDUCE_SCATTER ? 1 : n;
+}
+
+static void print_hop(FILE *out, const lb_collective_exchange *x, uint32_t n_wrong, const fault *f,
                       lb_collective_finding *found)
 {
     if (x->meeting->message) {
@@ -131,16 +228,12 @@ static void print_hop(FILE *out, const lb_collective_exchange *x, const bool *wr
         fprintf(out, ". The bits changed on this hop, or in the memory of either rank");
         return;
     }
-    if (!x->sums || !x->proven) return;
-    if (n_wrong == x->meeting->n)
-        print_early_hops(out, x, f, found);
-    else if (find_late_hop(x, wrong, f, found))
-        fprintf(out, ". The result went around a ring: the bits changed between rank %d and rank %d%s", found->from,
-                found->to, n_wrong == 1 ? ", or in the memory of the latter" : "");
+    if (!x->sums) return;
+    if (x->proven && f->count > 1 && print_term_fault(out, x, found)) return;
+    print_hops(out, x, f, n_wrong == receivers_of(x), found);
 }
 
-static char *result_message(const lb_collective_exchange *x, const bool *wrong, const fault *f,
-                            lb_collective_finding *found)
+static char *result_message(const lb_collective_exchange *x, const fault *f, lb_collective_finding *found)
 {
     char *text = NULL;
     size_t size = 0;
@@ -155,7 +248,7 @@ static char *result_message(const lb_collective_exchange *x, const bool *wrong, 
           out);
     print_call(out, x);
     if (f->count)
-        print_element(out, x, f, found), print_hop(out, x, wrong, found->n_ranks, f, found);
+        print_element(out, x, f, found), print_hop(out, x, found->n_ranks, f, found);
     else
         fputs(": the digests differ, and the bytes were not kept", out);
     fclose(out);
@@ -169,7 +262,44 @@ void lb_collective_result_text(const lb_collective_exchange *x, const bool *wron
         if (wrong[i]) find_fault(x, i, &f);
     found->element = f.element;
     if (f.count) found->bit = lb_sum_fault_bit(f.wrong, f.right, lb_collective_exchange_width(x, f.member));
-    found->message = result_message(x, wrong, &f, found);
+    found->message = result_message(x, &f, found);
+}
+
+static void print_question(FILE *out, const lb_collective_member *m)
+{
+    const char *name = lb_collective_member_name(m), *after = strstr(name, "::");
+    const lb_collective *row = lb_collective_member_row(m);
+    int64_t elements = 0;
+    for (uint32_t i = 0; i < m->n_inputs; i++) elements += lb_layout_numel(&m->program->values[m->inputs[i]].layout);
+    fprintf(out, "%s%s%s%s of %" PRId64 " %s", after ? after + 2 : name, row->reduce == LB_NONE ? "" : "(",
+            row->reduce == LB_NONE ? "" : lb_program_text(m->program, row->reduce), row->reduce == LB_NONE ? "" : ")",
+            elements, m->n_inputs ? lb_dtype_name(m->program->values[m->inputs[0]].dtype) : "elements");
+    if (lb_collective_run_kind(name) == LB_EXCHANGE_REDUCE)
+        fprintf(out, " to place %u", lb_collective_run_root(m->program, &m->program->ops[m->op]));
+}
+
+void lb_collective_result_text_calls(const lb_collective_meeting *meeting, const bool *other,
+                                     lb_collective_finding *found)
+{
+    char *text = NULL;
+    size_t size = 0;
+    uint32_t one = 0, rest = 0;
+    FILE *out = open_memstream(&text, &size);
+    const lb_collective_exchange x = {.meeting = meeting};
+    found->message = NULL;
+    if (!out) return;
+    while (!other[one]) one++;
+    while (rest + 1 < meeting->n && other[rest]) rest++;
+    print_ranks(out, found->ranks, found->n_ranks);
+    fputs(found->n_ranks == meeting->n ? " did not all call the same in "
+                                       : " called something else than the others in ",
+          out);
+    print_call(out, &x);
+    fputs(": ", out);
+    print_question(out, &meeting->members[one]);
+    if (found->n_ranks < meeting->n) fputs(", the others ", out), print_question(out, &meeting->members[rest]);
+    fclose(out);
+    found->message = text;
 }
 
 char *lb_collective_result_text_nonfinite(const lb_collective_finding *found, const lb_collective_member *m,

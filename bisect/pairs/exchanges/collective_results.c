@@ -11,7 +11,7 @@ typedef struct check {
     const lb_program **programs; /* of the step at hand; NULL: that rank did not record it */
     bool *infected; /* per rank: it has received something that is not finite, in this step or an earlier one */
     lb_collective_results *out;
-    bool known; /* of the last meeting: what each member should have received */
+    lb_collective_bits bits; /* of the last meeting */
     /* what is asked: who sent what is not finite; what came of what was sent */
     bool finite, received;
     lb_err *err;
@@ -94,6 +94,7 @@ static lb_collective_finding *new_finding(check *c, lb_collective_fault kind, ui
                                      .op = LB_NONE,
                                      .from = -1,
                                      .to = -1,
+                                     .brought = -1,
                                      .bit = -1,
                                      .element = -1};
     if (!found->ranks) return NULL;
@@ -131,10 +132,141 @@ static bool is_another_message(const lb_collective_exchange *x)
     return 2 * same < got->elements || got->elements < 4;
 }
 
-static lb_status check_meeting(check *c, const lb_collective_meeting *meeting, bool *told)
+static bool adds_up(lb_exchange_kind kind)
+{
+    return kind == LB_EXCHANGE_ALL_REDUCE || kind == LB_EXCHANGE_REDUCE || kind == LB_EXCHANGE_REDUCE_SCATTER;
+}
+
+static int64_t sent_elements(const lb_collective_member *m)
+{
+    int64_t n = 0;
+    for (uint32_t i = 0; i < m->n_inputs; i++) n += lb_layout_numel(&m->program->values[m->inputs[i]].layout);
+    return n;
+}
+
+static const char *reduction_of(const lb_collective_member *m)
+{
+    const uint32_t reduce = lb_collective_member_row(m)->reduce;
+    return reduce == LB_NONE ? "" : lb_program_text(m->program, reduce);
+}
+
+/* Do both ask for the same? Of what is moved, members may give and take parts of different sizes. */
+static bool asks_the_same(const lb_collective_member *a, const lb_collective_member *b)
+{
+    const lb_exchange_kind kind = lb_collective_run_kind(lb_collective_member_name(a));
+    if (kind != lb_collective_run_kind(lb_collective_member_name(b))) return false;
+    if (!adds_up(kind) || !a->n_inputs || !b->n_inputs) return true;
+    return sent_elements(a) == sent_elements(b) && !strcmp(reduction_of(a), reduction_of(b)) &&
+           a->program->values[a->inputs[0]].dtype == b->program->values[b->inputs[0]].dtype &&
+           lb_collective_run_root(a->program, &a->program->ops[a->op]) ==
+               lb_collective_run_root(b->program, &b->program->ops[b->op]);
+}
+
+/* Marks those that ask for something else than most; all where there are no most. */
+static uint32_t other_calls(const lb_collective_meeting *meeting, bool *other)
+{
+    uint32_t best = 0, votes = 0, n = 0;
+    if (meeting->message || !meeting->whole) return 0;
+    for (uint32_t i = 0; i < meeting->n; i++) {
+        uint32_t same = 0;
+        for (uint32_t k = 0; k < meeting->n; k++) same += asks_the_same(&meeting->members[i], &meeting->members[k]);
+        if (same > votes) best = i, votes = same;
+    }
+    for (uint32_t i = 0; i < meeting->n && votes < meeting->n; i++)
+        n += other[i] = 2 * votes <= meeting->n || !asks_the_same(&meeting->members[i], &meeting->members[best]);
+    return n;
+}
+
+static lb_status tell_calls(check *c, const lb_collective_meeting *meeting, const bool *other)
+{
+    lb_collective_finding *found = new_finding(c, LB_COLLECTIVE_RESULT, meeting->n);
+    if (!found) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+    for (uint32_t i = 0; i < meeting->n; i++) {
+        const lb_collective_member *m = &meeting->members[i];
+        if (!other[i]) continue;
+        if (!found->n_ranks) found->rank = m->program->rank, found->op = m->op;
+        found->ranks[found->n_ranks++] = m->program->rank;
+    }
+    found->calls = true;
+    lb_collective_result_text_calls(meeting, other, found);
+    return found->message ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+}
+
+static bool same_name(const lb_collective_meeting *meeting)
+{
+    for (uint32_t i = 1; i < meeting->n && !meeting->message; i++)
+        if (strcmp(lb_collective_member_name(&meeting->members[i]), lb_collective_member_name(meeting->members)))
+            return false;
+    return meeting->n > 1;
+}
+
+/* A meeting of the same members as large as this one. */
+static bool is_as_large(const lb_collective_meeting *a, const lb_collective_meeting *b)
+{
+    return !b->message && b->n == a->n && adds_up(lb_collective_run_kind(lb_collective_member_name(b->members))) &&
+           sent_elements(a->members) == sent_elements(b->members) &&
+           a->members->program->values[a->members->inputs[0]].dtype ==
+               (b->members->n_inputs ? b->members->program->values[b->members->inputs[0]].dtype : LB_NO_DTYPE) &&
+           !strcmp(lb_program_text(a->members->program, lb_collective_member_row(a->members)->group),
+                   lb_program_text(b->members->program, lb_collective_member_row(b->members)->group));
+}
+
+/* What is told of a sum asks what its members sent to the one before it: in this step, or in the last one. */
+static lb_status read_earlier(check *c, const lb_collective_meetings *all, lb_collective_exchange *x)
+{
+    const lb_collective_meeting *before = NULL;
+    const lb_program **programs = NULL;
+    lb_collective_meetings last = {0};
+    lb_status status = LB_OK;
+    if (!adds_up(x->kind) || !x->meeting->members->n_inputs) return LB_OK;
+    for (uint32_t i = 0; i < all->n && &all->list[i] != x->meeting; i++)
+        if (is_as_large(x->meeting, &all->list[i])) before = &all->list[i];
+    if (!before) {
+        programs = calloc(c->at.n_ranks + 1, sizeof *programs);
+        if (!programs) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for ranks");
+        for (uint32_t r = 0; r < c->at.n_ranks; r++)
+            if (lb_capture_program(c->at.capture, c->at.ranks[r], c->at.step - 1, &programs[r], NULL) != LB_OK)
+                programs[r] = NULL;
+        status = lb_collective_meetings_find(programs, c->at.n_ranks, &last, c->err);
+        for (uint32_t i = 0; status == LB_OK && i < last.n; i++)
+            if (is_as_large(x->meeting, &last.list[i])) before = &last.list[i];
+    }
+    if (status == LB_OK && before) status = lb_collective_exchange_read_earlier(c->at.capture, x, before, c->err);
+    lb_collective_meetings_release(&last);
+    free(programs);
+    return status;
+}
+
+static lb_status compare_meeting(check *c, const lb_collective_meetings *all, lb_collective_exchange *x, bool *wrong,
+                                 bool *told)
+{
+    const lb_collective_meeting *meeting = x->meeting;
+    uint32_t n = 0;
+    c->out->compared++;
+    LB_TRY(lb_collective_exchange_mark(c->at.capture, x, wrong, &n, c->err));
+    c->bits.known = meeting->whole;
+    for (uint32_t i = 0; i < meeting->n && c->bits.known; i++)
+        c->bits.known = x->right[i] != NULL || !meeting->members[i].n_outputs;
+    if (x->sums && !x->misses) snprintf(c->bits.order, sizeof c->bits.order, "%s", x->order_name);
+    if (!n && meeting->message && meeting->whole) {
+        const lb_collective_member *a = &meeting->members[0], *b = &meeting->members[1];
+        n = wrong[1] = !same_lists(a->program, a->inputs, a->n_inputs, b->program, b->outputs, b->n_outputs);
+    }
+    if (!n && !meeting->message && all_receive_alike(x->kind)) {
+        n = outvoted(x, wrong);
+        if (n) lb_collective_exchange_compare(x, wrong);
+    }
+    if (n && meeting->message && is_another_message(x)) n = 0;
+    if (!n) return LB_OK;
+    *told = true;
+    if (x->sums && x->proven) LB_TRY(read_earlier(c, all, x));
+    return tell_result(c, x, wrong);
+}
+
+static lb_status check_meeting(check *c, const lb_collective_meetings *all, const lb_collective_meeting *meeting,
+                               bool *told)
 {
     lb_collective_exchange x;
-    uint32_t n = 0;
     bool *wrong = calloc(meeting->n + 1, sizeof *wrong);
     lb_status status = wrong ? lb_collective_exchange_open(meeting, &x, c->err)
                              : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for ranks");
@@ -142,27 +274,10 @@ static lb_status check_meeting(check *c, const lb_collective_meeting *meeting, b
         free(wrong);
         return status;
     }
-    bool same_call = true;
-    for (uint32_t i = 1; i < meeting->n && !meeting->message; i++)
-        same_call &=
-            !strcmp(lb_collective_member_name(&meeting->members[i]), lb_collective_member_name(meeting->members));
-    if (same_call && meeting->n > 1) {
-        c->out->compared++;
-        status = lb_collective_exchange_mark(c->at.capture, &x, wrong, &n, c->err);
-        c->known = status == LB_OK && meeting->whole;
-        for (uint32_t i = 0; i < meeting->n && c->known; i++)
-            c->known = x.right[i] != NULL || !meeting->members[i].n_outputs;
-        if (status == LB_OK && !n && meeting->message && meeting->whole) {
-            const lb_collective_member *a = &meeting->members[0], *b = &meeting->members[1];
-            n = wrong[1] = !same_lists(a->program, a->inputs, a->n_inputs, b->program, b->outputs, b->n_outputs);
-        }
-        if (status == LB_OK && !n && !meeting->message && all_receive_alike(x.kind)) {
-            n = outvoted(&x, wrong);
-            if (n) lb_collective_exchange_compare(&x, wrong);
-        }
-        if (status == LB_OK && n && meeting->message && is_another_message(&x)) n = 0;
-        if (status == LB_OK && n) *told = true, status = tell_result(c, &x, wrong);
-    }
+    if (other_calls(meeting, wrong))
+        *told = true, status = tell_calls(c, meeting, wrong);
+    else if (same_name(meeting))
+        status = compare_meeting(c, all, &x, wrong, told);
     lb_collective_exchange_close(&x);
     free(wrong);
     return status;
@@ -280,7 +395,7 @@ static lb_status check_step(void *context)
     lb_status status = told ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
     if (status == LB_OK && c->finite) status = check_finite(c, &all);
     for (uint32_t i = 0; i < all.n && status == LB_OK && c->received; i++)
-        if (!same_group_told(&all, told, i)) status = check_meeting(c, &all.list[i], &told[i]);
+        if (!same_group_told(&all, told, i)) status = check_meeting(c, &all, &all.list[i], &told[i]);
     free(told);
     lb_collective_meetings_release(&all);
     return status;
@@ -324,15 +439,16 @@ lb_status lb_collective_results_check_finite(lb_capture *capture, lb_collective_
     return check_steps(capture, NULL, true, false, out, err);
 }
 
-lb_status lb_collective_results_check_one(lb_capture *capture, int64_t step, const lb_collective_meeting *meeting,
-                                          lb_collective_results *out, bool *known, lb_err *err)
+lb_status lb_collective_results_check_one(lb_capture *capture, int64_t step, const lb_collective_meetings *all,
+                                          uint32_t number, lb_collective_results *out, lb_collective_bits *bits,
+                                          lb_err *err)
 {
     check c = {.at = lb_rank_steps_of(capture), .out = out, .err = err};
     bool told = false;
     *out = (lb_collective_results){0};
     c.at.step = step;
-    const lb_status status = check_meeting(&c, meeting, &told);
-    *known = c.known;
+    const lb_status status = check_meeting(&c, all, &all->list[number], &told);
+    *bits = c.bits;
     if (status != LB_OK) lb_collective_results_release(out);
     return status;
 }

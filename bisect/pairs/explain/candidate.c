@@ -10,6 +10,7 @@
 #include "kernel/ops.h"
 #include "pair/collective_match.h"
 #include "pair/orders.h"
+#include "orders/collective_order.h"
 #include "orders/schedule.h"
 #include "orders/sum_tree.h"
 
@@ -34,7 +35,7 @@ static const char product_precisions[] =
 static const char accumulations[] = "bf16 f16";
 /* Torch has no order of ranks; these are of the libraries that carry out collectives, whose
  * algorithm depends on size and topology. */
-static const char collective_orders[] = LB_ORDERS_RANKS " | " LB_ORDERS_RANKS_SPLIT;
+static const char collective_orders[] = LB_COLLECTIVE_ORDERS " | " LB_COLLECTIVE_ORDERS_SPLIT;
 /* Orders that are tried together with a precision. */
 static const char few_orders[] =
     "torch:1 sequential pairwise cascade:8 cascade:16 blocked:128 splitk:2 splitk:4 splitk:8 exact";
@@ -228,7 +229,7 @@ static void use_accumulation(maker *m, const char *word, uint32_t few)
  * be open (order_consensus.c). */
 static void cross(maker *m, lb_swap_kind kind, const char *precision)
 {
-    const char *own = LB_ORDERS_RANKS;
+    const char *own = LB_COLLECTIVE_ORDERS_FEW;
     for (const char *at = m->ranks ? own + strcspn(own, " ") + 1 : few_orders; *at; at += strspn(at, " ")) {
         char order[48];
         int n = (int)strcspn(at, " ");

@@ -2,7 +2,8 @@
 #include "explain/rank_terms.h"
 
 #include "pair/orders.h"
-#include "compare/sum_fault.h"
+#include "orders/sum_fault.h"
+#include "exchanges/collective_results.h"
 #include "explain/sum_terms.h"
 
 #include <lastbit/compare.h>
@@ -160,6 +161,24 @@ static void start_whole(trial *t, sum *s)
     for (uint32_t k = 0; k < s->of.n; k++) add(t, s->of.streams[k]);
 }
 
+/* 1 + the place of the only member that receives; 0: several do. */
+static uint32_t only_receiver(const lb_sum_terms *t)
+{
+    uint32_t place = 0;
+    for (uint32_t i = 1; i < t->n_received; i++)
+        if (t->received[i].rank != t->received[0].rank) return 0;
+    while (t->n_received && place < t->n && t->ranks[place] != t->received[0].rank) place++;
+    return t->n_received && place < t->n ? place + 1 : 0;
+}
+
+/* Each receives its block of a sum whose elements they share out evenly. */
+static bool are_blocks(const lb_sum_terms *t)
+{
+    bool blocks = t->n_received == t->n && t->count % t->n == 0;
+    for (uint32_t i = 0; i < t->n_received && blocks; i++) blocks = t->received[i].n * t->n == t->count;
+    return blocks;
+}
+
 /* Elements [from, from + n) of the sum. */
 static bool reduce_part(const trial *t, const lb_collective_order *order, int64_t from, int64_t n)
 {
@@ -168,7 +187,12 @@ static bool reduce_part(const trial *t, const lb_collective_order *order, int64_
     const size_t offset = (size_t)from * (lb_dtype_bits(of->dtype) / 8);
     for (uint32_t k = 0; k < t->n; k++) inputs[k] = (const char *)t->inputs[k] + offset;
     const lb_rank_terms terms = {inputs, t->n, of->dtype, n};
-    return lb_collective_reduce(order, of->reduction, &terms, (char *)t->s->result + offset, NULL) == LB_OK;
+    char *out = (char *)t->s->result + offset;
+    lb_collective_order mine = *order;
+    if (t->n == of->n && n == of->count && are_blocks(of))
+        return lb_collective_reduce_blocks(order, of->reduction, &terms, out, NULL) == LB_OK;
+    mine.home = only_receiver(of);
+    return lb_collective_reduce(&mine, of->reduction, &terms, out, NULL) == LB_OK;
 }
 
 static bool reduce(const trial *t)
@@ -194,7 +218,7 @@ static bool has_order(trial *t, bool some)
 {
     const uint32_t members = count_members(t->s);
     for (int apart = 0; apart < (t->s->of.tensors > 1 ? 2 : 1); apart++)
-        for (const char *at = LB_ORDERS_RANKS; *at; at += strspn(at, " ")) {
+        for (const char *at = LB_COLLECTIVE_ORDERS; *at; at += strspn(at, " ")) {
             const int length = (int)strcspn(at, " ");
             snprintf(t->order, sizeof t->order, "%.*s", length, at);
             at += length;
@@ -221,6 +245,16 @@ static bool is_missing(sum *s, uint32_t r, trial *t)
     start(t, s);
     for (uint32_t k = 0; k < s->of.n; k++)
         if (k != r) add(t, s->of.streams[k]);
+    return has_order(t, false);
+}
+
+/* The rank takes part, with zeros, and that is seen in the order of the others. */
+static bool is_zeros(sum *s, uint32_t r, trial *t)
+{
+    memset(s->spare, 0, lb_dtype_bytes(s->of.dtype, (size_t)s->of.count));
+    if (!s->of.reduces) return false;
+    start(t, s);
+    for (uint32_t k = 0; k < s->of.n; k++) add(t, k == r ? s->spare : s->of.streams[k]);
     return has_order(t, false);
 }
 
@@ -257,6 +291,8 @@ static bool tell_fault_of_rank(sum *s, uint32_t r, lb_attribution_found *found)
     trial t;
     if (is_missing(s, r, &t))
         snprintf(what, sizeof what, "without the contribution of rank %d", s->of.ranks[r]);
+    else if (is_zeros(s, r, &t))
+        snprintf(what, sizeof what, "with zeros for the contribution of rank %d", s->of.ranks[r]);
     else if (is_repeated(s, r, s->of.n, &t) || is_repeated(s, r, r, &t))
         snprintf(what, sizeof what, "with the contribution of rank %d added twice", s->of.ranks[r]);
     for (size_t k = 0; k < sizeof narrow / sizeof *narrow && !*what; k++)
@@ -296,7 +332,7 @@ static bool tell_receivers(sum *s, lb_attribution_found *found)
 
 /* ---- a few elements that are wrong ---- */
 
-enum { FEW = 16, MOST_HOPS = 4 };
+enum { FEW = 16 };
 
 /* Elements of what was received that are not those of this sum, all members together. */
 static int64_t misses_of(const lb_sum_terms *t, const char *sum)
@@ -310,43 +346,117 @@ static int64_t misses_of(const lb_sum_terms *t, const char *sum)
     return n;
 }
 
-/* The order that misses fewest; false: each misses many. */
-static bool find_nearest_order(const lb_sum_terms *t, const lb_rank_terms *terms, lb_collective_order *order, char *sum)
+/* Elements that the order does not give; INT64_MAX: it cannot be had. `sum` is written over. */
+static int64_t misses_in(const lb_sum_terms *t, const lb_rank_terms *terms, const lb_collective_order *order, char *sum)
 {
-    static const char *const likely[] = {"ring", "gloo", "mpi_ring", "tree", "rank", "wide", "doubling"};
-    for (size_t i = 0; i < sizeof likely / sizeof *likely; i++)
-        if (lb_collective_order_parse(likely[i], order, NULL) == LB_OK &&
-            lb_collective_reduce(order, t->reduction, terms, sum, NULL) == LB_OK && misses_of(t, sum) <= FEW * t->n)
-            return true;
-    return false;
+    lb_collective_order mine = *order;
+    mine.home = only_receiver(t);
+    const lb_status status = are_blocks(t) ? lb_collective_reduce_blocks(order, t->reduction, terms, sum, NULL)
+                                           : lb_collective_reduce(&mine, t->reduction, terms, sum, NULL);
+    return status == LB_OK ? misses_of(t, sum) : INT64_MAX;
 }
 
-/* The first element that no order gives, and who received it so. */
+/* The sum in the order that misses fewest; false: each misses many. */
+static bool find_nearest_order(const lb_sum_terms *t, const lb_rank_terms *terms, int64_t *least, char *sum)
+{
+    const size_t size = (size_t)terms->count * (lb_dtype_bits(terms->dtype) / 8);
+    char *best = malloc(size + 1);
+    bool found = false;
+    *least = (int64_t)FEW * t->n + 1;
+    for (const char *at = LB_COLLECTIVE_ORDERS; *at && best && *least; at += strspn(at, " ")) {
+        char name[24];
+        lb_collective_order one;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " "), at);
+        at += strcspn(at, " ");
+        if (lb_collective_order_parse(name, &one, NULL) != LB_OK) continue;
+        const int64_t misses = misses_in(t, terms, &one, sum);
+        if (misses >= *least) continue;
+        *least = misses, found = true;
+        memcpy(best, sum, size);
+    }
+    if (found) memcpy(sum, best, size);
+    free(best);
+    return found;
+}
+
+typedef struct asked_element {
+    const lb_sum_terms *t;
+    const lb_rank_terms *terms;
+    int64_t at, least;
+    char *room;
+} asked_element;
+
+static bool may_be(void *context, lb_collective_order *order)
+{
+    const asked_element *asked = context;
+    const bool fits = misses_in(asked->t, asked->terms, order, asked->room) == asked->least;
+    order->home = only_receiver(asked->t);
+    if (are_blocks(asked->t) && lb_collective_order_ends_at_home(order))
+        order->home = (uint32_t)(asked->at / (asked->t->count / asked->t->n)) + 1;
+    return fits;
+}
+
+/* The first element that no order gives, or that not all received alike, and who received what of it. */
 typedef struct flip {
     int64_t at; /* in the sum; -1: none */
-    bool wrong[LB_MOST_SUM_TERMS];
-    uint32_t n_wrong;
+    const void *received[LB_MOST_SUM_TERMS];
     const char *value;
     int32_t rank;
 } flip;
+
+static const char *received_at(const lb_sum_terms *t, const lb_received *x, int64_t at)
+{
+    const size_t width = lb_dtype_bits(t->dtype) / 8;
+    return at >= x->from && at < x->from + x->n ? (char *)x->data + (size_t)(at - x->from) * width : NULL;
+}
+
+/* Has somebody else this element as the order gives it? */
+static bool others_have(const lb_sum_terms *t, int64_t at, const char *right)
+{
+    const size_t width = lb_dtype_bits(t->dtype) / 8;
+    for (uint32_t i = 0; i < t->n_received; i++) {
+        const char *v = received_at(t, &t->received[i], at);
+        if (v && !memcmp(v, right, width)) return true;
+    }
+    return false;
+}
 
 static void find_flip(const lb_sum_terms *t, const lb_rank_terms *terms, const char *sum, flip *f)
 {
     const size_t width = lb_dtype_bits(t->dtype) / 8;
     *f = (flip){.at = -1};
-    for (uint32_t i = 0; i < t->n_received; i++) {
+    for (uint32_t i = 0; i < t->n_received && f->at < 0; i++) {
         const lb_received *x = &t->received[i];
-        for (int64_t k = 0; k < x->n; k++) {
-            const char *v = (char *)x->data + (size_t)k * width;
-            if (!memcmp(v, sum + (size_t)(x->from + k) * width, width) || (f->at >= 0 && x->from + k != f->at))
-                continue;
-            if (f->at < 0 && lb_sum_fault_of(t->reduction, terms, x->from + k, v) != LB_SUM_FAULT_PROVEN) continue;
-            if (f->at < 0) f->at = x->from + k, f->value = v, f->rank = x->rank;
-            for (uint32_t r = 0; r < t->n; r++)
-                if (t->ranks[r] == x->rank) f->wrong[r] = true, f->n_wrong++;
-            break;
+        for (int64_t at = x->from; at < x->from + x->n && f->at < 0; at++) {
+            const char *v = received_at(t, x, at);
+            const char *right = sum + (size_t)at * width;
+            if (memcmp(v, right, width) &&
+                (others_have(t, at, right) || lb_sum_fault_of(t->reduction, terms, at, v) == LB_SUM_FAULT_PROVEN))
+                f->at = at, f->value = v, f->rank = x->rank;
         }
     }
+    for (uint32_t i = 0; i < t->n_received && f->at >= 0; i++)
+        for (uint32_t r = 0; r < t->n; r++)
+            if (t->ranks[r] == t->received[i].rank && !f->received[r])
+                f->received[r] = received_at(t, &t->received[i], f->at);
+}
+
+/* "rank 3 to rank 4 (bit 17, or bit 19)", one hop after the other. */
+static void print_hops(const lb_sum_terms *t, const lb_sum_fault_hop *hops, uint32_t n, char *text, size_t room)
+{
+    size_t used = 0;
+    for (uint32_t i = 0; i < n && used < room; i++) {
+        const int bit = lb_sum_fault_one_bit(hops[i].bits);
+        const bool same = i && hops[i].from == hops[i - 1].from && hops[i].to == hops[i - 1].to;
+        if (!same)
+            used += (size_t)snprintf(text + used, room - used, "%s rank %d to rank %d (",
+                                     i ? "), or from" : ", changed from", t->ranks[hops[i].from], t->ranks[hops[i].to]);
+        if (used < room && bit >= 0)
+            used += (size_t)snprintf(text + used, room - used, "%sbit %d", same ? ", or " : "", bit);
+        else if (used < room)
+            used += (size_t)snprintf(text + used, room - used, "%sseveral bits", same ? ", or " : "");
+    }
+    if (used < room) snprintf(text + used, room - used, ")");
 }
 
 /* "element 77 that rank 2 received has bit 3 turned over, …"; "" where all elements are legal, or many are not. */
@@ -354,33 +464,70 @@ static lb_status tell_flip(const lb_sum_terms *t, char *text, size_t room, lb_er
 {
     const size_t width = lb_dtype_bits(t->dtype) / 8;
     const lb_rank_terms terms = {(const void *const *)t->streams, t->n, t->dtype, t->count};
-    lb_collective_order order = LB_ORDER_INIT;
-    lb_sum_fault_hop hops[MOST_HOPS];
+    enum { WAYS = 2 };
+    lb_sum_fault_way ways[WAYS];
+    int64_t least;
     flip f;
     *text = '\0';
     if (!t->reduces || !width || !t->count || lb_dtype_is_complex(t->dtype)) return LB_OK;
     char *sum = malloc((size_t)t->count * width + 1);
     if (!sum) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
     f.at = -1;
-    if (find_nearest_order(t, &terms, &order, sum)) find_flip(t, &terms, sum, &f);
+    if (find_nearest_order(t, &terms, &least, sum)) find_flip(t, &terms, sum, &f);
     if (f.at >= 0) {
         const int bit = lb_sum_fault_bit(f.value, sum + (size_t)f.at * width, width);
         size_t used = (size_t)snprintf(text, room, "element %" PRId64 " that rank %d received ", f.at, f.rank);
         if (bit >= 0)
             used += (size_t)snprintf(text + used, room - used, "has bit %d turned over", bit);
         else
-            used += (size_t)snprintf(text + used, room - used, "is one that no order gives");
-        uint32_t n = 0;
-        if (f.n_wrong < t->n)
-            n = lb_sum_fault_late(&order, &terms, f.at, f.wrong, hops);
-        else
-            n = lb_sum_fault_hops(&order, t->reduction, &terms, f.at, f.value, hops, MOST_HOPS);
-        for (uint32_t i = 0; i < n && i < MOST_HOPS && used < room; i++)
-            used += (size_t)snprintf(text + used, room - used, "%s rank %d to rank %d%s",
-                                     i ? ", or from" : ", changed from", t->ranks[hops[i].from], t->ranks[hops[i].to],
-                                     f.n_wrong < t->n ? "" : " in a partial sum");
+            used += (size_t)snprintf(text + used, room - used, "is not what the order gives");
+        asked_element asked = {t, &terms, f.at, least, sum};
+        const lb_sum_fault_question question = {t->reduction, &terms, f.at, f.received, NULL, may_be, &asked};
+        const uint32_t n = lb_sum_fault_ways(&question, ways, WAYS);
+        for (uint32_t i = 0; i < n && used < room; i++) {
+            if (i) used += (size_t)snprintf(text + used, room - used, ", or");
+            if (used < room) print_hops(t, ways[i].hops, ways[i].n, text + used, room - used);
+            used = strlen(text);
+            used += (size_t)snprintf(text + used, room - used, " in order %s", ways[i].order);
+        }
     }
     free(sum);
+    return LB_OK;
+}
+
+/* The step of the collective among the ops of a side, of the one that was found if it is given; false: it is none of
+ * them. */
+static bool find_step(const lb_match_site *p, int side, const lb_collective_finding *f, int64_t *step)
+{
+    const lb_program_view *view = side_of(p, side);
+    const lb_matched_region_side *s = &p->region->sides[side];
+    for (uint32_t i = 0; i < s->n_ops; i++) {
+        const lb_program *recorded;
+        const lb_collective *row = lb_side_collective(view, s->ops[i], &recorded);
+        if (!row || (f && (recorded->rank != f->rank || row->op != f->op))) continue;
+        *step = recorded->step;
+        return true;
+    }
+    return false;
+}
+
+/* What is told of the collective by its own capture: an earlier contribution, or (`calls`) a call that does not fit the
+ * others. */
+static lb_status tell_results(const lb_match_site *p, int side, bool calls, lb_attribution_found *found, bool *known,
+                              lb_err *err)
+{
+    lb_collective_results results;
+    int64_t step;
+    if (!find_step(p, side, NULL, &step)) return LB_OK;
+    LB_TRY(lb_collective_results_check_step(side_of(p, side)->capture, step, &results, err));
+    for (uint32_t i = 0; i < results.n && !*known; i++) {
+        const lb_collective_finding *f = &results.list[i];
+        const bool names = calls ? f->calls : f->brought >= 0 || f->from >= 0;
+        if (f->kind != LB_COLLECTIVE_RESULT || !names || !find_step(p, side, f, &step)) continue;
+        join(found, f->message);
+        *known = true;
+    }
+    lb_collective_results_release(&results);
     return LB_OK;
 }
 
@@ -400,9 +547,10 @@ static lb_status tell_faults(const lb_match_site *p, int runner, int bits, lb_at
                                                : "no legal order of the first side's inputs gives its bits");
         bool known = !*told || tell_receivers(&s, found) || tell_division(&s, found);
         for (uint32_t r = 0; r < s.of.n && !known; r++) known = tell_fault_of_rank(&s, r, found);
-        char flip[240] = "";
+        char flip[320] = "";
         if (*told) status = tell_flip(&s.of, flip, sizeof flip, err);
         if (*flip) join(found, flip), known = true;
+        if (*told && !known && status == LB_OK) status = tell_results(p, bits, false, found, &known, err);
         found->fault = *told && known;
         if (!known && !s.of.reduces) *told = false, *found->why = '\0';
     }
@@ -413,6 +561,9 @@ static lb_status tell_faults(const lb_match_site *p, int runner, int bits, lb_at
 /* One collective each brings the same on both sides; other ops may have left something out on one of them. */
 static lb_status tell_faults_of_sides(const lb_match_site *p, lb_attribution_found *found, bool *told, lb_err *err)
 {
+    for (int bits = p->source->all ? 0 : 1; bits >= 0 && !*told; bits--)
+        LB_TRY(tell_results(p, bits, true, found, told, err));
+    found->fault |= *told;
     for (int bits = p->source->all ? 0 : 1; bits >= 0; bits--)
         for (int runner = 0; runner < (p->source->all || p->region->pair ? 1 : 2) && !*told; runner++)
             LB_TRY(tell_faults(p, runner, bits, found, told, err));

@@ -1,5 +1,5 @@
 /* Orders of sums that are tried, as texts, in families: each search puts its own sequence together. Likely ones
- * come first, since of orders with one tree the first gives its name. */
+ * come first, since of orders with one tree the first gives its name. Those of ranks: orders/collective_order.h. */
 #ifndef LB_BISECT_ORDERS_H
 #define LB_BISECT_ORDERS_H
 
@@ -25,8 +25,5 @@
     "butterfly:32 butterfly:64 butterfly:128 butterfly:256 butterfly:512 butterfly:1024 "                              \
     "butterfly:32x4 butterfly:64x4 butterfly:128x4 butterfly:256x4 butterfly:512x4 butterfly:32x8 "                    \
     "butterfly:64x8 butterfly:128x8 butterfly:256x8 butterfly:512x8"
-/* Of a reduction over ranks, gloo's first. */
-#define LB_ORDERS_RANKS "gloo ring mpi_ring rank wide tree rotated doubling rabenseifner"
-#define LB_ORDERS_RANKS_SPLIT "ring:2 tree:2 tree:4 tree:8 ring:4 ring:8 ring:16 ring:24 ring:32"
 
 #endif

@@ -257,6 +257,20 @@ static bool received_others(const many *m, const exchange_result *x)
     return differs;
 }
 
+/* What one side's bytes say. */
+typedef struct side_record {
+    bool known;
+    const char *order, *message;
+    int32_t from, to;
+} side_record;
+
+static void found_record(lb_part_record *r, side_record *found)
+{
+    lb_part_record_bool(r, &found->known);
+    lb_part_record_text(r, &found->order), lb_part_record_text(r, &found->message);
+    lb_part_record_i32(r, &found->from), lb_part_record_i32(r, &found->to);
+}
+
 static lb_status work_exchange(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     many *m = context;
@@ -264,17 +278,16 @@ static lb_status work_exchange(void *context, uint64_t unit, lb_part_record *rec
     const lb_diff_row *row = &row_of(m, &m->members[x->first])->row;
     for (int side = 0; side < 2; side++) {
         lb_collective_results results = {0};
-        bool known = false;
+        lb_collective_bits bits = {0};
         LB_TRY(open_step(m, side, x->step, err));
         const uint32_t number = side ? exchange_of(&m->at[1], row->other_rank, row->other) : x->numbers[0];
         if (number != LB_NONE && received_others(m, x))
-            LB_TRY(lb_collective_results_check_one(m->halves[side]->capture, x->step, &m->at[side].all.list[number],
-                                                   &results, &known, err));
-        const char *message = results.n ? results.list[0].message : NULL;
-        int32_t from = results.n ? results.list[0].from : -1, to = results.n ? results.list[0].to : -1;
-        lb_part_record_bool(record, &known);
-        lb_part_record_text(record, &message);
-        lb_part_record_i32(record, &from), lb_part_record_i32(record, &to);
+            LB_TRY(lb_collective_results_check_one(m->halves[side]->capture, x->step, &m->at[side].all, number,
+                                                   &results, &bits, err));
+        side_record found = {.known = bits.known, .order = bits.order, .from = -1, .to = -1};
+        if (results.n)
+            found.message = results.list[0].message, found.from = results.list[0].from, found.to = results.list[0].to;
+        found_record(record, &found);
         lb_collective_results_release(&results);
     }
     return LB_OK;
@@ -298,21 +311,26 @@ static void name_givers(const many *m, const exchange_result *x, char *text, siz
     if (n > SHOWN) snprintf(text + at, size - (size_t)at, " and %u more", n - SHOWN);
 }
 
-static lb_status judge_exchange(many *m, exchange_result *x, const bool known[2], const char *const messages[2],
-                                lb_err *err)
+static bool in_two_orders(const side_record found[2])
+{
+    return found[0].order && *found[0].order && found[1].order && *found[1].order &&
+           strcmp(found[0].order, found[1].order) != 0;
+}
+
+static lb_status judge_exchange(many *m, exchange_result *x, const side_record found[2], lb_err *err)
 {
     char givers[120], *text = NULL;
     int n = 0;
     name_givers(m, x, givers, sizeof givers);
-    const int wrong = messages[0] ? 0 : messages[1] ? 1 : -1;
+    const int wrong = found[0].message ? 0 : found[1].message ? 1 : -1;
     x->local = LB_VERDICT_ROUNDING;
     if (!received_others(m, x)) {
         x->local = LB_VERDICT_IDENTICAL;
         n = asprintf(&text, "%s brought other numbers to it, of which nothing was received", givers);
     } else if (wrong >= 0) {
         x->local = LB_VERDICT_DIVERGED;
-        n = asprintf(&text, "on the %s side %s", wrong ? "second" : "first", messages[wrong]);
-    } else if (!known[0] || !known[1]) {
+        n = asprintf(&text, "on the %s side %s", wrong ? "second" : "first", found[wrong].message);
+    } else if (!found[0].known || !found[1].known) {
         x->local = LB_VERDICT_MISSING;
         n = asprintf(&text, "%s%swhat its members brought to it was not kept", givers,
                      *givers ? " brought other numbers; whether its result follows from them is not known, for " : "");
@@ -321,6 +339,11 @@ static lb_status judge_exchange(many *m, exchange_result *x, const bool known[2]
                      "%s brought other numbers to it; on each side its result is one that some order of what was "
                      "brought gives",
                      givers);
+    } else if (in_two_orders(found)) {
+        x->local = LB_VERDICT_REORDERED;
+        n = asprintf(&text,
+                     "the same terms in another order: the first side's bits are those of %s, the second's of %s",
+                     found[0].order, found[1].order);
     } else {
         n = asprintf(&text, "the same terms in another order: on each side its result is one that some order gives");
     }
@@ -334,17 +357,13 @@ static lb_status fold_exchange(void *context, uint64_t unit, lb_part_record *rec
 {
     many *m = context;
     exchange_result *x = &m->exchanges[unit];
-    bool known[2] = {false, false};
-    const char *messages[2] = {NULL, NULL};
+    side_record found[2] = {{0}, {0}};
     x->from = x->to = -1;
     for (int side = 0; side < 2; side++) {
-        int32_t from = -1, to = -1;
-        lb_part_record_bool(record, &known[side]);
-        lb_part_record_text(record, &messages[side]);
-        lb_part_record_i32(record, &from), lb_part_record_i32(record, &to);
-        if (messages[side] && (!side || !messages[0])) x->from = from, x->to = to;
+        found_record(record, &found[side]);
+        if (found[side].message && (!side || !found[0].message)) x->from = found[side].from, x->to = found[side].to;
     }
-    return record->status == LB_OK ? judge_exchange(m, x, known, messages, err) : record->status;
+    return record->status == LB_OK ? judge_exchange(m, x, found, err) : record->status;
 }
 
 /* ---- how bad it is ----------------------------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include "judgement/verdict.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,6 +65,8 @@ static bool note_own(void *context, const lb_event *event)
     bool part = r->which == 1 && r->alignment->join_of_b[op] != LB_NONE && r->alignment->place_of_b[op] > 0;
     bool worse = !part || lb_verdict_severity(event->verdict) > lb_verdict_severity(s->own[r->which]);
     if (worse) s->own[r->which] = event->verdict;
+    if (event->verdict == LB_VERDICT_REORDERED && event->program->ops[event->op].flags & LB_OP_COLLECTIVE)
+        snprintf(s->order[r->which], sizeof s->order[r->which], "%s", event->why ? event->why : "");
     if (!part || !(event->bound_ratio <= s->bound_ratio[r->which])) s->bound_ratio[r->which] = event->bound_ratio;
     return true;
 }

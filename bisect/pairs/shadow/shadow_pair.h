@@ -31,6 +31,7 @@ typedef struct lb_shadow_row {
     int64_t flipped;   /* rows of a choice that the sides made otherwise: they are not compared (flips.h) */
     lb_verdict own[2]; /* A/A verdict of A's and of B's op, the worst of its parts; MISSING when it was not replayed */
     double bound_ratio[2];
+    char order[2][24]; /* of a reduction over ranks: what gives a side's bits where replay's own order does not; "" */
 } lb_shadow_row;
 
 /* What a parameter holds at the end: the same on both sides, whatever ops wrote it. Each part of B is a slice of A's

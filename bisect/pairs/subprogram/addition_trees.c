@@ -296,7 +296,7 @@ static bool gives_named(const lb_written_sum *sum, bool ranks, const recorded *r
 /* The first that does, while all are counted. */
 static bool find_named(const lb_written_sum *sum, bool ranks, const recorded *r, lb_addition_trees *trees)
 {
-    static const char of_ranks[] = LB_ORDERS_RANKS " " LB_ORDERS_RANKS_SPLIT,
+    static const char of_ranks[] = LB_COLLECTIVE_ORDERS " " LB_COLLECTIVE_ORDERS_SPLIT,
                       of_terms[] = "sequential reversed " LB_ORDERS_PLAIN " " LB_ORDERS_CASCADE " " LB_ORDERS_SPLITK
                                    " " LB_ORDERS_BLOCKED " " LB_ORDERS_LANES " " LB_ORDERS_BUTTERFLY;
     char found[48] = "", word[48];

@@ -49,6 +49,8 @@ def findings(lastbit, runs):
 
 
 N = 4 * 32 * 60  # elements that four members receive
+# Of four ranks, and elements that four divides: a tree whose root takes in all others one after the other, and a ring of equal chunks.
+ALIKE = {"rank": "chain", "ring": "mpich_ring", "wide": "rotated"}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def test_another_legal_order_is_named(findings, kind, cause, schedule):
     assert (f["layer"], f["phase"], f["rank"], f["op"]) == ("down", "communication", 0, "c10d::allreduce_")
     assert f["matched"] == f["elements"] == N and f["excluded"] >= 20
     # What the data cannot tell apart is said; everything else that was tried has lost.
-    assert f["also"] == ("rotated" if "wide" in kind else "") and f["tried"] - f["excluded"] == (2 if "wide" in kind else 1)
+    assert f["also"] == ALIKE.get(kind.partition(":")[0], "") and f["tried"] - f["excluded"] == 1 + bool(f["also"])
     assert kind == "bf16" or "all ranks brought the same bits" in f["why"]
 
 
@@ -117,7 +119,7 @@ def test_collectives_that_together_are_one(findings):
     (f,) = findings["gather_sum"]
     assert (f["cause"], f["schedule"], f["first"], f["proof"]) == ("order", "rank", "gloo", "bits")
     assert "c10d::allgather_" in f["other_op"] and "aten::add.Tensor x3" in f["other_op"]
-    assert f["matched"] == f["elements"] == N / 4 and f["excluded"] >= 20 and not f["also"]
+    assert f["matched"] == f["elements"] == N / 4 and f["excluded"] >= 20 and f["also"] == ALIKE["rank"]
 
 
 def test_one_run_by_itself(lastbit, runs):
@@ -155,7 +157,7 @@ def test_three_ranks_and_hand_written_ones(lastbit, tmp_path):
     found = {kinds[f["step"]]: f for f in lastbit.json("explain", one, other, expect=1)["findings"] if "c10d" in f["op"]}
     assert set(found) == set(kinds)
     for kind, f in found.items():
-        assert (f["cause"], f["first"], f["schedule"], f["also"]) == ("order", "rank", "gloo", "ring")
+        assert (f["cause"], f["first"], f["schedule"]) == ("order", "rank", "gloo") and "ring" in f["also"].split("; ")
         assert f["matched"] == f["elements"] and f["excluded"] >= 20
         assert ("rank 1 brought other numbers" in f["why"]) == (kind == "altered")
     assert found["reduce_broadcast"]["other_op"] == "c10d::reduce_, c10d::broadcast_"
@@ -170,7 +172,7 @@ def test_a_group_of_some_ranks(lastbit, tmp_path):
         (f,) = [f for f in lastbit.json("explain", *sides, expect=1)["findings"] if f["cause"] != "input"]
         assert (f["cause"], f["schedule"], f["layer"], f["reversed"], f["proof"]) == ("order", "rank", "down", turned, "bits")
         assert f["matched"] == f["elements"] == N / 4 and "all ranks brought the same bits" in f["why"]
-        assert set(f["also"].split("; ")) == {"doubling", "rabenseifner", "tree:2"}  # (a + b) + c all of them
+        assert set(f["also"].split("; ")) >= {"doubling", "rabenseifner", "tree:2"}  # (a + b) + c all of them
 
 
 def test_the_budget_of_other_orders(lastbit, tmp_path):

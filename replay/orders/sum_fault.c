@@ -1,7 +1,10 @@
 /* Numbers that no order of addition gives: see sum_fault.h. */
-#include "compare/sum_fault.h"
+#include "orders/sum_fault.h"
+
+#include "orders/collective_hops.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,43 +154,7 @@ lb_sum_fault_answer lb_sum_fault_of(lb_collective_reduction reduction, const lb_
                                   : beyond_bound(reduction, x, terms->n, terms->dtype, v);
 }
 
-/* ---- rings ------------------------------------------------------------------------------------------------------- */
-
-bool lb_sum_fault_path(const lb_collective_order *order, const lb_rank_terms *terms, int64_t at, uint16_t *path)
-{
-    lb_collective_pieces pieces;
-    bool ring = order->kind == LB_ORDER_GLOO || order->kind == LB_ORDER_RING || order->kind == LB_ORDER_MPI_RING;
-    if (!ring || terms->n < 2 ||
-        lb_collective_order_pieces(order, terms->n, terms->count, lb_dtype_bits(terms->dtype) / 8, &pieces, NULL) !=
-            LB_OK)
-        return false;
-    ring = false;
-    for (uint32_t i = 0; i < pieces.n && !ring; i++) {
-        const lb_collective_slice *piece = &pieces.pieces[i];
-        if (at < piece->first || at >= piece->last) continue;
-        /* The first rank's register takes in one rank after the other (ring_folds of collective_order.c). */
-        ring = true, path[0] = piece->folds[0].dst;
-        for (uint32_t k = 0; k + 1 < terms->n; k++) path[k + 1] = piece->folds[k].src;
-    }
-    lb_collective_pieces_release(&pieces);
-    return ring;
-}
-
-uint32_t lb_sum_fault_late(const lb_collective_order *order, const lb_rank_terms *terms, int64_t at, const bool *wrong,
-                           lb_sum_fault_hop *hop)
-{
-    uint16_t path[LB_COLLECTIVE_MAX_RANKS];
-    const uint32_t n = terms->n;
-    uint32_t first = 0;
-    if (n > LB_COLLECTIVE_MAX_RANKS || !lb_sum_fault_path(order, terms, at, path)) return 0;
-    /* The last of the path has the sum first, then it goes around. */
-    for (uint32_t k = 0; k < n; k++) first += !wrong[path[(n - 1 + k) % n]];
-    for (uint32_t k = 0; k < n; k++)
-        if (wrong[path[(n - 1 + k) % n]] != (k >= first)) return 0;
-    if (!first || first == n) return 0;
-    *hop = (lb_sum_fault_hop){path[(n - 1 + first - 1) % n], path[(n - 1 + first) % n], -1};
-    return 1;
-}
+/* ---- hops -------------------------------------------------------------------------------------------------------- */
 
 int lb_sum_fault_bit(const void *a, const void *b, size_t bytes)
 {
@@ -200,47 +167,135 @@ int lb_sum_fault_bit(const void *a, const void *b, size_t bytes)
     return found;
 }
 
-/* The sum along the path, with one bit of what hop `hop` carries turned over. */
-static double along(lb_collective_reduction reduction, const double *x, uint32_t n, lb_dtype dtype, uint32_t hop,
-                    int bit)
+/* One element, what its members brought of it, and what they received. */
+typedef struct hop_search {
+    const lb_collective_order *order;
+    lb_collective_reduction reduction;
+    lb_dtype dtype;
+    size_t width;
+    uint32_t n;
+    lb_collective_hops hops;
+    double brought[LB_COLLECTIVE_HOPS_RANKS];
+    uint64_t received[LB_COLLECTIVE_HOPS_RANKS]; /* bits */
+    bool receives[LB_COLLECTIVE_HOPS_RANKS];
+    lb_sum_fault_hop *out;
+    uint32_t room, found;
+} hop_search;
+
+static uint64_t bits_of(const hop_search *s, double x)
 {
-    double sum = x[0];
-    for (uint32_t k = 1; k < n; k++) {
-        if (k == hop) {
-            unsigned char bytes[8];
-            lb_store_f64(dtype, bytes, &sum, 1, NULL);
-            bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
-            lb_load_f64(&sum, dtype, bytes, 1);
-        }
-        sum = rounded(dtype, joined(reduction, sum, x[k]));
+    unsigned char bytes[8] = {0};
+    uint64_t word;
+    lb_store_f64(s->dtype, bytes, &x, 1, NULL);
+    memcpy(&word, bytes, 8);
+    return word;
+}
+
+/* Do members hold what they received, with these bits of that hop turned over? */
+static bool gives_received(const hop_search *s, uint32_t hop, uint64_t mask, double *held)
+{
+    lb_collective_hops_run(&s->hops, s->order, s->reduction, s->dtype, s->brought, s->n, hop, mask, held);
+    for (uint32_t r = 0; r < s->n; r++)
+        if (s->receives[r] && bits_of(s, held[r]) != s->received[r]) return false;
+    return true;
+}
+
+static void try_mask(hop_search *s, uint32_t hop, uint64_t mask)
+{
+    double held[LB_COLLECTIVE_HOPS_RANKS];
+    const lb_collective_hop *h = &s->hops.list[hop];
+    if (!gives_received(s, hop, mask, held)) return;
+    if (s->found < s->room) s->out[s->found].from = h->from, s->out[s->found].to = h->to, s->out[s->found].bits = mask;
+    s->found++;
+}
+
+static void try_pairs(hop_search *s, uint32_t hop)
+{
+    for (uint32_t a = 0; a < s->width * 8; a++)
+        for (uint32_t b = 0; b < a; b++) try_mask(s, hop, (uint64_t)1 << a | (uint64_t)1 << b);
+}
+
+/* One bit first; then what a copied result shows to have changed, and two bits of a partial sum. */
+static void try_hops(hop_search *s)
+{
+    enum { FEW_RANKS = 8 };
+    double right[LB_COLLECTIVE_HOPS_RANKS];
+    if (gives_received(s, 0, 0, right)) return;
+    for (uint32_t h = 0; h < s->hops.n; h++)
+        for (uint32_t bit = 0; bit < s->width * 8 && s->hops.list[h].from != s->hops.list[h].to; bit++)
+            try_mask(s, h, (uint64_t)1 << bit);
+    const bool several = !s->found;
+    bool some_right = false; /* else any bits at all would explain a result that one member alone received */
+    for (uint32_t r = 0; r < s->n; r++) some_right |= s->receives[r] && bits_of(s, right[r]) == s->received[r];
+    for (uint32_t h = 0; h < s->hops.n && several && some_right; h++) {
+        const lb_collective_hop *hop = &s->hops.list[h];
+        const uint64_t changed = s->receives[hop->to] ? bits_of(s, right[hop->to]) ^ s->received[hop->to] : 0;
+        if (hop->from != hop->to && !hop->adds && changed) try_mask(s, h, changed);
     }
-    return sum;
+    for (uint32_t h = 0; h < s->hops.n && several && s->n <= FEW_RANKS; h++)
+        if (s->hops.list[h].from != s->hops.list[h].to && s->hops.list[h].adds) try_pairs(s, h);
 }
 
 uint32_t lb_sum_fault_hops(const lb_collective_order *order, lb_collective_reduction reduction,
-                           const lb_rank_terms *terms, int64_t at, const void *value, lb_sum_fault_hop *hops,
+                           const lb_rank_terms *terms, int64_t at, const void *const *received, lb_sum_fault_hop *hops,
                            uint32_t room)
 {
-    double x[LB_COLLECTIVE_MAX_RANKS], v;
-    uint16_t path[LB_COLLECTIVE_MAX_RANKS];
-    const lb_dtype dtype = terms->dtype;
-    const size_t width = lb_dtype_bits(dtype) / 8;
-    const bool mean = reduction == LB_REDUCE_AVG, divides = mean && order->kind == LB_ORDER_GLOO;
-    uint32_t found = 0;
-    if (!is_plain_float(dtype) || reduction > LB_REDUCE_MAX || terms->n > LB_COLLECTIVE_MAX_RANKS) return 0;
-    if (!lb_sum_fault_path(order, terms, at, path)) return 0;
-    lb_load_f64(&v, dtype, value, 1);
-    for (uint32_t k = 0; k < terms->n; k++) {
-        lb_load_f64(&x[k], dtype, (const char *)terms->inputs[path[k]] + (size_t)at * width, 1);
-        if (mean && !divides) x[k] = rounded(dtype, x[k] * rounded(dtype, 1.0 / terms->n));
+    hop_search s = {.order = order,
+                    .reduction = reduction,
+                    .dtype = terms->dtype,
+                    .width = lb_dtype_bits(terms->dtype) / 8,
+                    .n = terms->n,
+                    .out = hops,
+                    .room = room};
+    if (!is_plain_float(terms->dtype) || reduction > LB_REDUCE_MAX || terms->n > LB_COLLECTIVE_HOPS_RANKS) return 0;
+    if (lb_collective_hops_list(order, terms->n, terms->count, s.width, at, &s.hops, NULL) != LB_OK) return 0;
+    for (uint32_t r = 0; r < terms->n; r++) {
+        lb_load_f64(&s.brought[r], terms->dtype, (const char *)terms->inputs[r] + (size_t)at * s.width, 1);
+        s.receives[r] = received[r] != NULL;
+        if (received[r]) memcpy(&s.received[r], received[r], s.width);
     }
-    for (uint32_t hop = 1; hop < terms->n; hop++)
-        for (int bit = 0; bit < (int)width * 8; bit++) {
-            double sum = along(reduction, x, terms->n, dtype, hop, bit);
-            if (divides) sum = rounded(dtype, sum / terms->n);
-            if (!(sum == v || (isnan(sum) && isnan(v)))) continue;
-            if (found < room) hops[found] = (lb_sum_fault_hop){path[hop - 1], path[hop], bit};
-            found++;
-        }
-    return found;
+    try_hops(&s);
+    lb_collective_hops_release(&s.hops);
+    return s.found;
+}
+
+static bool is_known_way(const lb_sum_fault_way *ways, uint32_t n, const lb_sum_fault_way *way)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ways[i].n == way->n && !memcmp(ways[i].hops, way->hops, way->n * sizeof *way->hops)) return true;
+    return false;
+}
+
+static void try_way(const lb_sum_fault_question *q, const char *text, lb_sum_fault_way *ways, uint32_t *n,
+                    uint32_t room)
+{
+    lb_sum_fault_way way;
+    lb_collective_order order;
+    memset(&way, 0, sizeof way);
+    snprintf(way.order, sizeof way.order, "%s", text);
+    if (*n == room || lb_collective_order_parse(text, &order, NULL) != LB_OK || !q->fits(q->context, &order)) return;
+    enum { MOST = sizeof way.hops / sizeof *way.hops };
+    way.n = lb_sum_fault_hops(&order, q->reduction, q->terms, q->at, q->received, way.hops, MOST);
+    if (way.n && way.n <= MOST && !is_known_way(ways, *n, &way)) ways[(*n)++] = way;
+}
+
+uint32_t lb_sum_fault_ways(const lb_sum_fault_question *q, lb_sum_fault_way *ways, uint32_t room)
+{
+    uint32_t n = 0;
+    if (q->told) try_way(q, q->told, ways, &n, room);
+    for (const char *at = LB_COLLECTIVE_ORDERS; *at; at += strspn(at, " ")) {
+        char text[24];
+        snprintf(text, sizeof text, "%.*s", (int)strcspn(at, " "), at);
+        at += strcspn(at, " ");
+        try_way(q, text, ways, &n, room);
+    }
+    return n;
+}
+
+int lb_sum_fault_one_bit(uint64_t bits)
+{
+    int at = 0;
+    if (!bits || bits & (bits - 1)) return -1;
+    while (!(bits >> at & 1)) at++;
+    return at;
 }
