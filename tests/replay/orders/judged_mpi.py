@@ -135,3 +135,15 @@ def bits(x):
 def fitting(result):
     """The orders that give every bit."""
     return [order for order in ORDERS if not wrong(result, order)]
+
+
+def hop(order, dtype, inputs, at, which, mask, home=0):
+    """What each rank has of element `at` when bits were turned over on message number `which` of the order: (numbers, from, to, messages)."""
+    code, kind = DTYPES[dtype]
+    inputs = [np.ascontiguousarray(x) for x in inputs]
+    pointers = (C.c_void_p * len(inputs))(*(x.ctypes.data for x in inputs))
+    held, ends = (C.c_double * len(inputs))(), (C.c_uint32 * 2)()
+    count, at, mask = C.c_int64(len(inputs[0])), C.c_int64(at), C.c_uint64(mask)
+    messages = _harness.harness_hop(order.encode(), len(inputs), code, count, at, home, pointers, which, mask, held, ends)
+    assert messages > 0, order
+    return np.array(held[:], kind), ends[0], ends[1], messages
