@@ -119,7 +119,9 @@ def test_the_places_are_named(alone):
     flipped = answers["flipped"]["first"]
     assert flipped["op"] == "c10d::allreduce_" and "no order of the sum gives" in flipped["why"] and "bit" in flipped["why"]
     assert answers["mismatched"]["first"]["rank"] == 6 and answers["mismatched"]["verdict"] == "diverged"
-    assert answers["reordered"]["verdict"] in ("rounding", "reordered") and "another order" in answers["reordered"]["first"]["why"]
+    reordered = answers["reordered"]["earliest"]
+    assert reordered["op"] == "c10d::allreduce_" and reordered["local"] == "reordered"
+    assert "the first side's bits are those of ring, the second's of tree" in reordered["why"]
     assert json.loads(alone["diff, the same"][1].stdout)["verdict"] == "identical"
 
 
@@ -145,7 +147,8 @@ def test_killed_workers(place, alone, tmp_path, round):
         time.sleep(draw.random() * 0.1)
         worker.send_signal(signal.SIGKILL)
     said = [worker.communicate(timeout=240)[0] for worker in started]
-    assert b"".join(said) == answer.stdout  # a killed one may have answered before
+    out = b"".join(said)
+    assert out == answer.stdout or (answer.stdout.startswith(out) and any(said[1:]))  # one was killed while it answered: the folder has all of it
     assert {worker.returncode for worker in started} <= {-signal.SIGKILL, 0, 1}
     again = run(place, "diff", "--merge", folder, "--json")
     assert (again.returncode, again.stdout) == (1, answer.stdout)

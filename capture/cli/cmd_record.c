@@ -565,18 +565,11 @@ int lb_cmd_record(int argc, const char **argv)
          "K"},
         {"sync", 0, POPT_ARG_STRING, &o.sync, 0,
          "when the system is made to write the capture to the disk, so that a power cut takes no more than what came "
-         "after (a "
-         "kill takes "
-         "nothing that was committed in any case): close (default: once, when recording ends), step (after each step, "
-         "which waits "
-         "for the disk), never",
+         "after: close (default: once, when recording ends), step (after each step, which waits for the disk), never",
          "WHEN"},
         {"close-each", 0, POPT_ARG_STRING, &o.close_each, 0,
-         "for file systems in front of an object store: each rank closes its file after every N steps (step: 1) and "
-         "begins "
-         "another, rank-00000-0000000001.tar and so on; a closed one is whole and is never changed, renamed or written "
-         "on. "
-         "Commands read the files of a rank as one archive",
+         "for object stores: each rank closes its file after every N steps (step: 1), which is whole then and stays as "
+         "it is, and begins another",
          "N"},
         {"like", 0, POPT_ARG_STRING, &o.like, 0,
          "keep what that capture kept, so that the two can be compared: its steps (unless --steps says others), their "
@@ -606,9 +599,8 @@ int lb_cmd_record(int argc, const char **argv)
          "first communicator (100)",
          "N"},
         {"mpi", 0, POPT_ARG_NONE, &o.mpi, 0,
-         "record the calls of MPI of a program in any language, in place of PyTorch's ops: what each collective and "
-         "each "
-         "message sends and receives (Open MPI, MPICH)",
+         "record a program's calls of MPI (Open MPI, MPICH), in place of PyTorch's ops: what each collective and each "
+         "message sends and receives",
          NULL},
         {"mpi-step", 0, POPT_ARG_STRING, &o.mpi_step, 0,
          "such a program says by MPI_Pcontrol(2) or lb_mpi_step (lastbit/mpi.h) where a step begins, or a step is N "

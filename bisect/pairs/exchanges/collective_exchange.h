@@ -19,8 +19,8 @@ typedef struct lb_collective_exchange {
     lb_collective_reduction reduction;
     lb_collective_order order; /* of the sum that fits best */
     char order_name[48];
-    int64_t misses;            /* elements that it does not give, all members together */
-    bool sums, proven;         /* `proven`: by what was sent, not by what the others received */
+    int64_t misses;    /* elements that it does not give, all members together */
+    bool sums, proven; /* `proven`: by what was sent, not by what the others received */
 } lb_collective_exchange;
 
 lb_status lb_collective_exchange_open(const lb_collective_meeting *meeting, lb_collective_exchange *x, lb_err *err);

@@ -47,10 +47,15 @@ static void print_number(FILE *out, lb_dtype dtype, const char *bytes)
     }
 }
 
+/* Of many, the first, the last and how many. */
 static void print_ranks(FILE *out, const int32_t *ranks, uint32_t n)
 {
+    enum { MANY = 16 };
     fputs(n == 1 ? "rank " : "ranks ", out);
-    for (uint32_t i = 0; i < n; i++) fprintf(out, "%s%d", i ? "," : "", ranks[i]);
+    if (n > MANY)
+        fprintf(out, "%d,%d,…,%d (%" PRIu32 " ranks)", ranks[0], ranks[1], ranks[n - 1], n);
+    else
+        for (uint32_t i = 0; i < n; i++) fprintf(out, "%s%d", i ? "," : "", ranks[i]);
 }
 
 static void print_call(FILE *out, const lb_collective_exchange *x)

@@ -27,6 +27,8 @@ typedef struct exchange_result {
     lb_verdict local, handed; /* its own; what it hands on */
     const char *why;
     int32_t from, to;
+    int32_t *wrong; /* where its own is diverged: the ranks at which it is */
+    uint32_t n_wrong;
 } exchange_result;
 
 /* A rank's row of a exchange. */
@@ -262,6 +264,8 @@ typedef struct side_record {
     bool known;
     const char *order, *message;
     int32_t from, to;
+    int32_t *ranks; /* that received what is wrong, or called something else */
+    uint32_t n_ranks;
 } side_record;
 
 static void found_record(lb_part_record *r, side_record *found)
@@ -269,6 +273,8 @@ static void found_record(lb_part_record *r, side_record *found)
     lb_part_record_bool(r, &found->known);
     lb_part_record_text(r, &found->order), lb_part_record_text(r, &found->message);
     lb_part_record_i32(r, &found->from), lb_part_record_i32(r, &found->to);
+    found->ranks = lb_part_record_rows(r, found->ranks, &found->n_ranks, sizeof *found->ranks);
+    for (uint32_t i = 0; i < found->n_ranks; i++) lb_part_record_i32(r, &found->ranks[i]);
 }
 
 static lb_status work_exchange(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
@@ -285,8 +291,11 @@ static lb_status work_exchange(void *context, uint64_t unit, lb_part_record *rec
             LB_TRY(lb_collective_results_check_one(m->halves[side]->capture, x->step, &m->at[side].all, number,
                                                    &results, &bits, err));
         side_record found = {.known = bits.known, .order = bits.order, .from = -1, .to = -1};
-        if (results.n)
-            found.message = results.list[0].message, found.from = results.list[0].from, found.to = results.list[0].to;
+        const lb_collective_finding *first = results.n ? &results.list[0] : NULL;
+        if (first) {
+            found.message = first->message, found.from = first->from, found.to = first->to;
+            found.ranks = first->ranks, found.n_ranks = first->n_ranks;
+        }
         found_record(record, &found);
         lb_collective_results_release(&results);
     }
@@ -329,6 +338,7 @@ static lb_status judge_exchange(many *m, exchange_result *x, const side_record f
         n = asprintf(&text, "%s brought other numbers to it, of which nothing was received", givers);
     } else if (wrong >= 0) {
         x->local = LB_VERDICT_DIVERGED;
+        x->wrong = found[wrong].ranks, x->n_wrong = found[wrong].n_ranks;
         n = asprintf(&text, "on the %s side %s", wrong ? "second" : "first", found[wrong].message);
     } else if (!found[0].known || !found[1].known) {
         x->local = LB_VERDICT_MISSING;
@@ -363,7 +373,10 @@ static lb_status fold_exchange(void *context, uint64_t unit, lb_part_record *rec
         found_record(record, &found[side]);
         if (found[side].message && (!side || !found[0].message)) x->from = found[side].from, x->to = found[side].to;
     }
-    return record->status == LB_OK ? judge_exchange(m, x, found, err) : record->status;
+    const lb_status status = record->status == LB_OK ? judge_exchange(m, x, found, err) : record->status;
+    for (int side = 0; side < 2; side++)
+        if (found[side].ranks != x->wrong) free(found[side].ranks);
+    return status;
 }
 
 /* ---- how bad it is ----------------------------------------------------------------------------------------------- */
@@ -484,13 +497,21 @@ static void add_rank(lb_diff_report *to, rank_result *rank)
     add_numbers(to, r);
 }
 
+/* Of a collective in which a rank called something else, or received something else, the others have what follows. */
+static bool is_wrong_at(const exchange_result *x, int32_t rank)
+{
+    bool among = !x->n_wrong;
+    for (uint32_t i = 0; i < x->n_wrong; i++) among |= x->wrong[i] == rank;
+    return among;
+}
+
 /* The row of a layer that this rank has already, or a new one behind its others. */
 static void add_exchange_row(many *m, const member *who, const exchange_result *x)
 {
     lb_diff_report *to = m->session->report;
     lb_diff_exchange *exchange = &m->ranks[who->rank].exchanges.list[who->row];
     lb_diff_row row = exchange->row;
-    row.local = exchange->differs ? x->local : LB_VERDICT_IDENTICAL;
+    row.local = !exchange->differs ? LB_VERDICT_IDENTICAL : is_wrong_at(x, row.rank) ? x->local : LB_VERDICT_ROUNDING;
     row.inherited = lb_report_worse(exchange->brought, x->n ? x->handed : LB_VERDICT_IDENTICAL);
     if (!exchange->differs) row.inherited = LB_VERDICT_IDENTICAL;
     row.verdict = lb_report_worse(row.local, row.inherited);
@@ -532,6 +553,7 @@ lb_status lb_diff_many(lb_diff_session *s, const lb_diff_half *first, const lb_d
     if (status == LB_OK) put_together(&m), s->shared += m.shared;
     for (uint32_t r = 0; r < m.n_ranks; r++) release_rank(&m.ranks[r]);
     for (int k = 0; k < 2; k++) release_step(&m.at[k]);
+    for (uint32_t i = 0; i < m.n_exchanges; i++) free(m.exchanges[i].wrong);
     free(m.ranks), free(m.exchanges), free(m.members);
     return status;
 }

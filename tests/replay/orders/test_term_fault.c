@@ -1,5 +1,5 @@
-/* Contributions that went wrong are told by what the sum is: missing, zeros, twice, of an earlier sum; a healthy sum and
- * one element that fits none of them are none. */
+/* Contributions that went wrong are told by what the sum is: missing, zeros, twice, of an earlier sum; a healthy sum
+ * and one element that fits none of them are none. */
 #include "cmocka_first.h"
 
 #include "orders/term_fault.h"
