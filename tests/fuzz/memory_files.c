@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FILES = 16, FIRST_HANDLE = 1 << 20, MAPS = 256 };
+enum { FILES = 32, FIRST_HANDLE = 1 << 20, MAPS = 256 };
 
 static struct {
     char path[120];
