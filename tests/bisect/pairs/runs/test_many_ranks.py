@@ -1,4 +1,4 @@
-"""Real training on seventeen processes of one machine, more than a diff takes together: a rank whose memory is written behind torch's back is named
+"""Real training on seventeen processes of one machine (64 with --full), more than a diff takes together: a rank whose memory is written behind torch's back is named
 by each rank judged by itself, as it is by all of them in one exact run; and the same command under mpirun gives the same bytes."""
 
 import os
@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BUILD, ROOT
+from conftest import BUILD, FULL, ROOT
 
-RANKS, POISONED = 17, 13
+RANKS, POISONED = 64 if FULL else 17, 13
 PROGRAM = ROOT / "tests" / "programs" / "ranks" / "many_ranks.py"
 
 
