@@ -180,12 +180,20 @@ def test_parts_of_what_has_changed_are_refused(place, tmp_path):
         (["verify", "--merge", "nowhere"], 128, b"nowhere"),
         (["verify", "few.lb", "--parts", "few.lb/rank-00000.tar"], 128, b"is no folder"),
         (["verify", "nowhere.lb", "--part", "1/2", "-o", "x"], 128, b"nowhere.lb"),
+        (["verify", "few.lb", "-o", "few.lb/rank-00000.tar"], 128, b"few.lb/rank-00000.tar"),
     ],
 )
 def test_what_is_wrong_is_said(place, words, code, message):
     said = run(place, *words)
     assert said.returncode == code and message in said.stderr and said.stdout == b""
     assert not (place / "x").exists()
+    assert run(place, "verify", "few.lb").returncode == 0
+
+
+def test_workers_that_all_fail_leave_nothing(place):
+    out, codes, err = shared(place, ["verify", "nowhere.lb"], 3)
+    assert (out, codes) == (b"", [128] * 3) and err.count(b"nowhere.lb") == 3
+    assert not list(place.glob("*.parts"))
 
 
 def test_workers_that_know_no_start_are_told_what_to_do(place):

@@ -238,6 +238,10 @@ static int begin_merge(const char *command, lb_command_arguments *arguments,
     merge = 0;
     memset(arguments, 0, sizeof *arguments);
     code = again(context, n, line, arguments);
+    if (code < 0 && output &&
+        (lb_output_inputs_refuse(output, files.args, &err) != LB_OK ||
+         lb_output_inputs_refuse(output, arguments->args, &err) != LB_OK))
+        code = refuse(command, &err);
     lb_parts_job same = {0};
     if (code < 0 && (make_job(n, line, words, &same, &err) != LB_OK ||
                      open_parts(command, &same, &files, &err) != LB_OK || take_stdout(&err) != LB_OK))
@@ -263,6 +267,7 @@ int lb_command_parts_begin(const char *command, int argc, const char **argv, lb_
     if (part_text && folder_text)
         return lb_command_misused(
             command, "--part and --parts: one is a share of its own, the other whatever no worker has begun");
+    if (output && lb_output_inputs_refuse(output, arguments->args, &err) != LB_OK) return refuse(command, &err);
     if (!lb_launcher_find(&now.worker)) now.worker = (lb_launcher){0};
     if (!part_text && !folder_text && !now.worker.of && !output) return -1;
     const char **words = calloc((size_t)argc + 1, sizeof *words);
@@ -417,7 +422,7 @@ int lb_command_parts_end(const char *command, int code)
         if (!mine) code = LB_EXIT_SAME;
     }
     if (status != LB_OK) code = lb_command_fail(command, &err);
-    lb_parts_close(now.parts, now.own_folder && !failed);
+    lb_parts_close(now.parts, now.own_folder);
     fclose(now.answer);
     free(bytes), free(now.folder);
     now.parts = NULL, now.folder = NULL;
