@@ -86,8 +86,8 @@ bool lb_command_parts_is_how(int argc, const char **argv, int *i)
 static const char *named_by(const char *word, struct stat *st)
 {
     const char *value = strchr(word, '=');
-    if (stat(word, st) == 0) return word;
-    return *word == '-' && value && stat(value + 1, st) == 0 ? value + 1 : NULL;
+    if (lb_input_look(word, st, NULL) == LB_OK) return word;
+    return *word == '-' && value && lb_input_look(value + 1, st, NULL) == LB_OK ? value + 1 : NULL;
 }
 
 /* A folder by what is in it. */

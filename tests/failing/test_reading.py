@@ -17,6 +17,7 @@ EXCEPTIONS = {
     "formats/base/executable.c": "looks through PATH for a program; what cannot be looked at cannot be started",
     "formats/archive/archive_reader.c": "the map of an archive, whose descriptor comes from lastbit/input.h",
     "formats/captures/ring_files.c": "each error stops the assembly, and the files stay",
+    "formats/parts/part_folder.c": "claims of other workers come and go; one that cannot be read is theirs",
     "formats/foreign/checkpoint.c": "access, whose failure is the command's error",
     "bisect/inspection/watch/log_tail.c": "follows a file while others write and replace it; every other error is a refusal",
     "bisect/inspection/watch/metric_folder.c": "fts, whose errors are refusals",
