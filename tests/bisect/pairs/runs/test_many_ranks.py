@@ -1,5 +1,5 @@
-"""Real training on seventeen processes of one machine (64 with --full), more than a diff takes together: a rank whose memory is written behind torch's back is named
-by each rank judged by itself, as it is by all of them in one exact run; and the same command under mpirun gives the same bytes."""
+"""Real training on 64 processes of one machine, more than a diff takes together: a rank whose memory is written behind torch's back is named by
+each rank judged by itself, as it is by all of them in one exact run; and the same command under mpirun gives the same bytes."""
 
 import os
 import shutil
@@ -7,9 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BUILD, FULL, ROOT
+from conftest import BUILD, ROOT
 
-RANKS, POISONED = 64 if FULL else 17, 13
+RANKS, POISONED = 64, 13
+pytestmark = pytest.mark.full  # 64 processes that load their kernels: three minutes of a core. tests/test_parts.py has computed runs
 PROGRAM = ROOT / "tests" / "programs" / "ranks" / "many_ranks.py"
 
 
