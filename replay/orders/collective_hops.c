@@ -214,7 +214,7 @@ void lb_collective_hops_release(lb_collective_hops *hops)
 
 /* ---- what is held ------------------------------------------------------------------------------------------------ */
 
-static double rounded(lb_dtype dtype, double x)
+double lb_hops_rounded(lb_dtype dtype, double x)
 {
     char bytes[8];
     double back;
@@ -235,7 +235,7 @@ static double turned(lb_dtype dtype, double x, uint64_t mask)
     return x;
 }
 
-static double joined(lb_collective_reduction reduction, double a, double b)
+double lb_hops_joined(lb_collective_reduction reduction, double a, double b)
 {
     switch (reduction) {
     case LB_REDUCE_PRODUCT: return a * b;
@@ -250,19 +250,20 @@ void lb_collective_hops_run(const lb_collective_hops *hops, const lb_collective_
                             uint32_t changed, uint64_t mask, double *held)
 {
     const bool mean = reduction == LB_REDUCE_AVG, last = hops->wide || order->kind == LB_ORDER_GLOO;
-    const double factor = hops->wide ? 1.0 / n : rounded(dtype, 1.0 / n);
+    const double factor = hops->wide ? 1.0 / n : lb_hops_rounded(dtype, 1.0 / n);
     const lb_dtype at_once = !hops->wide ? dtype : dtype == LB_F32 || dtype == LB_F64 ? LB_F64 : LB_F32;
     double before[LB_COLLECTIVE_MAX_RANKS], own[LB_COLLECTIVE_MAX_RANKS];
     for (uint32_t r = 0; r < n; r++)
-        held[r] = own[r] = mean && !last ? rounded(dtype, brought[r] * factor) : brought[r];
+        held[r] = own[r] = mean && !last ? lb_hops_rounded(dtype, brought[r] * factor) : brought[r];
     for (uint32_t h = 0; h < hops->n; h++) {
         const lb_collective_hop *hop = &hops->list[h];
         if (!h || hop->turn != hops->list[h - 1].turn) memcpy(before, held, n * sizeof *held);
         double carried = hop->own ? own[hop->from] : before[hop->from];
-        if (hops->wide && !hop->own) carried = rounded(dtype, carried);
+        if (hops->wide && !hop->own) carried = lb_hops_rounded(dtype, carried);
         if (h == changed && mask) carried = turned(dtype, carried, mask);
-        held[hop->to] = hop->adds ? rounded(at_once, joined(reduction, held[hop->to], carried)) : carried;
+        held[hop->to] =
+            hop->adds ? lb_hops_rounded(at_once, lb_hops_joined(reduction, held[hop->to], carried)) : carried;
     }
     for (uint32_t r = 0; r < n; r++)
-        held[r] = rounded(dtype, !mean || !last ? held[r] : hops->wide ? held[r] * factor : held[r] / n);
+        held[r] = lb_hops_rounded(dtype, !mean || !last ? held[r] : hops->wide ? held[r] * factor : held[r] / n);
 }

@@ -32,6 +32,9 @@ lb_status lb_collective_hops_list(const lb_collective_order *order, uint32_t n, 
                                   int64_t at, lb_collective_hops *hops, lb_err *err);
 void lb_collective_hops_release(lb_collective_hops *hops);
 
+/* What a hop does to numbers: to the payload's type, and two contributions into one (a mean is added up, too). */
+double lb_hops_rounded(lb_dtype dtype, double x);
+double lb_hops_joined(lb_collective_reduction reduction, double a, double b);
 /* What each of n members holds in the end of what they brought; of the payload that hop `changed` carries the bits of
  * `mask` are turned over (0: of none). `held`: n numbers. */
 void lb_collective_hops_run(const lb_collective_hops *hops, const lb_collective_order *order,

@@ -4,10 +4,20 @@
 #include "orders/rank_tree.h"
 
 #include "base/array.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- names ------------------------------------------------------------------------------------------------------ */
+
+bool lb_collective_order_next(const char **at, char name[LB_COLLECTIVE_ORDER_NAME])
+{
+    *at += strspn(*at, " ");
+    const size_t n = strcspn(*at, " ");
+    snprintf(name, LB_COLLECTIVE_ORDER_NAME, "%.*s", (int)n, *at);
+    *at += n;
+    return n > 0;
+}
 
 lb_status lb_collective_order_parse(const char *text, lb_collective_order *order, lb_err *err)
 {

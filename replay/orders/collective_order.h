@@ -92,6 +92,9 @@ typedef struct lb_collective_order {
                              "pairwise nbc_chain nbc_binomial binomial@0"
 /* With a parameter. */
 #define LB_COLLECTIVE_ORDERS_SPLIT "ring:2 tree:2 tree:4 tree:8 ring:4 ring:8 ring:16 ring:24 ring:32"
+/* The names in such a text one after the other, in its order; *at begins at the text. False behind the last. */
+enum { LB_COLLECTIVE_ORDER_NAME = 24 };
+bool lb_collective_order_next(const char **at, char name[LB_COLLECTIVE_ORDER_NAME]);
 /* LB_ERR_INVALID names the accepted texts. */
 lb_status lb_collective_order_parse(const char *text, lb_collective_order *order, lb_err *err);
 /* Whether each rank's block of a reduce-scatter is added up in an order of its own, which ends at that rank. */

@@ -17,15 +17,6 @@ typedef struct numbers {
     bool full; /* there are more: nothing is proven */
 } numbers;
 
-static double rounded(lb_dtype dtype, double x)
-{
-    char bytes[8];
-    double back;
-    lb_store_f64(dtype, bytes, &x, 1, NULL);
-    lb_load_f64(&back, dtype, bytes, 1);
-    return back;
-}
-
 static void add_number(numbers *s, double x)
 {
     for (uint32_t i = 0; i < s->n; i++)
@@ -34,16 +25,6 @@ static void add_number(numbers *s, double x)
         s->full = true;
     else
         s->list[s->n++] = x;
-}
-
-static double joined(lb_collective_reduction reduction, double a, double b)
-{
-    switch (reduction) {
-    case LB_REDUCE_PRODUCT: return a * b;
-    case LB_REDUCE_MIN: return a < b ? a : b;
-    case LB_REDUCE_MAX: return a > b ? a : b;
-    default: return a + b;
-    }
 }
 
 /* All trees, subset by subset; every addition is rounded to `dtype`. What a wider accumulator gave for the whole subset
@@ -55,12 +36,13 @@ static void grow(lb_collective_reduction reduction, const double *x, uint32_t n,
         numbers *s = &of[set];
         s->n = 0, s->full = false;
         for (uint32_t i = 0; i < n; i++)
-            if (set == 1u << i) add_number(s, rounded(dtype, x[i]));
+            if (set == 1u << i) add_number(s, lb_hops_rounded(dtype, x[i]));
         for (uint32_t part = (set - 1) & set; part > (set ^ part); part = (part - 1) & set)
             for (uint32_t i = 0; i < of[part].n; i++)
                 for (uint32_t k = 0; k < of[set ^ part].n; k++)
-                    add_number(s, rounded(dtype, joined(reduction, of[part].list[i], of[set ^ part].list[k])));
-        for (uint32_t i = 0; wide && i < wide[set].n; i++) add_number(s, rounded(dtype, wide[set].list[i]));
+                    add_number(
+                        s, lb_hops_rounded(dtype, lb_hops_joined(reduction, of[part].list[i], of[set ^ part].list[k])));
+        for (uint32_t i = 0; wide && i < wide[set].n; i++) add_number(s, lb_hops_rounded(dtype, wide[set].list[i]));
         for (uint32_t part = (set - 1) & set; part; part = (part - 1) & set) s->full |= of[part].full;
         if (wide) s->full |= wide[set].full;
     }
@@ -77,12 +59,12 @@ static bool is_among(const numbers *s, double x)
  * or wider. */
 static void divide(const numbers *sums, uint32_t n, lb_dtype dtype, numbers *out)
 {
-    const double factor = rounded(dtype, 1.0 / n);
+    const double factor = lb_hops_rounded(dtype, 1.0 / n);
     for (uint32_t i = 0; i < sums->n; i++) {
         const double x = sums->list[i];
-        add_number(out, rounded(dtype, x / n));
-        add_number(out, rounded(dtype, x * factor));
-        add_number(out, rounded(dtype, (double)(float)(x * (double)(float)(1.0 / n))));
+        add_number(out, lb_hops_rounded(dtype, x / n));
+        add_number(out, lb_hops_rounded(dtype, x * factor));
+        add_number(out, lb_hops_rounded(dtype, (double)(float)(x * (double)(float)(1.0 / n))));
     }
     out->full |= sums->full;
 }
@@ -96,7 +78,8 @@ static lb_sum_fault_answer in_written_out(lb_collective_reduction reduction, con
     bool found = false, full = false;
     numbers *wide = malloc(sets * sizeof *wide), *of = malloc(sets * sizeof *of), means = {.n = 0};
     for (int way = 0; wide && of && way < (reduction == LB_REDUCE_AVG ? 2 : 1); way++) {
-        for (uint32_t i = 0; i < n; i++) scaled[i] = way ? rounded(dtype, x[i] * rounded(dtype, 1.0 / n)) : x[i];
+        for (uint32_t i = 0; i < n; i++)
+            scaled[i] = way ? lb_hops_rounded(dtype, x[i] * lb_hops_rounded(dtype, 1.0 / n)) : x[i];
         grow(reduction, scaled, n, wider, NULL, wide);
         grow(reduction, scaled, n, dtype, wide, of);
         if (reduction != LB_REDUCE_AVG || way)
@@ -146,7 +129,7 @@ lb_sum_fault_answer lb_sum_fault_of(lb_collective_reduction reduction, const lb_
         if (!isfinite(x[r]) || is_tiny(terms->dtype, x[r])) return LB_SUM_FAULT_UNKNOWN;
         absolute += fabs(x[r]);
     }
-    if (is_tiny(terms->dtype, v) || !isfinite(rounded(terms->dtype, absolute))) return LB_SUM_FAULT_UNKNOWN;
+    if (is_tiny(terms->dtype, v) || !isfinite(lb_hops_rounded(terms->dtype, absolute))) return LB_SUM_FAULT_UNKNOWN;
     if (!isfinite(v)) return reduction == LB_REDUCE_PRODUCT ? LB_SUM_FAULT_UNKNOWN : LB_SUM_FAULT_PROVEN;
     /* Products leave the range of the type, or come below it, on some ways and not on others. */
     if (reduction == LB_REDUCE_PRODUCT && (terms->n > MOST_RANKS || absolute > 0x1p12)) return LB_SUM_FAULT_UNKNOWN;
@@ -282,13 +265,9 @@ static void try_way(const lb_sum_fault_question *q, const char *text, lb_sum_fau
 uint32_t lb_sum_fault_ways(const lb_sum_fault_question *q, lb_sum_fault_way *ways, uint32_t room)
 {
     uint32_t n = 0;
+    char name[LB_COLLECTIVE_ORDER_NAME];
     if (q->told) try_way(q, q->told, ways, &n, room);
-    for (const char *at = LB_COLLECTIVE_ORDERS; *at; at += strspn(at, " ")) {
-        char text[24];
-        snprintf(text, sizeof text, "%.*s", (int)strcspn(at, " "), at);
-        at += strcspn(at, " ");
-        try_way(q, text, ways, &n, room);
-    }
+    for (const char *at = LB_COLLECTIVE_ORDERS; lb_collective_order_next(&at, name);) try_way(q, name, ways, &n, room);
     return n;
 }
 

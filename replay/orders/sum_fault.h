@@ -41,7 +41,7 @@ uint32_t lb_sum_fault_hops(const lb_collective_order *order, lb_collective_reduc
                            uint32_t room);
 /* The same in every order that may have given the sum: orders whose bits are the same send other messages. */
 typedef struct lb_sum_fault_way {
-    char order[24];
+    char order[LB_COLLECTIVE_ORDER_NAME];
     lb_sum_fault_hop hops[4];
     uint32_t n;
 } lb_sum_fault_way;

@@ -10,7 +10,7 @@ typedef struct trial {
     const void *inputs[LB_TERM_FAULT_RANKS + 1];
     uint32_t n;
     char *out;
-    char order[24];
+    char order[LB_COLLECTIVE_ORDER_NAME];
 } trial;
 
 static bool has_all_parts(const trial *t)
@@ -38,12 +38,9 @@ static bool gives(trial *t, const lb_collective_order *order)
 
 static bool some_order_gives(trial *t)
 {
-    for (const char *at = LB_COLLECTIVE_ORDERS; *at && t->n; at += strspn(at, " ")) {
-        lb_collective_order order;
-        snprintf(t->order, sizeof t->order, "%.*s", (int)strcspn(at, " "), at);
-        at += strcspn(at, " ");
+    lb_collective_order order;
+    for (const char *at = LB_COLLECTIVE_ORDERS; t->n && lb_collective_order_next(&at, t->order);)
         if (lb_collective_order_parse(t->order, &order, NULL) == LB_OK && gives(t, &order)) return true;
-    }
     return false;
 }
 

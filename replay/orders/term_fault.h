@@ -16,7 +16,7 @@ typedef enum lb_term_fault_kind {
 typedef struct lb_term_fault {
     lb_term_fault_kind kind;
     uint32_t who; /* place of the rank */
-    char order[24];
+    char order[LB_COLLECTIVE_ORDER_NAME];
 } lb_term_fault;
 
 /* Elements of the sum that somebody received, dense. */

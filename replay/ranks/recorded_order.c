@@ -94,17 +94,15 @@ static bool all_inside(const lb_recorded_sum *sum)
 lb_status lb_recorded_order_find(const lb_recorded_sum *sum, char *room, lb_sum_verdict *verdict)
 {
     *verdict = (lb_sum_verdict){"", false};
-    for (const char *at = LB_COLLECTIVE_ORDERS; *at; at += strspn(at, " ")) {
+    char name[LB_COLLECTIVE_ORDER_NAME];
+    for (const char *at = LB_COLLECTIVE_ORDERS; lb_collective_order_next(&at, name);) {
         lb_collective_order order;
-        char name[sizeof verdict->order];
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " "), at);
-        at += strcspn(at, " ");
         LB_TRY(lb_collective_order_parse(name, &order, NULL));
         const lb_status status = sum->reduce(sum->context, &order, room);
         if (status == LB_ERR_NOMEM) return status;
         if (status != LB_OK) continue;
         if (lb_recorded_order_gives(sum, room)) {
-            memcpy(verdict->order, name, sizeof name);
+            snprintf(verdict->order, sizeof verdict->order, "%s", name);
             return LB_OK;
         }
         note_legal(sum, room);

@@ -180,30 +180,20 @@ bool lb_collective_exchange_fits(const lb_collective_exchange *x, const lb_colle
     return fits;
 }
 
-/* The orders that libraries have, as recorded first. */
-static const char *order_text(const lb_collective_exchange *x, uint32_t k, char *text, size_t room)
+/* The order that gives most of what was received, the recorded one tried first, or a ring; its sum into `best`. */
+static lb_status find_order(lb_collective_exchange *x, const lb_rank_terms *terms, char **best, lb_err *err)
 {
     const lb_collective_member *m = x->meeting->members;
     const lb_collective *row = lb_collective_member_row(m);
-    const char *at = LB_COLLECTIVE_ORDERS;
-    if (!k) return row->algorithm != LB_NONE ? lb_program_text(m->program, row->algorithm) : "ring";
-    for (; k > 1 && *at; k--) at += strcspn(at, " "), at += strspn(at, " ");
-    snprintf(text, room, "%.*s", (int)strcspn(at, " "), at);
-    return *at ? text : NULL;
-}
-
-/* The order that gives most of what was received; its sum into `best`. */
-static lb_status find_order(lb_collective_exchange *x, const lb_rank_terms *terms, char **best, lb_err *err)
-{
     const size_t bytes = (size_t)(terms->count + 1) * (lb_dtype_bits(terms->dtype) / 8);
-    char *sum = malloc(bytes), text[48];
+    const char *name = row->algorithm != LB_NONE ? lb_program_text(m->program, row->algorithm) : "ring";
+    const char *at = LB_COLLECTIVE_ORDERS;
+    char *sum = malloc(bytes), next[LB_COLLECTIVE_ORDER_NAME];
     *best = malloc(bytes);
     x->misses = INT64_MAX;
     lb_status status = sum && *best ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
-    for (uint32_t k = 0; status == LB_OK && x->misses; k++) {
+    for (; status == LB_OK && x->misses && name; name = lb_collective_order_next(&at, next) ? next : NULL) {
         lb_collective_order order;
-        const char *name = order_text(x, k, text, sizeof text);
-        if (!name) break;
         if (lb_collective_order_parse(name, &order, NULL) != LB_OK || reduce_in(x, &order, terms, sum) != LB_OK)
             continue;
         const int64_t misses = misses_of(x, terms, sum);

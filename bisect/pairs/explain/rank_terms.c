@@ -138,9 +138,9 @@ typedef struct trial {
     sum *s;
     const void *inputs[MOST_RANKS + 1];
     uint32_t n;
-    double factor;              /* of the result */
-    char order[24];             /* the last one tried */
-    int32_t others[MOST_RANKS]; /* who received something else than it gives */
+    double factor;                        /* of the result */
+    char order[LB_COLLECTIVE_ORDER_NAME]; /* the last one tried */
+    int32_t others[MOST_RANKS];           /* who received something else than it gives */
     uint32_t n_others;
 } trial;
 
@@ -218,10 +218,7 @@ static bool has_order(trial *t, bool some)
 {
     const uint32_t members = count_members(t->s);
     for (int apart = 0; apart < (t->s->of.tensors > 1 ? 2 : 1); apart++)
-        for (const char *at = LB_COLLECTIVE_ORDERS; *at; at += strspn(at, " ")) {
-            const int length = (int)strcspn(at, " ");
-            snprintf(t->order, sizeof t->order, "%.*s", length, at);
-            at += length;
+        for (const char *at = LB_COLLECTIVE_ORDERS; lb_collective_order_next(&at, t->order);) {
             t->s->apart = apart;
             if (!reduce(t)) continue;
             const uint32_t with = members_with_result(t->s, t->others);
@@ -363,11 +360,9 @@ static bool find_nearest_order(const lb_sum_terms *t, const lb_rank_terms *terms
     char *best = malloc(size + 1);
     bool found = false;
     *least = (int64_t)FEW * t->n + 1;
-    for (const char *at = LB_COLLECTIVE_ORDERS; *at && best && *least; at += strspn(at, " ")) {
-        char name[24];
+    char name[LB_COLLECTIVE_ORDER_NAME];
+    for (const char *at = LB_COLLECTIVE_ORDERS; best && *least && lb_collective_order_next(&at, name);) {
         lb_collective_order one;
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " "), at);
-        at += strcspn(at, " ");
         if (lb_collective_order_parse(name, &one, NULL) != LB_OK) continue;
         const int64_t misses = misses_in(t, terms, &one, sum);
         if (misses >= *least) continue;
