@@ -237,12 +237,7 @@ static bool tell_group(const group_judged *g, bool *found)
     snprintf(what, sizeof what, "the update of %s group %u in step %lld", g->name, g->group->index, step);
     if (!tell_findings(g)) return false;
     *found = report->n_findings > before;
-    if (g->unseen &&
-        !lb_proof_list_leave(report, what, "of %u parameters not all numbers are known exactly", g->unseen))
-        return false;
-    if (g->uncounted &&
-        !lb_proof_list_leave(report, what, "%u parameters: the count of its steps was not recorded", g->uncounted))
-        return false;
+    if (!lb_tensor_updates_leave(report, what, g->unseen, g->uncounted)) return false;
     if (*found || g->unexplained)
         return *found ||
                lb_proof_list_leave(report, what, "%u parameters moved otherwise than %s does, %s", g->unexplained,

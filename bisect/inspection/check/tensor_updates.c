@@ -148,6 +148,14 @@ static bool tell_finding(const judged *g)
     return true;
 }
 
+bool lb_tensor_updates_leave(lb_check_report *report, const char *what, uint32_t unseen, uint32_t uncounted)
+{
+    if (unseen && !lb_proof_list_leave(report, what, "of %u parameters not all numbers are known exactly", unseen))
+        return false;
+    return !uncounted ||
+           lb_proof_list_leave(report, what, "%u parameters: the count of its steps was not recorded", uncounted);
+}
+
 static bool tell_left(const judged *g, const char *what)
 {
     lb_check_report *report = g->step->report;
@@ -156,12 +164,7 @@ static bool tell_left(const judged *g, const char *what)
         !lb_proof_list_pass(report, what,
                             "%u parameters are left out: whole tensors are tried up to 2^22 numbers in all", g->large))
         return false;
-    if (g->unseen &&
-        !lb_proof_list_leave(report, what, "of %u parameters not all numbers are known exactly", g->unseen))
-        return false;
-    if (g->uncounted &&
-        !lb_proof_list_leave(report, what, "%u parameters: the count of its steps was not recorded", g->uncounted))
-        return false;
+    if (!lb_tensor_updates_leave(report, what, g->unseen, g->uncounted)) return false;
     return !g->unexplained || g->odd ||
            lb_proof_list_leave(report, what, "%u parameters moved otherwise than %s does, in any of its forms",
                                g->unexplained, family);

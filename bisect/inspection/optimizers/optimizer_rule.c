@@ -6,7 +6,7 @@
 
 /* ---- options ---- */
 
-static double option(const lb_program *p, const lb_group *g, const char *const names[], double otherwise)
+double lb_optimizer_rule_option(const lb_program *p, const lb_group *g, const char *const names[], double otherwise)
 {
     for (uint32_t i = 0; i < g->options; i++) {
         const lb_scalar *o = &p->scalars[g->first_option + i];
@@ -15,7 +15,7 @@ static double option(const lb_program *p, const lb_group *g, const char *const n
     }
     return otherwise;
 }
-#define OPTION(otherwise, ...) option(p, g, (const char *const[]){__VA_ARGS__, NULL}, otherwise)
+#define OPTION(otherwise, ...) lb_optimizer_rule_option(p, g, (const char *const[]){__VA_ARGS__, NULL}, otherwise)
 
 /* Class names as torch.optim, apex, DeepSpeed, bitsandbytes' 32-bit classes and transformers have them. Others that
  * begin or end alike (StableAdamW, AdamW8bit) do something else. */

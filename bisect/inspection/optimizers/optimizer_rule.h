@@ -71,6 +71,9 @@ typedef struct lb_optimizer_number {
 /* The rule that a class of this name has by the options of its group. NULL, or why there is none: a name that is not
  * known, an option that the group does not say. */
 const char *lb_optimizer_rule_of(const lb_program *program, const lb_group *group, lb_optimizer_rule *rule);
+/* An option of the group by whichever of these names it has (the last NULL), or `otherwise`. */
+double lb_optimizer_rule_option(const lb_program *program, const lb_group *group, const char *const names[],
+                                double otherwise);
 /* The count of steps that the group or its states say, this one included; NaN. */
 double lb_optimizer_rule_count(const lb_program *program, const lb_group *group);
 /* Does an update depend on the count of steps? */

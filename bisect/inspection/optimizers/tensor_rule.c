@@ -1,6 +1,7 @@
 /* Rules of whole tensors: see tensor_rule.h. */
 #include "optimizers/tensor_rule.h"
 
+#include "optimizers/optimizer_rule.h"
 #include "orders/matmul.h"
 
 #include <lastbit/dtype.h>
@@ -11,16 +12,7 @@
 
 /* ---- options ---- */
 
-static double option(const lb_program *p, const lb_group *g, const char *const names[], double otherwise)
-{
-    for (uint32_t i = 0; i < g->options; i++) {
-        const lb_scalar *o = &p->scalars[g->first_option + i];
-        for (uint32_t k = 0; names[k]; k++)
-            if (strcmp(lb_program_text(p, o->name), names[k]) == 0) return o->number;
-    }
-    return otherwise;
-}
-#define OPTION(otherwise, ...) option(p, g, (const char *const[]){__VA_ARGS__, NULL}, otherwise)
+#define OPTION(otherwise, ...) lb_optimizer_rule_option(p, g, (const char *const[]){__VA_ARGS__, NULL}, otherwise)
 
 static const struct {
     const char *name;
@@ -69,7 +61,7 @@ static const char *read_muon(const lb_program *p, const lb_group *g, lb_tensor_r
 {
     static const double published[3] = {3.4445, -4.7750, 2.0315};
     static const char *const names[3] = {"ns_coefficients.0", "ns_coefficients.1", "ns_coefficients.2"};
-    for (int i = 0; i < 3; i++) r->coefficients[i] = option(p, g, (const char *const[]){names[i], NULL}, published[i]);
+    for (int i = 0; i < 3; i++) r->coefficients[i] = OPTION(published[i], names[i]);
     r->rounds = (int)OPTION(5, "ns_steps", "backend_steps");
     r->momentum = OPTION(NAN, "momentum", "beta"), r->nesterov = OPTION(1, "nesterov") != 0;
     r->eps = OPTION(1e-7, "eps");
