@@ -69,7 +69,8 @@ static void judge_final(lb_diff_walk *w, uint32_t f, const lb_taint *t, lb_diff_
     row->verdict = lb_report_worse(row->local, row->inherited);
 }
 
-static void taint_final(lb_diff_walk *w, const lb_shadow_final *final, lb_verdict verdict, lb_verdict carried)
+static void taint_final(lb_diff_walk *w, const lb_shadow_final *final, lb_verdict verdict, lb_verdict carried,
+                        uint32_t met)
 {
     if (final->cut != LB_NONE) {
         lb_cuts_taint(w, final, verdict, carried);
@@ -80,7 +81,7 @@ static void taint_final(lb_diff_walk *w, const lb_shadow_final *final, lb_verdic
         const int64_t storage = k == 0 ? a : w->pb->values[w->shadows.final_parts[final->first + k - 1].value].storage;
         lb_taint *t = lb_taint_of(&w->storages[k > 0], storage);
         *t = LB_TAINT_CLEAN(storage);
-        t->verdict = verdict, t->carried = carried, t->differs = verdict != LB_VERDICT_IDENTICAL;
+        t->verdict = verdict, t->carried = carried, t->differs = verdict != LB_VERDICT_IDENTICAL, t->met = met;
     }
 }
 
@@ -107,13 +108,12 @@ static void walk_finals(lb_diff_walk *w)
         if (final->cut == LB_NONE && lb_diff_values_measure_final(w, final, &row))
             lb_diff_rows_call_noise(w, &row, false);
         if (row.measured && row.difference.differing == 0) { /* put together, they are the same bits */
-            taint_final(w, final, LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL);
+            taint_final(w, final, LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, 0);
             continue;
         }
         row.verdict = lb_report_worse(row.local, row.inherited);
         lb_diff_rows_report(w, &row);
-        taint_final(w, final, row.verdict, t.carried);
-        lb_taint_of(&w->storages[0], v->storage)->met = t.met;
+        taint_final(w, final, row.verdict, t.carried, t.met);
     }
 }
 

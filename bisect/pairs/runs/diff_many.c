@@ -37,12 +37,20 @@ typedef struct member {
     uint32_t exchange;
 } member;
 
+/* An op of a collective, and its exchange. */
+typedef struct op_exchange {
+    int32_t rank;
+    uint32_t op, exchange;
+} op_exchange;
+
 /* The programs of all ranks in one step of one side, and what meets there. */
 typedef struct step_exchanges {
     int64_t step;
     bool known;
     const lb_program **programs;
     lb_collective_meetings all;
+    op_exchange *ops; /* by rank and op, so that a step is looked through once */
+    uint32_t n_ops;
 } step_exchanges;
 
 typedef struct many {
@@ -123,8 +131,28 @@ static lb_status fold_rank(void *context, uint64_t unit, lb_part_record *record,
 static void release_step(step_exchanges *at)
 {
     if (at->known) lb_collective_meetings_release(&at->all);
-    free(at->programs);
+    free(at->programs), free(at->ops);
     *at = (step_exchanges){0};
+}
+
+static int by_rank_and_op(const void *x, const void *y)
+{
+    const op_exchange *a = x, *b = y;
+    if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
+    return (a->op > b->op) - (a->op < b->op);
+}
+
+static lb_status index_step(step_exchanges *at, lb_err *err)
+{
+    at->ops = calloc(at->all.n_members + 1, sizeof *at->ops);
+    if (!at->ops) return lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
+    for (uint32_t i = 0; i < at->all.n; i++)
+        for (uint32_t k = 0; k < at->all.list[i].n; k++) {
+            const lb_collective_member *m = &at->all.list[i].members[k];
+            at->ops[at->n_ops++] = (op_exchange){m->program->rank, m->op, i};
+        }
+    if (at->n_ops) qsort(at->ops, at->n_ops, sizeof *at->ops, by_rank_and_op);
+    return LB_OK;
 }
 
 static lb_status open_step(many *m, int side, int64_t step, lb_err *err)
@@ -140,46 +168,14 @@ static lb_status open_step(many *m, int side, int64_t step, lb_err *err)
             at->programs[r] = NULL;
     LB_TRY(lb_collective_meetings_find(at->programs, m->n_ranks, &at->all, err));
     at->step = step, at->known = true;
-    return LB_OK;
+    return index_step(at, err);
 }
 
-/* The exchange of a step in which this rank runs this op; LB_NONE. */
+/* The exchange of the step in which this rank runs this op; LB_NONE. */
 static uint32_t exchange_of(const step_exchanges *at, int32_t rank, uint32_t op)
 {
-    for (uint32_t i = 0; i < at->all.n; i++)
-        for (uint32_t k = 0; k < at->all.list[i].n; k++)
-            if (at->all.list[i].members[k].op == op && at->all.list[i].members[k].program->rank == rank) return i;
-    return LB_NONE;
-}
-
-/* Every op of a collective to its exchange, so that a step is looked through once. */
-typedef struct op_exchange {
-    int32_t rank;
-    uint32_t op, exchange;
-} op_exchange;
-
-static int by_rank_and_op(const void *x, const void *y)
-{
-    const op_exchange *a = x, *b = y;
-    if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
-    return (a->op > b->op) - (a->op < b->op);
-}
-
-static op_exchange *index_step(const step_exchanges *at, uint32_t *n)
-{
-    op_exchange *rows = calloc(at->all.n_members + 1, sizeof *rows);
-    *n = 0;
-    for (uint32_t i = 0; rows && i < at->all.n; i++)
-        for (uint32_t k = 0; k < at->all.list[i].n; k++)
-            rows[(*n)++] = (op_exchange){at->all.list[i].members[k].program->rank, at->all.list[i].members[k].op, i};
-    if (rows) qsort(rows, *n, sizeof *rows, by_rank_and_op);
-    return rows;
-}
-
-static uint32_t find_exchange(const op_exchange *rows, uint32_t n, int32_t rank, uint32_t op)
-{
     const op_exchange key = {rank, op, 0};
-    const op_exchange *found = n ? bsearch(&key, rows, n, sizeof *rows, by_rank_and_op) : NULL;
+    const op_exchange *found = at->n_ops ? bsearch(&key, at->ops, at->n_ops, sizeof key, by_rank_and_op) : NULL;
     return found ? found->exchange : LB_NONE;
 }
 
@@ -190,59 +186,63 @@ static int by_exchange(const void *x, const void *y)
     return a->rank != b->rank ? (a->rank < b->rank ? -1 : 1) : (a->row > b->row) - (a->row < b->row);
 }
 
-/* Rows of one step become members of its exchanges. What meets nobody that was recorded is a exchange of one. */
+static lb_status add_member(many *m, member one, lb_err *err)
+{
+    member *grown = lb_array_grow(m->members, m->n_members, sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
+    m->members = grown, m->members[m->n_members++] = one;
+    return LB_OK;
+}
+
+static lb_status add_exchange(many *m, int64_t step, uint32_t first, lb_err *err)
+{
+    exchange_result *grown = lb_array_grow(m->exchanges, m->n_exchanges, sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
+    m->exchanges = grown;
+    m->exchanges[m->n_exchanges++] = (exchange_result){.step = step, .first = first, .why = ""};
+    return LB_OK;
+}
+
+/* Rows of one step become members of its exchanges; what meets no rank that was recorded is an exchange of one. A
+ * member's exchange is first one of the step's, then one of all. */
 static lb_status gather_step(many *m, int64_t step, lb_err *err)
 {
     const uint32_t before = m->n_members;
-    uint32_t n = 0;
     LB_TRY(open_step(m, 0, step, err));
-    op_exchange *rows = index_step(&m->at[0], &n);
-    if (!rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
     uint32_t lone = m->at[0].all.n;
     for (uint32_t r = 0; r < m->n_ranks; r++)
         for (uint32_t i = 0; i < m->ranks[r].exchanges.n; i++) {
             const lb_diff_row *row = &m->ranks[r].exchanges.list[i].row;
             if (row->step != step) continue;
-            const uint32_t found = find_exchange(rows, n, row->rank, row->index);
-            LB_DIFF_APPEND(m->members, m->n_members, ((member){r, i, found == LB_NONE ? lone++ : found}));
+            const uint32_t found = exchange_of(&m->at[0], row->rank, row->index);
+            LB_TRY(add_member(m, (member){r, i, found == LB_NONE ? lone++ : found}, err));
         }
-    free(rows);
     if (m->n_members > before) qsort(m->members + before, m->n_members - before, sizeof *m->members, by_exchange);
-    for (uint32_t i = before; i < m->n_members; i++) {
-        const uint32_t number = m->members[i].exchange;
-        if (i == before || number != m->members[i - 1].exchange) {
-            const exchange_result fresh = {
-                .step = step, .numbers = {number < m->at[0].all.n ? number : LB_NONE, LB_NONE}, .first = i, .why = ""};
-            LB_DIFF_APPEND(m->exchanges, m->n_exchanges, fresh);
-        }
-        m->exchanges[m->n_exchanges - 1].n++;
+    for (uint32_t i = before, last = LB_NONE; i < m->n_members; i++) {
+        member *one = &m->members[i];
+        if (one->exchange != last) LB_TRY(add_exchange(m, step, i, err));
+        last = one->exchange;
+        one->exchange = m->n_exchanges - 1;
+        m->exchanges[one->exchange].n++;
     }
     return LB_OK;
 }
 
-static int by_number(const void *x, const void *y)
+static bool has_rows(const many *m, int64_t step)
 {
-    const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
-    return (a > b) - (a < b);
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        for (uint32_t i = 0; i < m->ranks[r].exchanges.n; i++)
+            if (m->ranks[r].exchanges.list[i].row.step == step) return true;
+    return false;
 }
 
 static lb_status gather(many *m, lb_err *err)
 {
-    int64_t *steps = NULL;
-    uint32_t n = 0;
-    lb_status status = LB_OK;
-    for (uint32_t r = 0; r < m->n_ranks; r++)
-        for (uint32_t i = 0; i < m->ranks[r].exchanges.n; i++)
-            if (!i || m->ranks[r].exchanges.list[i].row.step != m->ranks[r].exchanges.list[i - 1].row.step)
-                LB_DIFF_APPEND(steps, n, m->ranks[r].exchanges.list[i].row.step);
-    if (n) qsort(steps, n, sizeof *steps, by_number);
-    for (uint32_t i = 0; i < n && status == LB_OK; i++)
-        if (!i || steps[i] != steps[i - 1]) status = gather_step(m, steps[i], err);
-    free(steps);
-    /* qsort has put members in their places: which exchange each is of */
-    for (uint32_t i = 0; i < m->n_exchanges; i++)
-        for (uint32_t k = 0; k < m->exchanges[i].n; k++) m->members[m->exchanges[i].first + k].exchange = i;
-    return status;
+    const int64_t *steps;
+    const uint32_t n = lb_capture_steps(m->halves[0]->capture, &steps);
+    for (uint32_t i = 0; i < n; i++)
+        if (has_rows(m, steps[i])) LB_TRY(gather_step(m, steps[i], err));
+    return LB_OK;
 }
 
 /* ---- what a collective did --------------------------------------------------------------------------------------- */
@@ -282,12 +282,15 @@ static lb_status work_exchange(void *context, uint64_t unit, lb_part_record *rec
     many *m = context;
     const exchange_result *x = &m->exchanges[unit];
     const lb_diff_row *row = &row_of(m, &m->members[x->first])->row;
+    const bool asked = received_others(m, x);
     for (int side = 0; side < 2; side++) {
         lb_collective_results results = {0};
         lb_collective_bits bits = {0};
-        LB_TRY(open_step(m, side, x->step, err));
-        const uint32_t number = side ? exchange_of(&m->at[1], row->other_rank, row->other) : x->numbers[0];
-        if (number != LB_NONE && received_others(m, x))
+        if (asked) LB_TRY(open_step(m, side, x->step, err));
+        const uint32_t number = !asked ? LB_NONE
+                                : side ? exchange_of(&m->at[1], row->other_rank, row->other)
+                                       : exchange_of(&m->at[0], row->rank, row->index);
+        if (number != LB_NONE)
             LB_TRY(lb_collective_results_check_one(m->halves[side]->capture, x->step, &m->at[side].all, number,
                                                    &results, &bits, err));
         side_record found = {.known = bits.known, .order = bits.order, .from = -1, .to = -1};
