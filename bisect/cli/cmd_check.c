@@ -106,14 +106,14 @@ static int exit_code(const lb_check_report *r)
                                           : LB_EXIT_UNTESTABLE;
 }
 
-static lb_command_answer run(const lb_command_arguments *arguments, const lb_check_options *o)
+static lb_command_answer run(const lb_command_arguments *arguments, const void *options)
 {
     lb_err err = LB_ERR_INIT;
     lb_capture *capture = NULL;
     lb_check_report *report = NULL;
     lb_command_answer answer = {0};
     lb_status status = lb_capture_open(arguments->args[0], &capture, &err);
-    if (status == LB_OK) status = lb_check_run(capture, o, &report, &err);
+    if (status == LB_OK) status = lb_check_run(capture, (const lb_check_options *)options, &report, &err);
     lb_capture_close(capture);
     lb_command_progress_end();
     if (status == LB_OK && !(answer.text = lb_check_text(report)))
@@ -146,17 +146,6 @@ static bool parse_parts(const char *text, uint32_t *parts)
     return *parts != 0;
 }
 
-typedef struct asked {
-    const lb_command_arguments *arguments;
-    const lb_check_options *options;
-} asked;
-
-static lb_command_answer run_asked(void *context)
-{
-    const asked *a = (const asked *)context;
-    return run(a->arguments, a->options);
-}
-
 int lb_cmd_check(int argc, const char **argv)
 {
     lb_command_arguments arguments;
@@ -176,7 +165,7 @@ int lb_cmd_check(int argc, const char **argv)
     else {
         o.replays = (uint32_t)budget;
         if (!arguments.json) o.progress = lb_command_progress;
-        rc = lb_command_parts_once("check", run_asked, &(asked){&arguments, &o}, arguments.json, NULL);
+        rc = lb_command_parts_once("check", run, &arguments, &o, NULL);
     }
     free(steps_text), free(only_text), free(budget_text);
     lb_command_arguments_release(&arguments);

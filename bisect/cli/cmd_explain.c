@@ -332,15 +332,9 @@ static lb_command_answer run_explain(const lb_command_arguments *arguments, cons
     return answer;
 }
 
-typedef struct asked {
-    const lb_command_arguments *arguments;
-    const lb_explain_options *options;
-} asked;
-
-static lb_command_answer run_asked(void *context)
+static lb_command_answer run(const lb_command_arguments *arguments, const void *options)
 {
-    const asked *a = (const asked *)context;
-    return invariance ? run_invariance(a->arguments, a->options) : run_explain(a->arguments, a->options);
+    return invariance ? run_invariance(arguments, options) : run_explain(arguments, options);
 }
 
 int lb_cmd_explain(int argc, const char **argv)
@@ -369,7 +363,7 @@ int lb_cmd_explain(int argc, const char **argv)
     else if (invariance && arguments.n_args > 1)
         rc = lb_command_misused("explain", "--invariance looks at one capture");
     else
-        rc = lb_command_parts_once("explain", run_asked, &(asked){&arguments, &o}, arguments.json, html);
+        rc = lb_command_parts_once("explain", run, &arguments, &o, html);
     for (uint32_t i = 0; i < o.n_maps; i++) free(maps[i]);
     for (uint32_t i = 0; i < o.n_trees; i++) free(trees[i]);
     for (uint32_t i = 0; launches && launches[i]; i++) free(launches[i]);

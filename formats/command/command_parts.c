@@ -90,22 +90,24 @@ static const char *named_by(const char *word, struct stat *st)
     return *word == '-' && value && lb_input_look(value + 1, st, NULL) == LB_OK ? value + 1 : NULL;
 }
 
-/* A folder by what is in it. */
+static void mix(lb_digest *sum, const void *bytes, size_t n)
+{
+    const lb_digest one = lb_digest_bytes(bytes, n);
+    const uint64_t both[] = {sum->hi, sum->lo, one.hi, one.lo};
+    *sum = lb_digest_bytes(both, sizeof both);
+}
+
+/* A file by its size and time, a folder by its time and the names in it. */
 static lb_status add_input(lb_digest *sum, const char *path, const struct stat *st, lb_err *err)
 {
-    uint64_t words[] = {
-        (uint64_t)st->st_size, (uint64_t)st->st_mtim.tv_sec, (uint64_t)st->st_mtim.tv_nsec, sum->hi, sum->lo, 0};
+    const int64_t numbers[] = {S_ISDIR(st->st_mode) ? 0 : st->st_size, st->st_mtim.tv_sec, st->st_mtim.tv_nsec};
     lb_input_names names = {0};
-    if (S_ISDIR(st->st_mode)) {
-        words[0] = 0;
-        LB_TRY(lb_input_list(path, &names, err));
-        for (uint32_t i = 0; i < names.n; i++)
-            words[5] =
-                words[5] * UINT64_C(0x9E3779B97F4A7C15) + lb_digest_bytes(names.rows[i], strlen(names.rows[i])).lo;
-        lb_input_names_release(&names);
-    }
-    *sum = lb_digest_bytes(words, sizeof words);
-    return LB_OK;
+    mix(sum, numbers, sizeof numbers);
+    if (!S_ISDIR(st->st_mode)) return LB_OK;
+    const lb_status status = lb_input_list(path, &names, err);
+    for (uint32_t i = 0; i < names.n; i++) mix(sum, names.rows[i], strlen(names.rows[i]));
+    lb_input_names_release(&names);
+    return status;
 }
 
 static lb_status make_job(int argc, const char **argv, const char **words, lb_parts_job *job, lb_err *err)
@@ -141,18 +143,16 @@ static lb_status name_folder(const char *command, const lb_parts_job *job, lb_er
 {
     const lb_launcher *w = &now.worker;
     char name[600];
-    int n;
     if (!*w->job)
         return lb_fail(err, LB_ERR_INVALID,
                        "%u workers of %s that do not know which start they are of: name a folder that all of them "
                        "see and no other start has, by --parts FOLDER (or --parts off)",
                        w->of, w->launcher);
-    n = snprintf(name, sizeof name, "%s\n%s\n%s\n%s\n", w->launcher, w->job, w->again, job->folder);
-    uint64_t mixed[] = {lb_digest_bytes(name, (size_t)n).lo, job->inputs.hi, job->inputs.lo, 0};
-    for (uint32_t i = 0; i < job->n; i++)
-        mixed[3] = mixed[3] * UINT64_C(0x9E3779B97F4A7C15) + lb_digest_bytes(job->words[i], strlen(job->words[i])).lo;
+    const lb_digest question = lb_parts_job_digest(job);
+    const int n = snprintf(name, sizeof name, "%016llx%016llx %s %s %s", (unsigned long long)question.hi,
+                           (unsigned long long)question.lo, w->launcher, w->job, w->again);
     snprintf(name, sizeof name, "lastbit-%s-%016llx.parts", command,
-             (unsigned long long)lb_digest_bytes(mixed, sizeof mixed).lo);
+             (unsigned long long)lb_digest_bytes(name, (size_t)n).lo);
     now.folder = strdup(name), now.own_folder = true;
     return now.folder ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
@@ -178,13 +178,11 @@ static lb_status open_parts(const char *command, const lb_parts_job *job, const 
         return lb_fail(err, LB_ERR_INVALID, "--part %s: expected I/N with I from 1 to N, as 1/8", part_text);
     now.one = how.of > 0;
     if (files) how.files = files->args, how.n_files = (uint32_t)files->n_args;
-    if (!now.one && !files && folder_text && strcmp(folder_text, "off") != 0)
-        now.folder = strdup(folder_text);
-    else if (!now.one && !files && !folder_text && now.worker.of)
-        LB_TRY(name_folder(command, job, err));
-    now.meet = now.folder != NULL;
+    now.meet = !now.one && !files;
+    if (now.meet && folder_text && !(now.folder = strdup(folder_text)))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (now.meet && !folder_text) LB_TRY(name_folder(command, job, err));
     how.folder = now.folder, how.worker = now.worker.number, how.workers = now.worker.of;
-    if (!now.meet && !now.one && !files) return LB_OK;
     return lb_parts_open(&how, &now.parts, err);
 }
 
@@ -269,11 +267,14 @@ int lb_command_parts_begin(const char *command, int argc, const char **argv, lb_
             command, "--part and --parts: one is a share of its own, the other whatever no worker has begun");
     if (output && lb_output_inputs_refuse(output, arguments->args, &err) != LB_OK) return refuse(command, &err);
     if (!lb_launcher_find(&now.worker)) now.worker = (lb_launcher){0};
-    if (!part_text && !folder_text && !now.worker.of && !output) return -1;
+    const bool off = folder_text && strcmp(folder_text, "off") == 0;
+    const bool shared = part_text || (folder_text ? !off : now.worker.of > 0);
+    if (!shared && !output) return -1;
     const char **words = calloc((size_t)argc + 1, sizeof *words);
-    lb_status status = words ? make_job(argc, argv, words, &job, &err) : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) status = open_parts(command, &job, NULL, &err);
-    if (status == LB_OK && (now.parts || output)) status = take_stdout(&err);
+    lb_status status = words ? LB_OK : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && shared) status = make_job(argc, argv, words, &job, &err);
+    if (status == LB_OK && shared) status = open_parts(command, &job, NULL, &err);
+    if (status == LB_OK) status = take_stdout(&err);
     if (now.meet && now.worker.number) lb_command_progress_hide();
     free((void *)(uintptr_t)job.folder), free(words);
     return status == LB_OK ? -1 : refuse(command, &err);
@@ -310,8 +311,9 @@ static lb_status give(const char *bytes, size_t n, lb_err *err)
 /* ---- an answer that is one unit ---------------------------------------------------------------------------------- */
 
 typedef struct asking {
-    lb_command_answer (*run)(void *context);
-    void *context;
+    lb_command_run *run;
+    const lb_command_arguments *arguments;
+    const void *options;
     bool refused; /* the command failed, here, and has said why */
     int code;
 } asking;
@@ -325,7 +327,7 @@ typedef struct asked_head {
 static lb_status ask(void *context, char **bytes, size_t *n, lb_err *err)
 {
     asking *a = context;
-    lb_command_answer answer = a->run(a->context);
+    lb_command_answer answer = a->run(a->arguments, a->options);
     a->refused = !answer.object, a->code = answer.code;
     if (a->refused) return lb_fail(err, LB_ERR_PARTIAL, "no answer");
     char *object = json_dumps(answer.object, JSON_COMPACT | JSON_REAL_PRECISION(17));
@@ -366,23 +368,23 @@ static int print_answer(const char *command, lb_command_answer *answer, bool jso
     return status == LB_OK ? answer->code : lb_command_fail(command, &err);
 }
 
-int lb_command_parts_once(const char *command, lb_command_answer (*run)(void *context), void *context, bool json,
-                          const char *html)
+int lb_command_parts_once(const char *command, lb_command_run *run, const lb_command_arguments *arguments,
+                          const void *options, const char *html)
 {
-    asking a = {run, context, false, LB_EXIT_FAILED};
+    asking a = {run, arguments, options, false, LB_EXIT_FAILED};
     lb_command_answer answer = {0};
     lb_err err = LB_ERR_INIT;
     char *bytes = NULL;
     size_t n = 0;
     if (!now.parts) {
-        answer = run(context);
-        return answer.object ? print_answer(command, &answer, json, html) : answer.code;
+        answer = run(arguments, options);
+        return answer.object ? print_answer(command, &answer, arguments->json, html) : answer.code;
     }
     lb_status status = lb_parts_once(now.parts, "answer", ask, &a, &bytes, &n, &err);
     if (a.refused) return a.code;
     if (status == LB_OK) status = read_asked(bytes, n, &answer, &err);
     free(bytes);
-    return status == LB_OK ? print_answer(command, &answer, json, html) : lb_command_fail(command, &err);
+    return status == LB_OK ? print_answer(command, &answer, arguments->json, html) : lb_command_fail(command, &err);
 }
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */

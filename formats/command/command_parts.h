@@ -32,10 +32,11 @@ typedef struct lb_command_answer {
     json_t *object; /* NULL: the command has failed, and has said why */
     char *text;
 } lb_command_answer;
+typedef lb_command_answer lb_command_run(const lb_command_arguments *arguments, const void *options);
 /* A command whose answer is one unit of work: `run` is called in one of the workers, and all print what it gave. The
  * exit code; `html`: where a page goes, or NULL. */
-int lb_command_parts_once(const char *command, lb_command_answer (*run)(void *context), void *context, bool json,
-                          const char *html);
+int lb_command_parts_once(const char *command, lb_command_run *run, const lb_command_arguments *arguments,
+                          const void *options, const char *html);
 /* The command has ended with `code` and its answer is flushed: saves the part, or gives the answer, or leaves that to
  * another worker. The exit code. */
 int lb_command_parts_end(const char *command, int code);

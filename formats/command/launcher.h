@@ -12,7 +12,7 @@ typedef struct lb_launcher {
     char again[40];       /* how often the job was started again; "" where that is not told */
 } lb_launcher;
 
-/* False: nobody says so, or this process is the only one. */
+/* False: no launcher says so, or this process is the only one. */
 bool lb_launcher_find(lb_launcher *worker);
 
 #endif

@@ -42,7 +42,7 @@ void lb_part_file_job(byte_buffer *out, const lb_parts_job *job)
     lb_part_record_release(&body);
 }
 
-lb_digest lb_part_file_job_digest(const lb_parts_job *job)
+lb_digest lb_parts_job_digest(const lb_parts_job *job)
 {
     lb_part_record body = {0};
     job_body(&body, job);

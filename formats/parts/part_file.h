@@ -22,7 +22,6 @@ typedef struct lb_part_chunk {
 /* A frame around what was written into `body`, at the end of `out`. */
 void lb_part_file_frame(byte_buffer *out, const byte_buffer *body);
 void lb_part_file_job(byte_buffer *out, const lb_parts_job *job);
-lb_digest lb_part_file_job_digest(const lb_parts_job *job);
 /* The beginning of a chunk's body; records follow. */
 void lb_part_file_chunk(lb_part_record *body, lb_digest job, const lb_part_chunk *chunk);
 

@@ -17,7 +17,7 @@
 struct lb_part_folder {
     char *path;
     uint32_t worker, workers;
-    char host[80]; /* and its boot, so that a process number of another start of it is no one's */
+    char host[80]; /* and its boot: process numbers of another start of it say nothing */
     char beat[160];
     /* The thread that says that this worker lives. */
     pthread_t thread;
@@ -77,6 +77,11 @@ static void *keep_beating(void *context)
     return NULL;
 }
 
+static double touched_at(const struct stat *st)
+{
+    return (double)st->st_mtim.tv_sec + 1e-9 * (double)st->st_mtim.tv_nsec;
+}
+
 /* The file system's time, in seconds: of a file that was touched now. */
 static bool folder_clock(const lb_part_folder *f, double *now)
 {
@@ -84,13 +89,13 @@ static bool folder_clock(const lb_part_folder *f, double *now)
     char *path = path_in(f, f->beat);
     const int fd = path ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
     const bool known = fd >= 0 && futimens(fd, NULL) == 0 && fstat(fd, &st) == 0;
-    if (known) *now = (double)st.st_mtim.tv_sec + 1e-9 * (double)st.st_mtim.tv_nsec;
+    if (known) *now = touched_at(&st);
     if (fd >= 0) close(fd);
     free(path);
     return known;
 }
 
-/* Nobody is at what this claim says: its process is gone from this host, or it has not been touched for long. */
+/* The worker of this claim has ended: its process is gone from this host, or it was not touched for long. */
 static bool is_abandoned(const lb_part_folder *f, const char *claim)
 {
     char text[128] = "", host[80] = "";
@@ -107,8 +112,7 @@ static bool is_abandoned(const lb_part_folder *f, const char *claim)
         return true;
     /* Of one that does not say whose it is, its owner has ended as it was made, or touches it all the same. */
     const double patience = n > 0 ? LB_PART_PATIENCE : LB_PART_PATIENCE / 4.0;
-    return looked && folder_clock(f, &now) &&
-           now - (double)st.st_mtim.tv_sec - 1e-9 * (double)st.st_mtim.tv_nsec > patience;
+    return looked && folder_clock(f, &now) && now - touched_at(&st) > patience;
 }
 
 /* ---- claims ------------------------------------------------------------------------------------------------------ */
@@ -118,8 +122,10 @@ static int open_claim(const lb_part_folder *f, const char *path)
     char text[128];
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     const int n = snprintf(text, sizeof text, "%s %ld\n", f->host, (long)getpid());
-    if (fd >= 0 && write(fd, text, (size_t)n) != n) { /* a claim that says nobody's name grows old as any */
-    }
+    if (fd < 0) return fd;
+    /* One that bears no name grows old as any other. */
+    const ssize_t written = write(fd, text, (size_t)n);
+    (void)written;
     return fd;
 }
 
@@ -136,20 +142,10 @@ static void hold_claim(lb_part_folder *f, int fd)
 
 static bool listed(const lb_input_names *names, const char *name)
 {
-    uint32_t low = 0, high = names->n;
-    while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        const int order = strcmp(names->rows[middle], name);
-        if (order == 0) return true;
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return false;
+    return names->n && bsearch(&name, names->rows, names->n, sizeof *names->rows, lb_by_text) != NULL;
 }
 
-/* False: somebody else is at it, or has just done it. */
+/* False: another worker is at it, or has just done it. */
 static bool claim(lb_part_folder *f, const char *path, bool there)
 {
     if (there && !is_abandoned(f, path)) return false;
@@ -162,7 +158,7 @@ static bool claim(lb_part_folder *f, const char *path, bool there)
 
 typedef struct round_state {
     const char *loop;
-    uint64_t chunks, done, begun; /* of this round; begun: by this worker */
+    uint64_t done, begun; /* of this round; begun: by this worker */
     lb_status (*make)(void *, uint64_t, byte_buffer *, lb_err *);
     void *context;
 } round_state;
@@ -209,7 +205,7 @@ lb_status lb_part_folder_fill(lb_part_folder *f, const char *loop, uint64_t chun
                               lb_status (*make)(void *, uint64_t, byte_buffer *, lb_err *), void *context,
                               uint64_t *made, void (*progress)(const char *, uint64_t, uint64_t), lb_err *err)
 {
-    round_state r = {loop, chunks, 0, 0, make, context};
+    round_state r = {.loop = loop, .make = make, .context = context};
     /* Workers begin at different places, so that they seldom want the same. */
     const uint64_t start = f->workers ? chunks * (f->worker % f->workers) / f->workers : 0;
     unsigned milliseconds = 4;
@@ -238,7 +234,7 @@ lb_status lb_part_folder_fill(lb_part_folder *f, const char *loop, uint64_t chun
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-/* The first who comes says what is asked; whoever comes later must ask the same. */
+/* The first worker says what is asked; those that come later must ask the same. */
 static lb_status agree(lb_part_folder *f, const lb_parts_job *job, lb_err *err)
 {
     char *path = path_in(f, "job");
@@ -296,7 +292,7 @@ lb_status lb_part_folder_answer(lb_part_folder *f, const void *answer, size_t n,
     lb_part_record_bytes(&body, &answer, &n);
     lb_part_file_frame(&frame, &body.written);
     lb_status status = kept && told && !frame.failed ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    /* Whoever else writes it writes the same. */
+    /* Another worker that writes it writes the same. */
     if (status == LB_OK && !lb_input_is_file(kept)) status = save_chunk(kept, &frame, err);
     const int fd = status == LB_OK ? open(told, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
     if (status == LB_OK && fd < 0 && errno != EEXIST)

@@ -3,9 +3,9 @@
  *
  *     job                   what is asked; the first who comes writes it
  *     LOOP-CHUNK.part       a chunk that is done
- *     LOOP-CHUNK.claim      somebody is at it: a hint, so that few chunks are made twice. Its owner touches it every
+ *     LOOP-CHUNK.claim      a worker is at it: a hint, so that few chunks are made twice. Its owner touches it every
  *                           second; one that is not touched for LB_PART_PATIENCE seconds, or whose process is gone
- *                           from this host, is anyone's
+ *                           from this host, is open to all
  *     HOST-PID.beat         touched by a worker to read the file system's own clock, whatever the hosts' clocks say
  *     answer, told          the answer, and that a worker gives it
  *     left-N                worker N has come to its end */
@@ -21,7 +21,7 @@ typedef struct lb_part_folder lb_part_folder;
 /* Makes it where it is not there. LB_ERR_INVALID: it is another job's. */
 lb_status lb_part_folder_open(const char *path, const lb_parts_job *job, uint32_t worker, uint32_t workers,
                               lb_part_folder **folder, lb_err *err);
-/* `make` fills `frame` with a chunk. Comes back when all chunks of the loop are there, whoever made them; *made counts
+/* `make` fills `frame` with a chunk. Comes back when all chunks of the loop are there, made by any worker; *made counts
  * those that this worker did. LB_ERR_PARTIAL: the folder is gone, for the others have given the answer. */
 lb_status lb_part_folder_fill(lb_part_folder *folder, const char *loop, uint64_t chunks,
                               lb_status (*make)(void *context, uint64_t chunk, byte_buffer *frame, lb_err *err),

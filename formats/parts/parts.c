@@ -31,7 +31,7 @@ typedef struct mapped_file {
 } mapped_file;
 
 struct lb_parts {
-    lb_parts_job job;
+    byte_buffer job; /* its frame */
     lb_digest digest;
     uint32_t part, of;
     bool from_files;
@@ -49,20 +49,7 @@ struct lb_parts {
 
 bool lb_parts_job_equal(const lb_parts_job *a, const lb_parts_job *b)
 {
-    return lb_digest_equal(lb_part_file_job_digest(a), lb_part_file_job_digest(b));
-}
-
-static lb_status copy_job(const lb_parts_job *from, lb_parts_job *to, lb_err *err)
-{
-    byte_buffer frame = {0};
-    const char *body = NULL;
-    size_t at = 0, n = 0;
-    lb_part_file_job(&frame, from);
-    lb_status status = frame.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for a command") : LB_OK;
-    if (status == LB_OK) status = lb_part_file_next(frame.bytes, frame.size, &at, "job", &body, &n, err);
-    if (status == LB_OK) status = lb_part_file_read_job(body, n, "job", to, err);
-    buffer_release(&frame);
-    return status;
+    return lb_digest_equal(lb_parts_job_digest(a), lb_parts_job_digest(b));
 }
 
 lb_status lb_parts_job_read(const char *path, lb_parts_job *job, lb_err *err)
@@ -98,7 +85,7 @@ static lb_status keep_chunk(lb_parts *p, kept_chunk chunk, lb_err *err)
     return LB_OK;
 }
 
-/* The chunks of a file; `folder`: of which it is one. What is no chunk of this job is refused. */
+/* The chunks of a file. What is no chunk of this job is refused. */
 static lb_status take_file(lb_parts *p, const char *path, lb_err *err)
 {
     mapped_file file;
@@ -396,8 +383,9 @@ lb_status lb_parts_open(const lb_parts_options *o, lb_parts **out, lb_err *err)
     lb_parts *p = calloc(1, sizeof *p);
     if (!p) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parts");
     p->part = o->part, p->of = o->of, p->progress = o->progress;
-    p->digest = lb_part_file_job_digest(o->job);
-    lb_status status = copy_job(o->job, &p->job, err);
+    p->digest = lb_parts_job_digest(o->job);
+    lb_part_file_job(&p->job, o->job);
+    lb_status status = p->job.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for a command") : LB_OK;
     if (status == LB_OK) status = take_files(p, o, err);
     if (status == LB_OK && o->folder)
         status = lb_part_folder_open(o->folder, o->job, o->worker, o->workers, &p->folder, err);
@@ -412,16 +400,12 @@ lb_status lb_parts_save(const lb_parts *p, const char *path, lb_err *err)
 {
     lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
     lb_output *out = NULL;
-    byte_buffer frame = {0};
     how.replace = true;
-    lb_part_file_job(&frame, &p->job);
-    lb_status status =
-        frame.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for a part") : lb_output_open(path, &how, &out, err);
-    if (status == LB_OK) lb_output_write(out, frame.bytes, frame.size);
-    for (uint32_t i = 0; i < p->n_chunks && status == LB_OK; i++)
+    LB_TRY(lb_output_open(path, &how, &out, err));
+    lb_output_write(out, p->job.bytes, p->job.size);
+    for (uint32_t i = 0; i < p->n_chunks; i++)
         if (p->chunks[i].own) lb_output_write(out, p->chunks[i].own, p->chunks[i].own_size);
-    buffer_release(&frame);
-    return status == LB_OK ? lb_output_close(out, err) : status;
+    return lb_output_close(out, err);
 }
 
 lb_parts_tally lb_parts_count(const lb_parts *p)
@@ -465,6 +449,6 @@ void lb_parts_close(lb_parts *p, bool remove)
     for (uint32_t i = 0; i < p->n_chunks; i++) free(p->chunks[i].loop), free(p->chunks[i].own);
     for (uint32_t i = 0; i < p->n_files; i++) munmap((void *)(uintptr_t)p->files[i].bytes, p->files[i].size);
     free(p->chunks), free(p->files);
-    lb_parts_job_release(&p->job);
+    buffer_release(&p->job);
     free(p);
 }
