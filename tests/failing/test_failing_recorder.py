@@ -121,36 +121,48 @@ def calls_in(capture):
     return {"ops": sum(map(int, re.findall(r'"ops": (\d+)', listed))), "told": "skipped" in listed or "degraded" in listed}
 
 
-@pytest.mark.parametrize("how", ["threads", "processes"])
-def test_the_program_above_nccl_goes_on(how, tmp_path):
-    """Beneath it stands the shim, which loads the recorder; what each rank received is the same."""
-    capture, wrong, runs = tmp_path / "run.lb", [], 0
-    words = [BUILD / "tests" / "nccl_program", "everything", how, 2]
-    environment = {
-        "LD_PRELOAD": f"{LIBRARY}:{BUILD / 'liblastbit_nccl.so'}",
-        "LASTBIT_OUT": str(capture),
-        "LASTBIT_LIB": str(BUILD / "liblastbit_capture.so"),
-    }
+def calls_that_do_not_go_on(server, capture, least, allocations, clean, given):
+    """What is wrong where a call beneath the shim fails: the program gave something else, or calls lack and it was not said. And how many were tried.
+    `given`: of what is printed, what must be the same."""
+    wrong, runs = [], 0
+    whole = server.run()
+    assert whole.code == 0 and not whole.err, whole
+    calls = calls_in(capture)
+    assert calls["ops"] > least and not calls["told"], calls
+    for kind in KINDS:
+        for for_good in (False, True):
+            for outcome in server.sweep(kind, for_good, None if FULL else allocations if kind == "alloc" else 1, clean):
+                runs += 1
+                if (outcome.code, given(outcome.out)) != (0, given(whole.out)):
+                    wrong.append(f"the program did not go on: {outcome}")
+                elif not outcome.err and (there := calls_in(capture)) != calls and not there["told"]:
+                    wrong.append(f"{there} of {calls} calls are there, and nothing was said: {outcome}")
+    return wrong, runs
 
+
+def emptied(capture):
     def clean():
         if capture.exists():
             remove(capture)
         capture.mkdir()
 
     clean()
+    return clean
+
+
+@pytest.mark.parametrize("how", ["threads", "processes"])
+def test_the_program_above_nccl_goes_on(how, tmp_path):
+    """Beneath it stands the shim, which loads the recorder; what each rank received is the same."""
+    capture = tmp_path / "run.lb"
+    words = [BUILD / "tests" / "nccl_program", "everything", how, 2]
+    environment = {
+        "LD_PRELOAD": f"{LIBRARY}:{BUILD / 'liblastbit_nccl.so'}",
+        "LASTBIT_OUT": str(capture),
+        "LASTBIT_LIB": str(BUILD / "liblastbit_capture.so"),
+    }
+    clean = emptied(capture)
     with Server(words, tmp_path, LIBRARY, only=f"liblastbit_nccl,{RECORDER}", environment=environment) as server:
-        whole = server.run()
-        assert whole.code == 0 and not whole.err, whole
-        calls = calls_in(capture)
-        assert calls["ops"] > 100 and not calls["told"], calls
-        for kind in KINDS:
-            for for_good in (False, True):
-                for outcome in server.sweep(kind, for_good, None if FULL else 8 if kind == "alloc" else 1, clean):
-                    runs += 1
-                    if (outcome.code, sorted(outcome.out.splitlines())) != (0, sorted(whole.out.splitlines())):
-                        wrong.append(f"the program did not go on: {outcome}")
-                    elif not outcome.err and (there := calls_in(capture)) != calls and not there["told"]:
-                        wrong.append(f"{there} of {calls} calls are there, and nothing was said: {outcome}")
+        wrong, runs = calls_that_do_not_go_on(server, capture, 100, 8, clean, lambda out: sorted(out.splitlines()))
     assert not wrong, "\n".join(wrong[:10])
     assert runs > 15
 
@@ -165,27 +177,11 @@ def test_the_program_above_mpi_goes_on(family, tmp_path):
         "LASTBIT_OUT": str(capture),
         "LASTBIT_LIB": str(BUILD / "liblastbit_capture.so"),
     }
-
-    def clean():
-        if capture.exists():
-            remove(capture)
-        capture.mkdir()
-
     for scenario in ("collectives", "later"):
-        clean()
+        clean = emptied(capture)
         with Server([program(family), scenario], tmp_path, LIBRARY, only=f"liblastbit_mpi,{RECORDER}", environment=settings) as server:
-            whole = server.run()
-            assert whole.code == 0 and not whole.err, whole
-            calls = calls_in(capture)
-            assert calls["ops"] > 20 and not calls["told"], calls
-            for kind in KINDS:
-                for for_good in (False, True):
-                    for outcome in server.sweep(kind, for_good, None if FULL else 6 if kind == "alloc" else 1, clean):
-                        runs += 1
-                        if (outcome.code, outcome.out) != (0, whole.out):
-                            wrong.append(f"the program did not go on: {outcome}")
-                        elif not outcome.err and (there := calls_in(capture)) != calls and not there["told"]:
-                            wrong.append(f"{there} of {calls} calls are there, and nothing was said: {outcome}")
+            found, tried = calls_that_do_not_go_on(server, capture, 20, 6, clean, lambda out: out)
+        wrong, runs = wrong + found, runs + tried
     assert not wrong, "\n".join(wrong[:10])
     assert runs > 15
 
