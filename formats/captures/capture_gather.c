@@ -79,8 +79,7 @@ static lb_status list_source(gathering *g, uint32_t s, lb_err *err)
     const lb_capture *c = g->sources[s].chosen;
     for (uint32_t r = 0; r < c->n_rows; r++) {
         const lb_program_row *row = &c->rows[r];
-        if (r + 1 < c->n_rows && c->rows[r + 1].rank == row->rank && c->rows[r + 1].step == row->step)
-            continue; /* a younger one follows */
+        if (!lb_capture_reader_is_youngest(c, r)) continue;
         if (!wants(g, row)) continue;
         gathered_row *rows = lb_array_grow(g->rows, g->n_rows, sizeof *rows);
         if (rows) g->rows = rows;

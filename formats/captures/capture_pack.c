@@ -53,8 +53,7 @@ static lb_status pack_programs(packing *p, lb_err *err)
     const lb_capture *c = p->capture;
     for (uint32_t r = 0; r < c->n_rows; r++) {
         const lb_program_row *row = &c->rows[r];
-        if (r + 1 < c->n_rows && c->rows[r + 1].rank == row->rank && c->rows[r + 1].step == row->step)
-            continue; /* a younger one follows */
+        if (!lb_capture_reader_is_youngest(c, r)) continue;
         if (!is_wanted(p, row)) continue;
         const lb_program *program;
         LB_TRY(lb_capture_program(p->capture, row->rank, row->step, &program, err));

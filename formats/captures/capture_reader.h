@@ -34,6 +34,13 @@ struct lb_capture {
     uint32_t n_steps;
 };
 
+/* Whether no later recording of that step of that rank stands behind row `r`. */
+static inline bool lb_capture_reader_is_youngest(const lb_capture *capture, uint32_t r)
+{
+    const lb_program_row *row = &capture->rows[r];
+    return r + 1 == capture->n_rows || row[1].rank != row->rank || row[1].step != row->step;
+}
+
 /* Of a folder only the archives of some ranks are opened, and read: a capture that knows no others. */
 typedef struct lb_rank_choice {
     bool (*holds)(void *context, int32_t rank);

@@ -61,17 +61,32 @@ static int same_received(const lb_collective_exchange *x, uint32_t a, uint32_t b
     return same_lists(m->program, m->outputs, m->n_outputs, o->program, o->outputs, o->n_outputs);
 }
 
+/* With how many of n members the one agrees that agrees with most, *best. Mostly it is with all, and no other is asked
+ * for then: of a thousand ranks that is one row of the square. */
+static uint32_t find_most(uint32_t n, bool (*agree)(const void *context, uint32_t a, uint32_t b), const void *context,
+                          uint32_t *best)
+{
+    uint32_t votes = 0;
+    *best = 0;
+    for (uint32_t i = 0; i < n && votes < n; i++) {
+        uint32_t same = 0;
+        for (uint32_t k = 0; k < n; k++) same += agree(context, i, k);
+        if (same > votes) *best = i, votes = same;
+    }
+    return votes;
+}
+
+static bool may_have_received_alike(const void *context, uint32_t a, uint32_t b)
+{
+    return same_received((const lb_collective_exchange *)context, a, b) != 0;
+}
+
 /* Members with other bits than most; where there is no majority, all but those that agree with the root of a
  * broadcast. */
 static uint32_t outvoted(const lb_collective_exchange *x, bool *out)
 {
     const uint32_t n = x->meeting->n;
-    uint32_t best = 0, votes = 0, others = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t same = 0;
-        for (uint32_t k = 0; k < n; k++) same += same_received(x, i, k) != 0;
-        if (same > votes) best = i, votes = same;
-    }
+    uint32_t best, votes = find_most(n, may_have_received_alike, x, &best), others = 0;
     if (votes == n) return 0;
     if (x->kind == LB_EXCHANGE_BROADCAST) {
         best = lb_collective_run_root(x->meeting->members->program,
@@ -102,16 +117,22 @@ static lb_collective_finding *new_finding(check *c, lb_collective_fault kind, ui
     return found;
 }
 
+/* The first of those that are marked, and all of them. */
+static void add_members(lb_collective_finding *found, const lb_collective_meeting *meeting, const bool *marked)
+{
+    for (uint32_t i = 0; i < meeting->n; i++) {
+        const lb_collective_member *m = &meeting->members[i];
+        if (!marked[i]) continue;
+        if (!found->n_ranks) found->rank = m->program->rank, found->op = m->op;
+        found->ranks[found->n_ranks++] = m->program->rank;
+    }
+}
+
 static lb_status tell_result(check *c, const lb_collective_exchange *x, const bool *wrong)
 {
     lb_collective_finding *found = new_finding(c, LB_COLLECTIVE_RESULT, x->meeting->n);
     if (!found) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
-    for (uint32_t i = 0; i < x->meeting->n; i++) {
-        const lb_collective_member *m = &x->meeting->members[i];
-        if (!wrong[i]) continue;
-        if (!found->n_ranks) found->rank = m->program->rank, found->op = m->op;
-        found->ranks[found->n_ranks++] = m->program->rank;
-    }
+    add_members(found, x->meeting, wrong);
     lb_collective_result_text(x, wrong, found);
     return found->message ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
 }
@@ -162,16 +183,18 @@ static bool asks_the_same(const lb_collective_member *a, const lb_collective_mem
                lb_collective_run_root(b->program, &b->program->ops[b->op]);
 }
 
+static bool ask_the_same(const void *context, uint32_t a, uint32_t b)
+{
+    const lb_collective_meeting *meeting = context;
+    return asks_the_same(&meeting->members[a], &meeting->members[b]);
+}
+
 /* Marks those that ask for something else than most; all where there are no most. */
 static uint32_t other_calls(const lb_collective_meeting *meeting, bool *other)
 {
-    uint32_t best = 0, votes = 0, n = 0;
+    uint32_t best, n = 0;
     if (meeting->message || !meeting->whole) return 0;
-    for (uint32_t i = 0; i < meeting->n; i++) {
-        uint32_t same = 0;
-        for (uint32_t k = 0; k < meeting->n; k++) same += asks_the_same(&meeting->members[i], &meeting->members[k]);
-        if (same > votes) best = i, votes = same;
-    }
+    const uint32_t votes = find_most(meeting->n, ask_the_same, meeting, &best);
     for (uint32_t i = 0; i < meeting->n && votes < meeting->n; i++)
         n += other[i] = 2 * votes <= meeting->n || !asks_the_same(&meeting->members[i], &meeting->members[best]);
     return n;
@@ -181,12 +204,7 @@ static lb_status tell_calls(check *c, const lb_collective_meeting *meeting, cons
 {
     lb_collective_finding *found = new_finding(c, LB_COLLECTIVE_RESULT, meeting->n);
     if (!found) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
-    for (uint32_t i = 0; i < meeting->n; i++) {
-        const lb_collective_member *m = &meeting->members[i];
-        if (!other[i]) continue;
-        if (!found->n_ranks) found->rank = m->program->rank, found->op = m->op;
-        found->ranks[found->n_ranks++] = m->program->rank;
-    }
+    add_members(found, meeting, other);
     found->calls = true;
     lb_collective_result_text_calls(meeting, other, found);
     return found->message ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
