@@ -189,6 +189,12 @@ typedef struct lb_observer {
     /* Asked before a source is loaded (may be NULL): return true after pointing `tensor->data` at other contents of the
      * same dtype and layout (valid until the next call), e.g. another capture's parameter. */
     bool (*source)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
+    /* Chained with plan.shadow_only and nothing swapped, before an op is run (either may be NULL): true where it gives
+     * what it gave in an earlier run. It does not run then, and no event tells of it; `former` is asked for one of its
+     * results where an op that runs touches the storage: return true after pointing `tensor` at it, f64, of the same
+     * shape. A source that is reused is loaded then. */
+    bool (*reuses)(void *context, int32_t rank, int64_t step, uint32_t op);
+    bool (*former)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
     /* Asked before the exact shadow takes the recorded result of an op that it does not compute: a discontinuous one,
      * random draws, a collective whose members are not here (may be NULL). Return true after pointing `tensor` at what
      * it should take instead, of the same dtype and shape, e.g. another capture's decision. Asked of an opaque op, too,

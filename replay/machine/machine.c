@@ -109,6 +109,7 @@ void lb_machine_free(lb_machine *machine)
     free(machine->arena);
     free(machine->scratch);
     lb_memory_free(machine->memory);
+    lb_reuse_release(&machine->reuse);
     free(machine->storages);
     free(machine->state);
     free(machine->postponed);
@@ -148,6 +149,7 @@ lb_status lb_machine_begin(lb_machine *machine, const lb_prepared *prepared, con
     machine->selected = NULL;
     machine->next = 0;
     machine->chooses_anew = false;
+    if (lb_reuse_begin(machine) != LB_OK) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     return machine->shadow ? lb_machine_begin(machine->shadow, prepared, NULL, NULL, err) : LB_OK;
 }
 
@@ -180,7 +182,7 @@ static lb_status decide_inputs_of_unknown(lb_machine *machine, const lb_op *op, 
 
 /* ---- sources ---------------------------------------------------------------------------------------------------- */
 
-static lb_status take_source(lb_machine *machine, const lb_op *op)
+lb_status lb_machine_take_source(lb_machine *machine, const lb_op *op)
 {
     const lb_program *program = machine->prepared->program;
     const lb_observer *observer = machine->run->observer;
@@ -231,6 +233,7 @@ static void end_op(lb_machine *machine)
     const lb_prepared_op *op = &prepared->ops[machine->next];
     for (uint32_t i = op->first_dying; i < op->first_dying + op->dying; i++) {
         lb_memory_storage *storage = machine->storages[prepared->dying[i]];
+        lb_reuse_drop(machine, prepared->dying[i]);
         if (storage->last_program <= machine->current) lb_memory_storage_drop(machine->memory, storage);
     }
     end_op_memory(machine);
@@ -300,7 +303,7 @@ static lb_status run_op(lb_machine *machine, const lb_op *op, const lb_prepared_
 {
     switch ((lb_action)prepared->action) {
     case LB_ACT_NOTHING: machine->run->summary->views += prepared->view; return LB_OK;
-    case LB_ACT_SOURCE: return take_source(machine, op);
+    case LB_ACT_SOURCE: return lb_machine_take_source(machine, op);
     case LB_ACT_STAND_IN: {
         bool random = op->flags & LB_OP_RANDOM || (prepared->row && prepared->row->flags & LB_ROW_RANDOM);
         bool holds = true;
@@ -346,7 +349,9 @@ lb_status lb_machine_run(lb_machine *machine, lb_machine_state *state, lb_err *e
             return LB_OK;
         }
         machine->serial++;
-        if (machine->run->plan->only && !machine->run->plan->only[machine->next]) {
+        bool reused;
+        LB_TRY(lb_reuse_before(machine, &reused));
+        if (reused || (machine->run->plan->only && !machine->run->plan->only[machine->next])) {
             end_op(machine);
             continue;
         }

@@ -17,6 +17,7 @@
 #define LB_REPLAY_MACHINE_H
 
 #include "kernel/value_memory.h"
+#include "machine/reuse.h"
 #include "program/prepared.h"
 
 /* Where recorded bytes come from; tests have their own. */
@@ -125,6 +126,7 @@ typedef struct lb_machine {
     struct lb_machine *shadow;
     bool is_shadow;
     bool alone;        /* a shadow that is all that runs (plan.shadow_only) */
+    lb_reuse reuse;    /* of such a shadow: what earlier runs gave and this one has not put yet */
     lb_run shadow_run; /* what the shadow runs under: quiet, uncompared */
     lb_plan shadow_plan;
     lb_replay_summary shadow_summary;
@@ -166,11 +168,13 @@ lb_status lb_machine_input(lb_machine *machine, uint32_t value, lb_tensor *tenso
 lb_status lb_machine_output(lb_machine *machine, uint32_t value, lb_tensor *tensor, lb_err *err);
 const lb_choice *lb_machine_choice(const lb_machine *machine);
 
-/* ---- for operands.c, rebase.c and machine.c ---------------------------------------------------------------------- */
+/* ---- for operands.c, rebase.c, reuse.c and machine.c ------------------------------------------------------------- */
 
 /* Operand memory of the current op; NULL when out of memory (reported). */
 void *lb_machine_take(lb_machine *machine, size_t bytes);
 /* A tensor's worth of scratch that lives as long as the current op. */
 void *lb_machine_scratch(lb_machine *machine, size_t bytes);
+/* Loads what the source op brings. */
+lb_status lb_machine_take_source(lb_machine *machine, const lb_op *op);
 
 #endif

@@ -253,6 +253,7 @@ typedef struct finder {
     lb_contents *out;
     struct element *elements; /* of A's biases, when they were first asked for */
     uint32_t n_elements;
+    uint8_t *filter; /* of the numbers that they hold */
     bool listed, failed;
 } finder;
 
@@ -386,6 +387,48 @@ static bool may_be_bias(const lb_layout *l)
     return lb_layout_numel(l) <= (l->ndim == 1 ? LONGEST_VECTOR : LONGEST_BIAS);
 }
 
+/* A bit for each number that a bias of A may hold: what lacks one is not made of them, so that nothing is sorted. */
+enum { FILTER_BITS = 22 };
+
+static uint64_t bit_of(double number)
+{
+    const double x = number + 0.0;
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits * UINT64_C(0x9E3779B97F4A7C15) >> (64 - FILTER_BITS);
+}
+
+static uint8_t *make_filter(const holder *h)
+{
+    double x[PORTION];
+    uint8_t *filter = calloc((size_t)1 << (FILTER_BITS - 3), 1);
+    for (uint32_t t = 0; filter && t < h->n_a; t++) {
+        const lb_layout *l = &h->a[t].tensor.layout;
+        const int64_t all = lb_layout_numel(l);
+        if (!h->sources[t].t || !may_be_bias(l)) continue;
+        for (int64_t i = 0; i < all; i++) {
+            if (i % PORTION == 0) load(&h->sources[t], i, 1, all - i < PORTION ? all - i : PORTION, x);
+            const uint64_t bit = bit_of(x[i % PORTION]);
+            filter[bit >> 3] |= (uint8_t)(1 << (bit & 7));
+        }
+    }
+    return filter;
+}
+
+/* May all numbers of B's tensor be among those of A's biases? */
+static bool may_be_made_of_elements(finder *f)
+{
+    const int64_t all = lb_layout_numel(&f->b->tensor.layout);
+    double x[PORTION];
+    if (!f->filter && !(f->filter = make_filter(f->holder))) return true;
+    for (int64_t i = 0; i < all; i++) {
+        if (i % PORTION == 0) load(&f->x, i, 1, all - i < PORTION ? all - i : PORTION, x);
+        const uint64_t bit = bit_of(x[i % PORTION]);
+        if (!(f->filter[bit >> 3] & 1 << (bit & 7))) return false;
+    }
+    return true;
+}
+
 static uint32_t list_elements(const holder *h, element **out)
 {
     uint32_t n = 0;
@@ -491,7 +534,7 @@ static bool match_tensor(finder *f, bool cast, lb_content *c)
         }
         f->out->n_runs = now.first;
     }
-    if (!may_be_bias(&f->b->tensor.layout) || !tells(f)) return false;
+    if (!may_be_bias(&f->b->tensor.layout) || !tells(f) || !may_be_made_of_elements(f)) return false;
     lb_content now = {.tensor = LB_NONE};
     try_elements(f, &now);
     if (is_convincing(f, &now)) {
@@ -521,7 +564,7 @@ static bool match_all(const lb_content_tensor *a, uint32_t n_a, const lb_content
         if (!f.failed) match_tensor(&f, as != NULL, &out->list[i]);
         free(f.x.owned);
     }
-    free(f.elements);
+    free(f.elements), free(f.filter);
     close_holder(&h);
     return !f.failed;
 }

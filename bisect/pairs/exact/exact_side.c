@@ -20,33 +20,57 @@ static bool is_real(const lb_tensor *t)
     return t->data && !lb_dtype_is_complex(t->dtype) && lb_dtype_bits(t->dtype) >= 8;
 }
 
-static void keep(run *r, uint32_t value, const lb_tensor *t)
+/* Keeps the numbers where they are wanted; were they the same in the last run? */
+static bool keep(run *r, uint32_t value, const lb_tensor *t)
 {
     lb_exact_side *s = r->side;
+    const double *before = s->former.asks ? s->former.numbers[value] : NULL;
     const int64_t n = lb_layout_numel(&t->layout);
-    if (!s->wanted[value] || n <= 0) return;
-    if (!r->disturbed) {
-        free(s->kept[value]);
-        s->kept[value] = lb_shadow_numbers_copy(t), s->noise[value] = 0;
-        return;
+    if (n <= 0) return s->former.asks;
+    if (!s->wanted[value] && !before) return false;
+    double *x = lb_shadow_numbers_copy(t);
+    const bool same = x && before && !memcmp(x, before, (size_t)n * sizeof *x);
+    if (!s->wanted[value]) {
+        free(x);
+        return same;
     }
-    double *x = s->kept[value] ? lb_shadow_numbers_copy(t) : NULL;
-    if (x) s->noise[value] = fmax(s->noise[value], lb_shadow_noise(s->kept[value], x, n));
+    free(s->kept[value]);
+    s->kept[value] = x, s->noise[value] = 0;
+    return same;
+}
+
+static void measure_noise(const run *r, uint32_t value, const lb_tensor *t)
+{
+    lb_exact_side *s = r->side;
+    double *x = s->wanted[value] && s->kept[value] ? lb_shadow_numbers_copy(t) : NULL;
+    if (x) s->noise[value] = fmax(s->noise[value], lb_shadow_noise(s->kept[value], x, lb_layout_numel(&t->layout)));
     free(x);
 }
 
-static void look_at(run *r, uint32_t value, const lb_tensor *t)
+/* Of values that are not kept, integers at most: had they the same bits in the last run? */
+static bool has_same_digest(const run *r, uint32_t value, const lb_tensor *t)
+{
+    lb_former_run *f = &r->side->former;
+    if (lb_dtype_is_float(t->dtype)) return false;
+    const uint64_t before = f->digests[value], now = lb_digest_tensor(t).lo | 1;
+    if (!r->aside) f->digests[value] = now;
+    return before == now;
+}
+
+/* Has the value the bits that it had in the last run? */
+static bool look_at(run *r, uint32_t value, const lb_tensor *t)
 {
     lb_exact_side *s = r->side;
-    if (!is_real(t)) return;
-    if (!r->aside) {
+    if (!is_real(t)) return false;
+    if (r->disturbed) {
         const lb_quantity q = lb_quantity_of(t);
-        if (r->disturbed)
-            lb_quantity_disturbed(&s->quantities[value], &q);
-        else
-            s->quantities[value] = q;
+        lb_quantity_disturbed(&s->quantities[value], &q);
+        measure_noise(r, value, t);
+        return false;
     }
-    keep(r, value, t);
+    const bool same = keep(r, value, t) || has_same_digest(r, value, t);
+    if (!r->aside && !same) s->quantities[value] = lb_quantity_of(t);
+    return same;
 }
 
 /* A window that holds all of what its one giver gave is the same quantity. */
@@ -90,6 +114,7 @@ static void look_at_sources(run *r)
         const uint32_t source = lb_op_results(p, &p->ops[g->giver[v]])[0];
         lb_tensor t;
         const bool parameter = p->values[source].flags & LB_VALUE_PARAMETER;
+        if (lb_former_run_is_put_alike(s, source)) continue;
         if ((parameter && !(s->wanted[v] && v == source)) || lb_program_view_value(s->view, source, &t, NULL) != LB_OK)
             continue;
         if (v != source) {
@@ -112,7 +137,7 @@ static void disturb(run *r, const lb_event *event)
             lb_shadow_disturb(&event->shadow[i], r->serial++);
 }
 
-static double *taken(const lb_exact_side *s, uint32_t v)
+double *lb_exact_side_taken(const lb_exact_side *s, uint32_t v)
 {
     return s->forced[v] ? s->forced[v] : s->held[v];
 }
@@ -142,6 +167,13 @@ static void put(const lb_tensor *shadow, const double *numbers)
     free(merged);
 }
 
+/* This run does not give it. */
+static void forget(lb_exact_side *s, uint32_t v)
+{
+    free(s->kept[v]);
+    s->kept[v] = NULL, s->quantities[v] = (lb_quantity){0};
+}
+
 static bool note_op(void *context, const lb_event *event)
 {
     run *r = context;
@@ -151,10 +183,18 @@ static bool note_op(void *context, const lb_event *event)
     if (r->disturbed) disturb(r, event);
     for (uint32_t i = 0; i < event->n_results; i++) {
         const uint32_t v = event->values[i];
-        if (v == LB_NONE || !event->shadow[i].data) continue;
-        if (lb_event_shadow_elements(event, i) >= 0) look_at(r, v, &event->shadow[i]);
-        if (taken(s, v)) put(&event->shadow[i], taken(s, v));
+        if (v == LB_NONE) continue;
+        if (!event->shadow[i].data) {
+            lb_former_run_note(s, op, v, false);
+            if (!r->disturbed) forget(s, v);
+            continue;
+        }
+        const double *taken = lb_exact_side_taken(s, v);
+        const bool same = lb_event_shadow_elements(event, i) >= 0 && look_at(r, v, &event->shadow[i]);
+        lb_former_run_note(s, op, v, same);
+        if (taken) put(&event->shadow[i], taken);
     }
+    lb_former_run_noted(s, op);
     look_at_windows(r, op, event);
     return true;
 }
@@ -165,9 +205,9 @@ static bool take_source(void *context, int32_t rank, int64_t step, uint32_t valu
     const run *r = context;
     const lb_exact_side *s = r->side;
     (void)rank, (void)step;
-    if (value >= s->program->n_values || !taken(s, value)) return false;
+    if (value >= s->program->n_values || !lb_exact_side_taken(s, value)) return false;
     const lb_layout *l = &s->program->values[value].layout;
-    *tensor = (lb_tensor){taken(s, value), LB_F64, lb_layout_contiguous(l->ndim, l->shape)};
+    *tensor = (lb_tensor){lb_exact_side_taken(s, value), LB_F64, lb_layout_contiguous(l->ndim, l->shape)};
     return true;
 }
 
@@ -178,12 +218,46 @@ static lb_status value_of(void *context, const lb_program *program, uint32_t val
     return lb_program_view_value(r->side->view, value, tensor, err);
 }
 
-static lb_status run_chained(lb_exact_side *s, bool disturbed, bool aside, lb_err *err)
+static bool leaves_out(void *context, int32_t rank, int64_t step, uint32_t op)
+{
+    (void)rank, (void)step;
+    return lb_former_run_leaves_out(((run *)context)->side, op);
+}
+
+static bool give_former(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
+{
+    (void)rank, (void)step;
+    return lb_former_run_result(((run *)context)->side, value, tensor);
+}
+
+/* Beside the last run: what did not run has the numbers that it had. */
+static void take_over_former(lb_exact_side *s, double *const *numbers)
+{
+    for (uint32_t v = 0; v < s->program->n_values; v++)
+        if (s->wanted[v] && !s->kept[v] && lb_former_run_end_of(s, v) == LB_FORMER_LEFT_OUT) s->kept[v] = numbers[v];
+}
+
+/* Where the run ended before it reached an op (what steered it came out otherwise), nothing is known of what that
+ * gives. */
+static void forget_unreached(lb_exact_side *s)
+{
+    for (uint32_t v = 0; v < s->program->n_values; v++)
+        if (s->kept[v] && lb_former_run_end_of(s, v) == LB_FORMER_UNKNOWN) forget(s, v);
+}
+
+/* `numbers`: those that the last run kept. */
+static lb_status run_chained(lb_exact_side *s, bool disturbed, bool aside, double **numbers, lb_err *err)
 {
     run r = {s, disturbed, aside, 0};
+    if (!lb_former_run_begin(s, !disturbed, numbers))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", s->program->n_values);
     lb_plan plan = LB_PLAN_INIT;
-    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
-    const lb_observer observer = {.context = &r, .op = note_op, .source = take_source};
+    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
+    const lb_observer observer = {.context = &r,
+                                  .op = note_op,
+                                  .source = take_source,
+                                  .reuses = s->former.asks ? leaves_out : NULL,
+                                  .former = give_former};
     lb_rank_run ranks = {.programs = (const lb_prepared *const *)&s->prepared,
                          .n_programs = 1,
                          .plan = &plan,
@@ -192,17 +266,24 @@ static lb_status run_chained(lb_exact_side *s, bool disturbed, bool aside, lb_er
                          .value = value_of};
     look_at_sources(&r);
     s->runs++;
-    return lb_rank_run_all(&ranks, err);
+    lb_status status = lb_rank_run_all(&ranks, err);
+    if (aside && s->former.asks) take_over_former(s, numbers);
+    if (!aside && !disturbed) forget_unreached(s);
+    if (!lb_former_run_end(s, !disturbed && !aside && status == LB_OK) && status == LB_OK)
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", s->program->n_ops);
+    if (status != LB_OK) s->former.is_there = false;
+    return status;
 }
 
 lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err)
 {
-    return run_chained(side, false, false, err);
+    return run_chained(side, false, false, side->kept, err);
 }
 
 void lb_exact_side_free_kept(const lb_exact_side *s, double **kept)
 {
-    for (uint32_t v = 0; kept && v < s->program->n_values; v++) free(kept[v]);
+    for (uint32_t v = 0; kept && v < s->program->n_values; v++)
+        if (kept == s->kept || kept == s->held || kept[v] != s->kept[v]) free(kept[v]);
     free(kept);
 }
 
@@ -215,7 +296,7 @@ lb_status lb_exact_side_run_aside(lb_exact_side *s, double ***kept, lb_err *err)
     s->noise = calloc(n + 1, sizeof *s->noise);
     const bool room = s->kept && s->quantities && s->noise;
     const lb_status status =
-        room ? run_chained(s, false, true, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
+        room ? run_chained(s, false, true, before, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
     *kept = s->kept;
     free(s->quantities), free(s->noise);
     s->kept = before, s->quantities = quantities, s->noise = noise;
@@ -224,7 +305,7 @@ lb_status lb_exact_side_run_aside(lb_exact_side *s, double ***kept, lb_err *err)
 
 lb_status lb_exact_side_run_disturbed(lb_exact_side *side, lb_err *err)
 {
-    return run_chained(side, true, false, err);
+    return run_chained(side, true, false, side->kept, err);
 }
 
 static bool is_window(const lb_exact_side *s, uint32_t v)
@@ -249,6 +330,14 @@ static bool list_windows(lb_exact_side *s)
     return true;
 }
 
+/* Without its overload, in place or not. */
+static uint64_t kind_of(const char *name)
+{
+    size_t n = strcspn(name, ".");
+    while (n && name[n - 1] == '_') n--;
+    return lb_digest_bytes(name, n).lo;
+}
+
 lb_status lb_exact_side_open(const lb_program_view *view, lb_exact_side *s, lb_err *err)
 {
     *s = (lb_exact_side){.view = view, .program = view->program};
@@ -257,10 +346,14 @@ lb_status lb_exact_side_open(const lb_program_view *view, lb_exact_side *s, lb_e
     s->own = lb_program_copy(s->program);
     if (!s->own) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a copy of %u ops", s->program->n_ops);
     LB_TRY(lb_prepared_make(s->own, NULL, NULL, &s->prepared, err));
+    s->kinds = malloc(((size_t)s->program->n_ops + 1) * sizeof *s->kinds);
+    for (uint32_t i = 0; i < s->program->n_ops && s->kinds; i++)
+        s->kinds[i] = kind_of(lb_op_name(s->program, &s->program->ops[i]));
     s->quantities = calloc(n, sizeof *s->quantities), s->wanted = calloc(n, 1), s->kept = calloc(n, sizeof *s->kept);
     s->noise = calloc(n, sizeof *s->noise), s->forced = calloc(n, sizeof *s->forced),
     s->held = calloc(n, sizeof *s->held);
-    if (s->quantities && s->wanted && s->kept && s->noise && s->forced && s->held && list_windows(s)) return LB_OK;
+    if (s->kinds && s->quantities && s->wanted && s->kept && s->noise && s->forced && s->held && list_windows(s))
+        return LB_OK;
     lb_exact_side_close(s);
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
 }
@@ -342,9 +435,10 @@ lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err)
 void lb_exact_side_close(lb_exact_side *s)
 {
     lb_exact_side_free_kept(s, s->kept), lb_exact_side_free_kept(s, s->held);
-    free(s->quantities), free(s->wanted), free(s->noise), free(s->forced);
+    free(s->kinds), free(s->quantities), free(s->wanted), free(s->noise), free(s->forced);
     free(s->first_window), free(s->windows);
     lb_prepared_free(s->prepared), lb_program_free(s->own);
+    lb_former_run_release(&s->former);
     lb_value_graph_release(&s->graph);
     *s = (lb_exact_side){0};
 }

@@ -7,8 +7,8 @@
 #ifndef LB_BISECT_EXACT_SIDE_H
 #define LB_BISECT_EXACT_SIDE_H
 
-#include "program/prepared.h"
 #include "pair/program_view.h"
+#include "exact/former_run.h"
 #include "exact/quantity.h"
 #include "joined/token_map.h"
 #include "exact/value_graph.h"
@@ -20,6 +20,7 @@ typedef struct lb_exact_side {
     lb_program *own; /* what runs: the program with the scalars that lb_exact_sides_settle_scalars gave it */
     lb_prepared *prepared;
     lb_value_graph graph;
+    uint64_t *kinds;         /* per op: the same for ops of one name, in place or not, on both sides */
     lb_quantity *quantities; /* per value */
     uint8_t *wanted;         /* per value: its numbers are kept */
     double **kept;           /* per value: row-major, malloc'ed; NULL */
@@ -31,6 +32,7 @@ typedef struct lb_exact_side {
     uint64_t runs;              /* chained runs so far */
     const lb_token_map *tokens; /* which token of the other side each of its own is; borrowed; NULL: not known */
     int number;                 /* 0: the map's first side, 1: its second one */
+    lb_former_run former;
     /* Windows that are looked at when their giver has run: values by op. */
     uint32_t *first_window, *windows;
 } lb_exact_side;
@@ -45,13 +47,16 @@ lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err);
 /* Every run goes on with these numbers (malloc'ed, taken over; NULL: with its own) where it gives, or begins with, the
  * value. */
 void lb_exact_side_hold(lb_exact_side *side, uint32_t value, double *numbers);
+/* The numbers that the next run goes on with in the place of its own; NULL: its own. */
+double *lb_exact_side_taken(const lb_exact_side *side, uint32_t value);
 /* Stands in `forced` where the run's own number stays. */
 double lb_exact_side_own(void);
 /* Behind a change of `own`. */
 lb_status lb_exact_side_prepare(lb_exact_side *side, lb_err *err);
 lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err);
 /* A run whose results are handed over: what earlier runs kept, their quantities and their noise, stay. `*kept`: per
- * value, NULL where it was not wanted; malloc'ed, for lb_exact_side_free_kept. */
+ * value, NULL where it was not wanted; for lb_exact_side_free_kept, before the next run of another kind: what did not
+ * change is that of the last run. */
 lb_status lb_exact_side_run_aside(lb_exact_side *side, double ***kept, lb_err *err);
 void lb_exact_side_free_kept(const lb_exact_side *side, double **kept);
 /* The same, every result disturbed: fills noise. Behind lb_exact_side_run. */

@@ -577,6 +577,15 @@ static void refute(lb_counterparts *all, const lb_counterpart *one, const lb_exa
     }
 }
 
+/* A's numbers, where B's value is one of A's as it stands; NULL: it is put together. */
+static const double *as_it_stands(const lb_counterparts *all, const lb_counterpart *c, const lb_exact_side *a,
+                                  int64_t n)
+{
+    const lb_content_run *r = &all->pieces[c->first];
+    const bool whole = c->n == 1 && r->n == n && !r->from && !r->to && r->from_stride == 1 && r->to_stride == 1;
+    return whole ? a->kept[r->tensor] : NULL;
+}
+
 void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
 {
     for (uint32_t i = 0; i < all->n; i++) {
@@ -584,12 +593,13 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         if (c->kind >= LB_COUNTERPART_TURNED) continue;
         const int64_t n = numel(b->program, c->b);
         const uint32_t va = all->pieces[c->first].tensor;
+        const double *x = as_it_stands(all, c, a, n);
         uint8_t *known = NULL;
-        double noise, *x = b->kept[c->b] ? lb_counterpart_expected(all, c, a, n, &known, &noise) : NULL;
+        double noise = a->noise[va], *made = NULL;
         c->state = LB_COUNTERPART_UNKNOWN, c->in_doubt = false;
-        if (!x) continue;
-        for (int64_t k = 0; k < n; k++)
-            if (!known[k]) x[k] = b->kept[c->b][k]; /* padding */
+        if (!b->kept[c->b] || (!x && !(x = made = lb_counterpart_expected(all, c, a, n, &known, &noise)))) continue;
+        for (int64_t k = 0; made && k < n; k++)
+            if (!known[k]) made[k] = b->kept[c->b][k]; /* padding */
         c->distance = lb_counterparts_distance(x, b->kept[c->b], n);
         const double slack = c->kind == LB_COUNTERPART_SHARED ? all->most_slack : c->slack;
         bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
@@ -603,7 +613,7 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         same |= c->any_order;
         c->state = same ? LB_COUNTERPART_SAME : lb_slack_state(c->distance, slack);
         c->in_doubt = c->state == LB_COUNTERPART_UNKNOWN;
-        free(x), free(known);
+        free(made), free(known);
     }
 }
 

@@ -109,10 +109,18 @@ static bool read_but_masks(const lb_region_frontier *f, int side, uint32_t op, r
 bool lb_region_same_op(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
 {
     const char *x = lb_op_name(pa, a), *y = lb_op_name(pb, b);
-    size_t n = strcspn(x, "."), m = strcspn(y, ".");
-    while (n && x[n - 1] == '_') n--; /* in place or not */
-    while (m && y[m - 1] == '_') m--;
-    return n == m && !strncmp(x, y, n);
+    while (*x == *y && *x && *x != '.') x++, y++;
+    while (*x == '_') x++; /* in place or not */
+    while (*y == '_') y++;
+    return (!*x || *x == '.') && (!*y || *y == '.');
+}
+
+/* Of one phase and one name, in place or not: an op of A, and one of B. */
+static bool are_of_one_kind(const lb_region_frontier *f, uint32_t a, uint32_t b)
+{
+    const lb_exact_side *const *sides = f->asked->sides;
+    return sides[0]->kinds[a] == sides[1]->kinds[b] &&
+           sides[0]->program->ops[a].phase == sides[1]->program->ops[b].phase;
 }
 
 static uint32_t *ops_of(const lb_region_frontier *f, const lb_region *r, int side)
@@ -178,6 +186,11 @@ static bool read_alike(const lb_region_frontier *f, uint32_t a, uint32_t b)
     return x.n > 0 && y.n > 0;
 }
 
+static bool may_begin(const lb_region_frontier *f, uint32_t a)
+{
+    return lb_region_begins_at(f, 0, a) || f->asked->sides[0]->program->ops[a].flags & LB_OP_RANDOM;
+}
+
 /* From the same inputs, all of them met. */
 static bool begin_alike(const lb_region_frontier *f, uint32_t a, uint32_t b)
 {
@@ -204,6 +217,12 @@ static bool are_called_differently(const lb_region_frontier *f, uint32_t a, uint
     const bool drawn = x->flags & y->flags & LB_OP_RANDOM;
     if (writes_parameter(pa, x) != writes_parameter(pb, y)) return false;
     return (drawn || (!innocent && begin_alike(f, a, b))) && (x->args != y->args || !lb_op_same_args(pa, x, pb, y, 0));
+}
+
+static bool may_be_masked(const lb_region_frontier *f, uint32_t a)
+{
+    reads x;
+    return read_but_masks(f, 0, a, &x);
 }
 
 /* The rule of the mask is another one, whatever it is made by. */
@@ -300,31 +319,29 @@ static bool name_views(const lb_region_frontier *f, lb_region *r, uint32_t a, ui
 
 static bool name_part(const lb_region_frontier *f, lb_region *r)
 {
-    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
     for (uint32_t i = 0; i < r->n[0]; i++)
         for (uint32_t j = 0; j < r->n[1]; j++) {
             const uint32_t a = ops_of(f, r, 0)[i], b = ops_of(f, r, 1)[j];
-            if (pa->ops[a].phase == pb->ops[b].phase && lb_region_same_op(pa, &pa->ops[a], pb, &pb->ops[b]) &&
-                name_views(f, r, a, b))
-                return true;
+            if (are_of_one_kind(f, a, b) && name_views(f, r, a, b)) return true;
         }
     return false;
 }
 
-/* The first two ops of one name of which `differs` holds. */
+/* The first two ops of one name of which `differs` holds; of A's, of those of which `may` does. */
 static bool name_pair(const lb_region_frontier *f, lb_region *r, lb_region_reason reason,
+                      bool (*may)(const lb_region_frontier *f, uint32_t a),
                       bool (*differs)(const lb_region_frontier *f, uint32_t a, uint32_t b))
 {
-    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
-    for (uint32_t i = 0; i < r->n[0]; i++)
+    for (uint32_t i = 0; i < r->n[0]; i++) {
+        const uint32_t a = ops_of(f, r, 0)[i];
+        if (!may(f, a)) continue;
         for (uint32_t j = 0; j < r->n[1]; j++) {
-            const uint32_t a = ops_of(f, r, 0)[i], b = ops_of(f, r, 1)[j];
-            if (pa->ops[a].phase != pb->ops[b].phase || !lb_region_same_op(pa, &pa->ops[a], pb, &pb->ops[b]) ||
-                !differs(f, a, b))
-                continue;
+            const uint32_t b = ops_of(f, r, 1)[j];
+            if (!are_of_one_kind(f, a, b) || !differs(f, a, b)) continue;
             r->op[0] = a, r->op[1] = b, r->reason = reason;
             return true;
         }
+    }
     return false;
 }
 
@@ -359,12 +376,12 @@ static bool name_within_same_ops(const lb_region_frontier *f, lb_region *r)
     return true;
 }
 
-static uint32_t count_named(const lb_region_frontier *f, const lb_region *r, int side, const lb_program *p,
-                            const lb_op *op)
+/* How many of a side's ops in the region have that name. */
+static uint32_t count_named(const lb_region_frontier *f, const lb_region *r, int side, uint64_t kind)
 {
-    const lb_program *q = f->asked->sides[side]->program;
+    const uint64_t *kinds = f->asked->sides[side]->kinds;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n[side]; i++) n += lb_region_same_op(p, op, q, &q->ops[ops_of(f, r, side)[i]]);
+    for (uint32_t i = 0; i < r->n[side]; i++) n += kinds[ops_of(f, r, side)[i]] == kind;
     return n;
 }
 
@@ -388,10 +405,9 @@ static bool name_by_absence(const lb_region_frontier *f, lb_region *r)
 {
     uint32_t alone[2] = {LB_NONE, LB_NONE};
     for (int k = 0; k < 2; k++) {
-        const lb_program *p = f->asked->sides[k]->program;
         for (uint32_t i = 0; i < r->n[k] && alone[k] == LB_NONE; i++) {
             const uint32_t op = ops_of(f, r, k)[i];
-            if (!count_named(f, r, !k, p, &p->ops[op]) && !is_spared(f, k, op)) alone[k] = op;
+            if (!count_named(f, r, !k, f->asked->sides[k]->kinds[op]) && !is_spared(f, k, op)) alone[k] = op;
         }
     }
     if ((alone[0] == LB_NONE) == (alone[1] == LB_NONE)) return false;
@@ -419,12 +435,12 @@ static bool name_by_count(const lb_region_frontier *f, lb_region *r)
     uint32_t odd[2] = {LB_NONE, LB_NONE};
     if (f->asked->sides[0]->tokens) return false; /* what one op does of all tokens several do of some each */
     for (int k = 0; k < 2; k++) {
-        const lb_program *p = f->asked->sides[k]->program;
+        const uint64_t *kinds = f->asked->sides[k]->kinds;
         for (uint32_t i = 0; i < r->n[k]; i++) {
             const uint32_t op = ops_of(f, r, k)[i];
-            const uint32_t a = count_named(f, r, 0, p, &p->ops[op]), b = count_named(f, r, 1, p, &p->ops[op]) * times;
+            const uint32_t a = count_named(f, r, 0, kinds[op]), b = count_named(f, r, 1, kinds[op]) * times;
             if (a == b || (k == 0) != (a > b) || is_spared(f, k, op)) continue;
-            if (odd[k] != LB_NONE && !lb_region_same_op(p, &p->ops[odd[k]], p, &p->ops[op])) return false;
+            if (odd[k] != LB_NONE && kinds[odd[k]] != kinds[op]) return false;
             if (odd[k] == LB_NONE) odd[k] = op;
         }
     }
@@ -562,9 +578,9 @@ void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
 {
     choose_sources(f, r);
     if (name_lone_update(f, r)) return;
-    if (name_pair(f, r, LB_REGION_ARGUMENTS, are_called_differently) || name_part(f, r) ||
-        name_pair(f, r, LB_REGION_ORDER, read_in_another_order) ||
-        name_pair(f, r, LB_REGION_MASK, are_masked_differently))
+    if (name_pair(f, r, LB_REGION_ARGUMENTS, may_begin, are_called_differently) || name_part(f, r) ||
+        name_pair(f, r, LB_REGION_ORDER, may_begin, read_in_another_order) ||
+        name_pair(f, r, LB_REGION_MASK, may_be_masked, are_masked_differently))
         return;
     if (!reads_table(f, r) && (name_by_absence(f, r) || name_by_count(f, r) || name_within_same_ops(f, r))) return;
     for (int k = 0; k < 2; k++) r->op[k] = first_of(f, r, k);

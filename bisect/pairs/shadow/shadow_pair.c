@@ -201,7 +201,7 @@ static lb_status run_shadow(lb_shadow_run *s, lb_shadow_run_kind kind, lb_err *e
     lb_replay_summary summary = {0};
     lb_cross_feed cross_feed;
     LB_TRY(lb_cross_feed_init(s->side, s->other, s->alignment, s->which == 1, &cross_feed, err));
-    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
+    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
     s->cross_feed = &cross_feed, s->kind = kind, s->serial = 0;
     lb_observer shadow = {
         .context = s, .op = note_shadow, .source = take_other, .decided = take_other, .computes = steps_alone};

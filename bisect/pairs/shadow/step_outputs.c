@@ -203,9 +203,9 @@ static void note_lone(const results *ra, const results *rb, char *text, size_t s
 static bool is_entering(const lb_program *p, int64_t storage)
 {
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (!lb_op_is_source(p, &p->ops[i])) continue;
-        const uint32_t v = lb_op_results(p, &p->ops[i])[0];
-        if (v != LB_NONE && p->values[v].storage == storage) return true;
+        const lb_op *op = &p->ops[i];
+        const uint32_t v = op->results ? lb_op_results(p, op)[0] : LB_NONE;
+        if (v != LB_NONE && p->values[v].storage == storage && lb_op_is_source(p, op)) return true;
     }
     return false;
 }

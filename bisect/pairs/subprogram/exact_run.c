@@ -79,7 +79,7 @@ lb_status lb_subprogram_run_exact(const lb_subprogram *s, const double *const *l
              .wide = calloc(s->n_leaves + 1, sizeof *r.wide),
              .narrow = calloc(s->n_leaves + 1, sizeof *r.narrow)};
     lb_plan plan = LB_PLAN_INIT;
-    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true;
+    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
     const lb_observer observer = {.context = &r, .op = note_output, .source = wide_value};
     const lb_prepared *const programs[] = {s->rank_programs[0].prepared};
     lb_rank_run ranks = {.programs = programs,
