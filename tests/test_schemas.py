@@ -235,7 +235,7 @@ def test_promised_fields_are_in_the_schema(command):
 
 # Where the tables of words stand; "none" stands in some of them for what no answer says.
 SAID = {
-    "verdict": "replay/judgement/verdict.c",
+    "verdict": "include/lastbit/verdict.h",
     "bisect_outcome": "bisect/failures/trials/bisection.c",
     "axis": "bisect/failures/trials/bisection.c",
     "alarm_kind": "bisect/inspection/watch/run_alarms.c",

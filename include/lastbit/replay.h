@@ -23,6 +23,7 @@
 #define LASTBIT_REPLAY_H
 
 #include <lastbit/archive.h>
+#include <lastbit/verdict.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -70,19 +71,6 @@ typedef struct lb_swap {
 /* "SELECTOR=ARGUMENT" as on the command line (split at the last '='); strings are malloc'ed into `swap`. */
 LB_API lb_status lb_swap_parse(lb_swap_kind kind, const char *text, lb_swap *swap, lb_err *err);
 LB_API void lb_swap_release(lb_swap *swap);
-
-typedef enum lb_verdict {
-    LB_VERDICT_IDENTICAL, /* same bits */
-    LB_VERDICT_REORDERED, /* same bits under a named schedule */
-    LB_VERDICT_ROUNDING,  /* inside the op's bound, or the exact shadows agree */
-    LB_VERDICT_NOISE,     /* inside measured A/A noise */
-    LB_VERDICT_DIVERGED,
-    LB_VERDICT_MISSING, /* one side was not captured */
-    LB_VERDICT_OPAQUE,  /* replay does not know the op; recorded results stood in */
-    /* a swap was applied here or upstream, and the bits are others: said, never judged (see lastbit/effect.h) */
-    LB_VERDICT_SWAPPED
-} lb_verdict;
-LB_API const char *lb_verdict_name(lb_verdict verdict);
 
 typedef struct lb_backend lb_backend;
 
@@ -227,8 +215,8 @@ typedef struct lb_replay_summary {
     uint64_t compared;
     /* of bitwise: in another order of additions than the op's own, for bytes were not kept to judge it by */
     uint64_t regenerated;
-    /* worst; in order: identical, reordered, opaque, noise, rounding, swapped, missing, diverged. Under swaps that is
-     * what the parts before and beside them are, and `swapped` where something came out otherwise */
+    /* The worst, in the order of lastbit/verdict.h. Under swaps: the worst of the parts before and beside them, and
+     * `swapped` where some bits came out different. */
     lb_verdict verdict;
     bool undecided; /* a changed bool, index or shape decision ended a chain */
     char undecided_at[160];

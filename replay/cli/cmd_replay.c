@@ -31,7 +31,7 @@ typedef struct finding {
 typedef struct report {
     finding *worst;
     uint32_t n_worst, room;
-    uint64_t verdicts[LB_VERDICT_SWAPPED + 1];
+    uint64_t verdicts[LB_VERDICT_COUNT];
     lb_coverage *coverage;
     lb_missing missing;
     char *missing_text; /* NULL: nothing is */
@@ -49,18 +49,15 @@ typedef struct report {
 
 /* ---- watching a run ---------------------------------------------------------------------------------------------- */
 
-static int severity(lb_verdict verdict)
+/* Of an identical result there is nothing to list, and of an opaque or missing one nothing was compared. */
+static bool is_listed(lb_verdict verdict)
 {
-    return verdict == LB_VERDICT_DIVERGED    ? 4
-           : verdict == LB_VERDICT_SWAPPED   ? 3
-           : verdict == LB_VERDICT_ROUNDING  ? 2
-           : verdict == LB_VERDICT_REORDERED ? 1
-                                             : 0;
+    return verdict != LB_VERDICT_IDENTICAL && verdict != LB_VERDICT_OPAQUE && verdict != LB_VERDICT_MISSING;
 }
 
 static bool worse(const finding *a, const finding *b)
 {
-    if (severity(a->verdict) != severity(b->verdict)) return severity(a->verdict) > severity(b->verdict);
+    if (a->verdict != b->verdict) return lb_verdict_severity(a->verdict) > lb_verdict_severity(b->verdict);
     return a->ratio > b->ratio || (!isnan(a->ratio) && isnan(b->ratio));
 }
 
@@ -145,7 +142,7 @@ static bool watch(void *context, const lb_event *event)
     if (r->file && event->selected) lb_tensorfile_add(r->file, event);
     look_for_nonfinite(r, event, &f);
     lb_missing_add(&r->missing, event);
-    if (!severity(event->verdict)) return true;
+    if (!is_listed(event->verdict)) return true;
     bool kept = r->n_worst < r->room || (r->room && worse(&f, &r->worst[r->room - 1]));
     if (kept) f.max_abs = max_abs(event);
     keep_worst(r, &f);
@@ -229,7 +226,7 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
                                                (int)f->index, "bound_ratio", lb_effect_number(f->ratio), "max_abs",
                                                lb_effect_number(f->max_abs)));
     }
-    for (int v = 0; v <= LB_VERDICT_SWAPPED; v++)
+    for (int v = 0; v < LB_VERDICT_COUNT; v++)
         json_object_set_new(verdicts, lb_verdict_name((lb_verdict)v), json_integer((json_int_t)r->verdicts[v]));
     json_t *all =
         json_pack("{s:s, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:s, s:o, s:o, s:o, s:b, s:s, s:f, s:o}", "mode",

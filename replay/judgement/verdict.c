@@ -6,21 +6,35 @@
 
 #include <math.h>
 
+#define WORD(name, word, severity) word,
+#define SEVERITY(name, word, severity) severity,
+
 const char *lb_verdict_name(lb_verdict verdict)
 {
-    static const char *const names[] = {
-        [LB_VERDICT_IDENTICAL] = "identical", [LB_VERDICT_REORDERED] = "reordered", [LB_VERDICT_ROUNDING] = "rounding",
-        [LB_VERDICT_NOISE] = "noise",         [LB_VERDICT_DIVERGED] = "diverged",   [LB_VERDICT_MISSING] = "missing",
-        [LB_VERDICT_OPAQUE] = "opaque",       [LB_VERDICT_SWAPPED] = "swapped"};
-    return (unsigned)verdict < sizeof names / sizeof *names ? names[verdict] : "unknown";
+    static const char *const words[] = {LB_VERDICTS(WORD)};
+    return (unsigned)verdict < LB_VERDICT_COUNT ? words[verdict] : "unknown";
 }
 
 int lb_verdict_severity(lb_verdict verdict)
 {
-    static const int severity[] = {
-        [LB_VERDICT_IDENTICAL] = 0, [LB_VERDICT_REORDERED] = 1, [LB_VERDICT_OPAQUE] = 2,  [LB_VERDICT_NOISE] = 3,
-        [LB_VERDICT_ROUNDING] = 4,  [LB_VERDICT_SWAPPED] = 5,   [LB_VERDICT_MISSING] = 6, [LB_VERDICT_DIVERGED] = 7};
-    return severity[verdict];
+    static const int severities[] = {LB_VERDICTS(SEVERITY)};
+    return severities[verdict];
+}
+
+lb_verdict lb_verdict_worse(lb_verdict first, lb_verdict second)
+{
+    return lb_verdict_severity(first) >= lb_verdict_severity(second) ? first : second;
+}
+
+bool lb_verdict_is_accounted_for(lb_verdict verdict)
+{
+    switch (verdict) {
+    case LB_VERDICT_IDENTICAL:
+    case LB_VERDICT_REORDERED:
+    case LB_VERDICT_NOISE:
+    case LB_VERDICT_ROUNDING: return true;
+    default: return false;
+    }
 }
 
 /* Of equal zeros a maximum may keep either; instruction sets and lanes differ in it. As numbers the two tensors are the

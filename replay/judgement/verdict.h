@@ -6,12 +6,7 @@
 #include "kernel/value_memory.h"
 #include "kernel/ops.h"
 
-/* 0 is innocent. Identical, reordered, opaque, noise, rounding, swapped, missing, diverged. */
-int lb_verdict_severity(lb_verdict verdict);
-static inline lb_verdict lb_verdict_worse(lb_verdict a, lb_verdict b)
-{
-    return lb_verdict_severity(a) >= lb_verdict_severity(b) ? a : b;
-}
+#include <lastbit/verdict.h>
 
 typedef struct lb_judgement {
     lb_verdict verdict;

@@ -192,6 +192,38 @@ static void signs_of_complex_zeros_are_rounding_and_other_numbers_are_not(void *
     lb_memory_free(memory);
 }
 
+static void each_verdict_has_a_word_and_a_severity_of_its_own(void **state)
+{
+    (void)state;
+    bool taken[LB_VERDICT_COUNT] = {false};
+    for (int i = 0; i < LB_VERDICT_COUNT; i++) {
+        const int severity = lb_verdict_severity((lb_verdict)i);
+        assert_in_range(severity, 0, LB_VERDICT_COUNT - 1);
+        assert_false(taken[severity]);
+        taken[severity] = true;
+        for (int k = 0; k < i; k++) {
+            const lb_verdict worse = severity > lb_verdict_severity((lb_verdict)k) ? (lb_verdict)i : (lb_verdict)k;
+            assert_string_not_equal(lb_verdict_name((lb_verdict)i), lb_verdict_name((lb_verdict)k));
+            assert_int_equal(lb_verdict_worse((lb_verdict)i, (lb_verdict)k), worse);
+            assert_int_equal(lb_verdict_worse((lb_verdict)k, (lb_verdict)i), worse);
+        }
+    }
+    assert_int_equal(lb_verdict_severity(LB_VERDICT_IDENTICAL), 0);
+    assert_int_equal(lb_verdict_severity(LB_VERDICT_DIVERGED), LB_VERDICT_COUNT - 1);
+    assert_string_equal(lb_verdict_name((lb_verdict)LB_VERDICT_COUNT), "unknown");
+}
+
+static void what_was_compared_and_is_right_is_accounted_for(void **state)
+{
+    (void)state;
+    const char *const right[] = {"identical", "reordered", "noise", "rounding"};
+    for (int i = 0; i < LB_VERDICT_COUNT; i++) {
+        bool listed = false;
+        for (size_t k = 0; k < 4; k++) listed |= !strcmp(right[k], lb_verdict_name((lb_verdict)i));
+        assert_int_equal(lb_verdict_is_accounted_for((lb_verdict)i), listed);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +234,8 @@ int main(void)
         cmocka_unit_test(a_digest_is_that_of_the_same_numbers_with_another_nan),
         cmocka_unit_test(parts_of_complex_numbers_are_nan_by_themselves),
         cmocka_unit_test(signs_of_complex_zeros_are_rounding_and_other_numbers_are_not),
+        cmocka_unit_test(each_verdict_has_a_word_and_a_severity_of_its_own),
+        cmocka_unit_test(what_was_compared_and_is_right_is_accounted_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
