@@ -4,6 +4,7 @@
  * An optimizer that updates its parameters in one call reads hundreds: they are measured in one go, and the host waits
  * once. Code that needs one takes it here by what it is; what was not taken goes when the op has begun. */
 #include "recorder/recorder.h"
+#include "recorder/value_intake.h"
 
 #include "base/array.h"
 #include <stdlib.h>
@@ -29,10 +30,11 @@ static void add(lb_recorder *recorder, const lb_op_site *at, const lb_host_tenso
     int64_t first, last;
     const int64_t width = (int64_t)lb_dtype_bits(seen->dtype) / 8;
     if (lb_layout_dense_range(&seen->layout, &first, &last, NULL) != LB_OK) return;
-    lb_ahead *list = lb_array_fit(recorder->ahead, &recorder->cap_ahead, recorder->n_ahead + 1, sizeof *list);
+    lb_ahead_list *ahead = &recorder->ahead;
+    lb_ahead *list = lb_array_fit(ahead->list, &ahead->cap, ahead->n + 1, sizeof *list);
     if (!list) return; /* measured when it is needed */
-    recorder->ahead = list;
-    list[recorder->n_ahead++] =
+    ahead->list = list;
+    list[ahead->n++] =
         (lb_ahead){.work = {.item = lb_value_bytes_measuring(storage, seen, first * width, last * width, what),
                             .measured = true,
                             .storage = storage->key,
@@ -55,13 +57,13 @@ static void add_all(lb_recorder *recorder, const lb_op_site *at, bool view, cons
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 /* Those of one device and stream that follow each other. */
-static uint32_t submit_run(lb_recorder *recorder, lb_device_work **works, uint32_t from)
+static uint32_t submit_run(lb_ahead_list *ahead, lb_device_work **works, uint32_t from)
 {
-    const lb_ahead *first = &recorder->ahead[from];
+    const lb_ahead *first = &ahead->list[from];
     uint32_t n = 0;
-    while (from + n < recorder->n_ahead && recorder->ahead[from + n].device == first->device &&
-           recorder->ahead[from + n].stream == first->stream) {
-        works[n] = &recorder->ahead[from + n].work;
+    while (from + n < ahead->n && ahead->list[from + n].device == first->device &&
+           ahead->list[from + n].stream == first->stream) {
+        works[n] = &ahead->list[from + n].work;
         n++;
     }
     first->device->ops->submit(first->device, works, n, first->stream, true);
@@ -70,17 +72,18 @@ static uint32_t submit_run(lb_recorder *recorder, lb_device_work **works, uint32
 
 void lb_ahead_measure(lb_recorder *recorder, const lb_op_site *at, const lb_recorded_call *call)
 {
-    if (!recorder->n_devices && !recorder->cuda_bytes) return;
+    if (!recorder->devices.n && !recorder->cuda.bytes) return;
     for (uint32_t a = 0; a < call->n_args; a++) add_all(recorder, at, call->flags & LB_OP_VIEW, &call->args[a], 0);
-    lb_device_work **works = recorder->n_ahead > 1 ? malloc(recorder->n_ahead * sizeof *works) : NULL;
+    lb_ahead_list *ahead = &recorder->ahead;
+    lb_device_work **works = ahead->n > 1 ? malloc(ahead->n * sizeof *works) : NULL;
     if (!works) {
-        recorder->n_ahead = 0;
+        ahead->n = 0;
         return;
     }
-    for (uint32_t from = 0; from < recorder->n_ahead;) from += submit_run(recorder, works, from);
+    for (uint32_t from = 0; from < ahead->n;) from += submit_run(ahead, works, from);
     free(works);
-    for (uint32_t i = 0; i < recorder->n_ahead; i++) {
-        lb_ahead *a = &recorder->ahead[i];
+    for (uint32_t i = 0; i < ahead->n; i++) {
+        lb_ahead *a = &ahead->list[i];
         if (a->work.state == LB_WORK_UNDER_WAY) a->device->ops->collect(a->device, &a->work, true);
     }
 }
@@ -100,10 +103,10 @@ static bool is_same(const lb_measuring *a, const lb_measuring *b)
            lies_same(&a->tensor.layout, &b->tensor.layout);
 }
 
-bool lb_ahead_take(lb_recorder *recorder, lb_measuring *item)
+bool lb_ahead_take(lb_ahead_list *ahead, lb_measuring *item)
 {
-    for (uint32_t i = 0; i < recorder->n_ahead; i++) {
-        lb_ahead *a = &recorder->ahead[i];
+    for (uint32_t i = 0; i < ahead->n; i++) {
+        lb_ahead *a = &ahead->list[i];
         if (a->taken || a->work.state != LB_WORK_DONE || !is_same(&a->work.item, item)) continue;
         item->out = a->work.item.out;
         a->taken = true;
@@ -112,11 +115,11 @@ bool lb_ahead_take(lb_recorder *recorder, lb_measuring *item)
     return false;
 }
 
-void lb_ahead_end(lb_recorder *recorder)
+void lb_ahead_end(lb_ahead_list *ahead)
 {
-    for (uint32_t i = 0; i < recorder->n_ahead; i++) {
-        const lb_ahead *a = &recorder->ahead[i];
+    for (uint32_t i = 0; i < ahead->n; i++) {
+        const lb_ahead *a = &ahead->list[i];
         if (!a->taken && a->work.state == LB_WORK_DONE) free(a->work.item.out.leaves);
     }
-    recorder->n_ahead = 0;
+    ahead->n = 0;
 }

@@ -26,54 +26,50 @@ lb_status lb_recorder_device(lb_recorder *recorder, uint8_t device, uint8_t unit
     lb_status status = lb_recorder_lock(recorder, false, err);
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_device *back_end = lb_device_copy_new(access);
-    status = back_end ? lb_devices_add(recorder, device, unit, back_end, err) : lb_recorder_no_memory(err);
+    status = back_end ? lb_devices_add(&recorder->devices, device, unit, back_end, err) : lb_recorder_no_memory(err);
     return lb_recorder_unlock(recorder, status);
 }
 
-lb_status lb_devices_add(lb_recorder *recorder, uint8_t device, uint8_t unit, lb_device *back_end, lb_err *err)
+lb_status lb_devices_add(lb_devices *devices, uint8_t device, uint8_t unit, lb_device *back_end, lb_err *err)
 {
-    lb_device_entry *list = lb_array_grow(recorder->devices, recorder->n_devices, sizeof *list);
+    lb_device_entry *list = lb_array_grow(devices->list, devices->n, sizeof *list);
     if (!list) {
         back_end->ops->close(back_end);
         return lb_recorder_no_memory(err);
     }
-    recorder->devices = list;
-    list[recorder->n_devices++] = (lb_device_entry){device, unit, back_end};
+    devices->list = list;
+    list[devices->n++] = (lb_device_entry){device, unit, back_end};
     return LB_OK;
 }
 
 /* The newest registration that fits. */
-static lb_device *registered(const lb_recorder *recorder, uint8_t device, uint8_t unit)
+static lb_device *registered(const lb_devices *devices, uint8_t device, uint8_t unit)
 {
-    for (uint32_t i = recorder->n_devices; i-- > 0;)
-        if (recorder->devices[i].device == device && recorder->devices[i].unit == unit)
-            return recorder->devices[i].back_end;
+    for (uint32_t i = devices->n; i-- > 0;)
+        if (devices->list[i].device == device && devices->list[i].unit == unit) return devices->list[i].back_end;
     return NULL;
 }
 
 lb_device *lb_device_of(lb_recorder *recorder, const lb_host_tensor *seen)
 {
     if (seen->device == 0) return NULL;
-    lb_device *device = registered(recorder, seen->device, seen->unit);
+    lb_device *device = registered(&recorder->devices, seen->device, seen->unit);
     if (!device) device = lb_device_cuda(recorder, seen);
-    return device ? device : registered(recorder, seen->device, LB_EVERY_UNIT);
+    return device ? device : registered(&recorder->devices, seen->device, LB_EVERY_UNIT);
 }
 
-void lb_devices_close(lb_recorder *recorder, bool forked)
+void lb_devices_close(lb_devices *devices, bool forked)
 {
-    lb_in_flight_drop(recorder, forked);
-    for (uint32_t i = 0; i < recorder->n_devices; i++) {
-        lb_device *device = recorder->devices[i].back_end;
+    for (uint32_t i = 0; i < devices->n; i++) {
+        lb_device *device = devices->list[i].back_end;
         if (forked)
             device->ops->abandon(device);
         else
             device->ops->close(device);
     }
-    free(recorder->devices);
-    free(recorder->fetched.bytes);
-    recorder->devices = NULL;
-    recorder->n_devices = 0;
-    recorder->fetched = (lb_device_fetched){0};
+    free(devices->list);
+    free(devices->fetched.bytes);
+    *devices = (lb_devices){0};
 }
 
 void lb_devices_run(const lb_tape *tape)
@@ -98,20 +94,20 @@ void lb_devices_ran(const lb_tape *tape, bool launched, void *stream)
 void lb_devices_hear(lb_recorder *recorder)
 {
     uint64_t unheard = 0;
-    for (uint32_t i = 0; i < recorder->n_devices; i++) {
-        lb_device *device = recorder->devices[i].back_end;
+    for (uint32_t i = 0; i < recorder->devices.n; i++) {
+        lb_device *device = recorder->devices.list[i].back_end;
         if (device->ops->unheard) unheard += device->ops->unheard(device);
     }
-    if (unheard > recorder->n_unreported_runs)
+    if (unheard > recorder->devices.n_unreported_runs)
         lb_recorder_note(recorder, "graph", "a graph ran by other means than its replay(): its ops are in no step");
-    recorder->n_unreported_runs = unheard;
+    recorder->devices.n_unreported_runs = unheard;
 }
 
-json_t *lb_devices_account(const lb_recorder *recorder)
+json_t *lb_devices_account(const lb_devices *devices)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < recorder->n_devices; i++) {
-        const lb_device_entry *e = &recorder->devices[i];
+    for (uint32_t i = 0; i < devices->n; i++) {
+        const lb_device_entry *e = &devices->list[i];
         uint64_t memory = 0, skipped = 0;
         e->back_end->ops->account(e->back_end, &memory, &skipped);
         if (e->unit == LB_EVERY_UNIT && !skipped && !memory) continue; /* it stands by */
@@ -175,9 +171,9 @@ static uint8_t *room_for(lb_device_fetched *f, uint64_t bytes)
     return f->bytes;
 }
 
-void lb_device_bytes_trim(lb_recorder *recorder)
+void lb_device_bytes_trim(lb_devices *devices)
 {
-    lb_device_fetched *f = &recorder->fetched;
+    lb_device_fetched *f = &devices->fetched;
     if (f->capacity <= MOST_FETCHED) return;
     free(f->bytes);
     *f = (lb_device_fetched){0};
@@ -209,7 +205,7 @@ static bool run(lb_recorder *recorder, const lb_tracked *storage, lb_device_work
 
 void lb_device_bytes_arrive(lb_recorder *recorder, const lb_tracked *storage)
 {
-    if (storage->late > recorder->n_late_arrived) lb_in_flight_wait(recorder);
+    if (storage->late > recorder->in_flight.n_arrived) lb_in_flight_wait(&recorder->in_flight);
 }
 
 static const uint8_t *of_host(lb_recorder *recorder, const lb_tracked *storage)
@@ -226,8 +222,8 @@ bool lb_device_bytes_wait(lb_recorder *recorder, lb_tracked *storage)
 const uint8_t *lb_device_bytes_of(lb_recorder *recorder, const lb_tracked *storage, uint64_t first, uint64_t last)
 {
     if (!storage->device) return of_host(recorder, storage) + first;
-    lb_device_fetched *f = &recorder->fetched;
-    if (lb_graph_is_ahead(recorder, storage)) return NULL;
+    lb_device_fetched *f = &recorder->devices.fetched;
+    if (lb_graph_is_ahead(&recorder->run, storage)) return NULL;
     if (is_fetched(f, storage, first, last)) return f->bytes + (first - f->first);
     return lb_device_bytes_fresh(recorder, storage, first, last);
 }
@@ -235,8 +231,8 @@ const uint8_t *lb_device_bytes_of(lb_recorder *recorder, const lb_tracked *stora
 const uint8_t *lb_device_bytes_fresh(lb_recorder *recorder, const lb_tracked *storage, uint64_t first, uint64_t last)
 {
     if (!storage->device) return of_host(recorder, storage) + first;
-    lb_device_fetched *f = &recorder->fetched;
-    if (lb_graph_is_ahead(recorder, storage)) return NULL;
+    lb_device_fetched *f = &recorder->devices.fetched;
+    if (lb_graph_is_ahead(&recorder->run, storage)) return NULL;
     uint8_t *room = can_be_read(storage) ? room_for(f, last - first) : NULL;
     if (!room) return NULL;
     lb_device_work work = {.item = {.dense = storage->base + first, .dense_bytes = (size_t)(last - first)},
@@ -258,16 +254,16 @@ lb_status lb_device_bytes_take(lb_recorder *recorder, const lb_tracked *storage,
         *there = lb_measure(item, 1);
         return *there ? LB_OK : lb_recorder_no_memory(err);
     }
-    *there = !bytes && lb_ahead_take(recorder, item);
+    *there = !bytes && lb_ahead_take(&recorder->ahead, item);
     if (*there) return LB_OK;
-    lb_device_fetched *f = &recorder->fetched;
+    lb_device_fetched *f = &recorder->devices.fetched;
     const uint64_t first = (uint64_t)((const uint8_t *)item->dense - storage->base);
     lb_device_work work = {.item = *item,
                            .measured = true,
                            .bytes = bytes ? room_for(f, item->dense_bytes) : NULL,
                            .storage = storage->key,
                            .first = first};
-    *there = !lb_graph_is_ahead(recorder, storage) && can_be_read(storage) && run(recorder, storage, &work);
+    *there = !lb_graph_is_ahead(&recorder->run, storage) && can_be_read(storage) && run(recorder, storage, &work);
     if (!*there) return LB_OK;
     item->out = work.item.out;
     if (work.bytes)

@@ -1,5 +1,5 @@
-/* Results on a device that goes on meanwhile: their digests, statistics and bytes are on their way until somebody needs
- * them, at the latest when the step ends.
+/* Results on a device that goes on meanwhile: their digests, statistics and bytes are on their way until they are
+ * needed, at the latest when the step ends.
  *
  *     op ends ─▶ submit ─▶ coming ─┬─▶ arrived: the row of its value, the windows of its bytes, the archive
  *                                  └─▶ its storage is written or freed first: detached, the rows alone are waited for
@@ -38,13 +38,13 @@ bool lb_in_flight_is_possible(const lb_recorder *recorder, const lb_unmeasured *
 {
     const lb_tracked *lies = where(late);
     if (!lies->device || late->storage->escaped) return false;
-    if (lb_graph_slot(recorder, late->storage, late->hash)) return true;
-    return lies->device->ops->asynchronous && !lies->ahead && !(late->late_from && lb_graph_is_running(recorder));
+    if (lb_graph_slot(&recorder->run, late->storage, late->hash)) return true;
+    return lies->device->ops->asynchronous && !lies->ahead && !(late->late_from && lb_graph_is_running(&recorder->run));
 }
 
-static void coming_free(lb_recorder *recorder, lb_in_flight *c)
+static void coming_free(lb_in_flight_list *list, lb_in_flight *c)
 {
-    if (c->work.bytes) recorder->in_flight_bytes -= c->work.item.dense_bytes;
+    if (c->work.bytes) list->bytes -= c->work.item.dense_bytes;
     free(c->work.bytes);
     free(c->views);
     free(c);
@@ -52,7 +52,7 @@ static void coming_free(lb_recorder *recorder, lb_in_flight *c)
 
 /* ---- setting out ------------------------------------------------------------------------------------------------- */
 
-static lb_in_flight *add(lb_recorder *recorder, lb_tracked *storage, const lb_tracked *lies, const lb_measuring *item,
+static lb_in_flight *add(lb_in_flight_list *list, lb_tracked *storage, const lb_tracked *lies, const lb_measuring *item,
                          bool bytes)
 {
     lb_in_flight *c = calloc(1, sizeof *c);
@@ -64,14 +64,14 @@ static lb_in_flight *add(lb_recorder *recorder, lb_tracked *storage, const lb_tr
         free(c);
         return NULL;
     }
-    if (bytes) recorder->in_flight_bytes += item->dense_bytes;
+    if (bytes) list->bytes += item->dense_bytes;
     c->device = lies->device;
     c->stream = lies->stream;
     c->storage = storage;
     c->beside = storage->coming;
     storage->coming = c;
-    *recorder->in_flight_end = c;
-    recorder->in_flight_end = &c->next;
+    *list->end = c;
+    list->end = &c->next;
     return c;
 }
 
@@ -82,12 +82,13 @@ static lb_in_flight *add_late(lb_recorder *recorder, const lb_unmeasured *late)
     const int64_t moved = (seen->layout.offset - late->seen.layout.offset) * (int64_t)(lb_dtype_bits(seen->dtype) / 8);
     const lb_measuring item = lb_value_bytes_measuring(where(late), seen, window->first + moved, window->last + moved,
                                                        LB_MEASURE_STATISTICS | (late->wanted ? LB_MEASURE_BLOB : 0));
-    lb_in_flight *c = add(recorder, late->storage, where(late), &item, late->wanted && window->last > window->first);
+    lb_in_flight *c =
+        add(&recorder->in_flight, late->storage, where(late), &item, late->wanted && window->last > window->first);
     if (!c) return NULL;
-    if (late->late_from) late->storage->late = ++recorder->n_late;
+    if (late->late_from) late->storage->late = ++recorder->in_flight.n_late;
     c->first = window->first;
     c->work.measured = true;
-    const lb_taped_slot *slot = lb_graph_slot(recorder, late->storage, late->hash);
+    const lb_taped_slot *slot = lb_graph_slot(&recorder->run, late->storage, late->hash);
     c->work.slot = slot ? slot->slot : 0;
     c->hash = late->hash;
     c->row = window->row;
@@ -104,7 +105,7 @@ static lb_in_flight *add_late(lb_recorder *recorder, const lb_unmeasured *late)
 static void submit(lb_recorder *recorder, lb_device_work *const *works, size_t n, lb_device *device, void *stream)
 {
     const bool may_wait = recorder->keep.level == LB_LEVEL_OPS;
-    if (n && lb_graph_is_running(recorder))
+    if (n && lb_graph_is_running(&recorder->run))
         device->ops->expect(device, works, n, may_wait);
     else if (n)
         device->ops->submit(device, works, n, stream, may_wait);
@@ -227,17 +228,17 @@ static void unlink_storage(lb_in_flight *c)
 #define MOST_PASSED 16
 
 /* False when nothing is under way. */
-static bool collect(lb_recorder *recorder, bool wait)
+static bool collect(lb_in_flight_list *list, bool wait)
 {
     lb_device *before = NULL;
     int passed = 0;
-    for (lb_in_flight *c = recorder->in_flight; c && (wait || passed < MOST_PASSED); c = c->next, passed++) {
+    for (lb_in_flight *c = list->first; c && (wait || passed < MOST_PASSED); c = c->next, passed++) {
         if (c->work.state != LB_WORK_UNDER_WAY) continue;
         if (c->device != before) c->device->ops->collect(c->device, NULL, wait);
         before = c->device;
     }
-    if (wait) recorder->n_late_arrived = recorder->n_late;
-    return recorder->in_flight;
+    if (wait) list->n_arrived = list->n_late;
+    return list->first;
 }
 
 const lb_in_flight *lb_in_flight_after(const lb_in_flight *one)
@@ -254,18 +255,19 @@ const lb_in_flight *lb_in_flight_next(const lb_in_flight *from, const lb_device 
     return from;
 }
 
-void lb_in_flight_wait(lb_recorder *recorder)
+void lb_in_flight_wait(lb_in_flight_list *list)
 {
-    collect(recorder, true);
+    collect(list, true);
 }
 
 lb_status lb_in_flight_advance(lb_recorder *recorder, bool wait, lb_err *err)
 {
-    wait |= recorder->in_flight_bytes > MOST_COMING;
-    if (!collect(recorder, wait)) return LB_OK;
+    lb_in_flight_list *list = &recorder->in_flight;
+    wait |= list->bytes > MOST_COMING;
+    if (!collect(list, wait)) return LB_OK;
     lb_status status = LB_OK;
     int passed = 0;
-    for (lb_in_flight **link = &recorder->in_flight, *c; (c = *link) && (wait || passed < MOST_PASSED);) {
+    for (lb_in_flight **link = &list->first, *c; (c = *link) && (wait || passed < MOST_PASSED);) {
         if (c->work.state == LB_WORK_UNDER_WAY || c->work.state == LB_WORK_NEW) {
             link = &c->next;
             passed++;
@@ -274,8 +276,8 @@ lb_status lb_in_flight_advance(lb_recorder *recorder, bool wait, lb_err *err)
         if (status == LB_OK) status = arrive(recorder, c, err);
         unlink_storage(c);
         *link = c->next;
-        if (!c->next) recorder->in_flight_end = link;
-        coming_free(recorder, c);
+        if (!c->next) list->end = link;
+        coming_free(list, c);
     }
     return status;
 }
@@ -317,19 +319,19 @@ void lb_in_flight_detach(lb_tracked *storage)
     for (uint32_t w = 0; w < storage->n_windows; w++) storage->windows[w].coming = NULL;
 }
 
-void lb_in_flight_drop(lb_recorder *recorder, bool forked)
+void lb_in_flight_drop(lb_in_flight_list *list, bool forked)
 {
-    if (!forked) collect(recorder, true);
-    for (lb_in_flight *c = recorder->in_flight, *next; c; c = next) {
+    if (!forked) collect(list, true);
+    for (lb_in_flight *c = list->first, *next; c; c = next) {
         next = c->next;
         if (c->work.state == LB_WORK_DONE) free(c->work.item.out.leaves);
-        coming_free(recorder, c);
+        coming_free(list, c);
     }
-    recorder->in_flight = NULL;
-    recorder->in_flight_end = &recorder->in_flight;
+    list->first = NULL;
+    list->end = &list->first;
 }
 
-/* ---- whoever needs it -------------------------------------------------------------------------------------------- */
+/* ---- what needs it ----------------------------------------------------------------------------------------------- */
 
 bool lb_in_flight_brings(const lb_tracked_window *window, const lb_host_tensor *seen)
 {

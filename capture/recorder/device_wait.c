@@ -2,7 +2,9 @@
  * with no lock of ours, and the call itself finds a device that has come so far.
  *
  * A thread that waits with a lock may wait for ever: what the device waits for may be another thread's to queue. */
+#include "recorder/operation.h"
 #include "recorder/recorder.h"
+#include "recorder/value_intake.h"
 #include "cuda/cuda_device.h"
 
 void lb_device_wait_for(const lb_device_wait *wait)
@@ -25,7 +27,7 @@ static bool is_read(lb_recorder *recorder, const lb_host_tensor *seen, bool comp
 {
     lb_tracked *storage = lb_tracked_set_find(&recorder->storages, seen->storage);
     if (!storage || storage->program != recorder->serial) return true;
-    if (lb_graph_is_ahead(recorder, storage) || !lb_device_bytes_readable(storage, seen)) return false;
+    if (lb_graph_is_ahead(&recorder->run, storage) || !lb_device_bytes_readable(storage, seen)) return false;
     const size_t width = lb_dtype_bits(seen->dtype) / 8;
     if (lb_tracked_map_has(&storage->map, &seen->layout, width, LB_BYTES_UNKNOWN) ||
         lb_tracked_map_has(&storage->map, &seen->layout, width, LB_BYTES_LEFT))
@@ -61,7 +63,7 @@ uint32_t lb_recorder_waits_at_end(lb_recorder *recorder, lb_device_wait *list, u
     pthread_mutex_lock(&recorder->lock);
     const lb_device *device;
     void *stream;
-    for (const lb_in_flight *c = recorder->dead ? NULL : recorder->in_flight;
+    for (const lb_in_flight *c = recorder->dead ? NULL : recorder->in_flight.first;
          n < room && (c = lb_in_flight_next(c, &device, &stream)); c = lb_in_flight_after(c)) {
         bool known = false;
         const bool named = name(&list[n], device, 0, stream);

@@ -43,7 +43,7 @@ static bool is_captured(lb_recorder *recorder, const lb_host_tensor *seen)
 
 bool lb_graph_is_captured(const lb_recorder *recorder)
 {
-    return recorder->tape && !lb_graph_is_running(recorder);
+    return recorder->graphs.captured && !lb_graph_is_running(&recorder->run);
 }
 
 bool lb_graph_takes_op(lb_recorder *recorder, const lb_recorded_call *call)
@@ -78,7 +78,7 @@ typedef struct wishes {
 
 static bool make_wish(lb_recorder *recorder, const lb_host_tensor *seen, bool bytes, wish *made)
 {
-    lb_tape *tape = recorder->tape;
+    lb_tape *tape = recorder->graphs.captured;
     const uint32_t storage = lb_tape_find(tape, seen->storage);
     const size_t width = lb_dtype_bits(seen->dtype) / 8;
     lb_device *device = seen->device && width ? lb_device_of(recorder, seen) : NULL;
@@ -143,7 +143,7 @@ static bool reads_floats(const lb_recorded_operand *operands, uint32_t n)
 /* Whether bytes of an op's results are kept, by the level of now. */
 static bool keeps_results(lb_recorder *recorder, const lb_recorded_call *call)
 {
-    const char *const layer = lb_recorder_scope_path(recorder, call->place.scope);
+    const char *const layer = lb_op_context_scope_path(&recorder->context, call->place.scope);
     const lb_liking liking =
         recorder->like ? lb_like_op(recorder->like, call->phase, layer, call->name) : LB_LIKING_UNKNOWN;
     lb_keep_purpose purpose;
@@ -189,7 +189,7 @@ static void grant(lb_recorder *recorder, wishes *w)
         w->list[i].slot.each_run = w->list[i].work.each_run;
         if (w->list[i].work.state == LB_WORK_DONE) free(w->list[i].work.item.out.leaves);
         if (w->list[i].work.state == LB_WORK_SKIPPED && w->list[i].slot.slot)
-            lb_tape_add_slot(recorder->tape, w->list[i].device, &w->list[i].slot);
+            lb_tape_add_slot(recorder->graphs.captured, w->list[i].device, &w->list[i].slot);
     }
     free(works);
     free(w->list);
@@ -199,12 +199,12 @@ static void grant(lb_recorder *recorder, wishes *w)
 
 static lb_taped *add(lb_recorder *recorder, lb_taped_kind kind)
 {
-    return lb_tape_add(recorder->tape, kind);
+    return lb_tape_add(recorder->graphs.captured, kind);
 }
 
 uint32_t lb_graph_op_begin(lb_recorder *recorder, const lb_recorded_call *call)
 {
-    lb_tape *tape = recorder->tape;
+    lb_tape *tape = recorder->graphs.captured;
     lb_recorded_call copy = *call;
     copy.name = lb_tape_text(tape, call->name);
     copy.node_name = lb_tape_text(tape, call->node_name);
@@ -260,7 +260,7 @@ static void wish_results(lb_recorder *recorder, wishes *w, const lb_taped *entry
 {
     for (uint32_t r = 0; r < n; r++) {
         if (results[r].tag != LB_ARG_VALUE) continue;
-        const uint32_t storage = lb_tape_find(recorder->tape, results[r].u.tensor->storage);
+        const uint32_t storage = lb_tape_find(recorder->graphs.captured, results[r].u.tensor->storage);
         for (uint32_t i = 0; i < entry->n_written; i++)
             if (entry->written[i] == storage)
                 add_wish(recorder, w, results[r].u.tensor,
@@ -271,7 +271,7 @@ static void wish_results(lb_recorder *recorder, wishes *w, const lb_taped *entry
 void lb_graph_op_end(lb_recorder *recorder, uint32_t begun, const lb_recorded_operand *results, uint32_t n,
                      bool deferred, uint32_t *op)
 {
-    lb_tape *tape = recorder->tape;
+    lb_tape *tape = recorder->graphs.captured;
     if (begun == LB_NONE) return;
     const lb_recorded_call *call = &tape->entries[begun].call;
     if (!of_device(call->args, call->n_args) && !of_device(results, n)) {
@@ -310,7 +310,7 @@ void lb_graph_op_failed(lb_recorder *recorder, uint32_t begun)
 static lb_taped *add_tensors(lb_recorder *recorder, lb_taped_kind kind, const lb_host_tensor *const *tensors,
                              uint32_t n, bool keeps)
 {
-    lb_tape *tape = recorder->tape;
+    lb_tape *tape = recorder->graphs.captured;
     lb_host_tensor **copies = lb_tape_copy(tape, tensors, n * sizeof *copies);
     wishes w = {.bytes = keeps};
     for (uint32_t i = 0; i < n && copies; i++) {
@@ -328,7 +328,7 @@ static lb_taped *add_tensors(lb_recorder *recorder, lb_taped_kind kind, const lb
 
 static bool keeps_layer(lb_recorder *recorder, uint32_t scope)
 {
-    const char *const layer = lb_recorder_scope_path(recorder, scope);
+    const char *const layer = lb_op_context_scope_path(&recorder->context, scope);
     const lb_liking liking = recorder->like ? lb_like_layer(recorder->like, layer) : LB_LIKING_UNKNOWN;
     return liking == LB_LIKING_UNKNOWN ? lb_keep_wants(&recorder->keep, LB_FOR_LAYER, layer, "")
                                        : liking == LB_LIKING_KEPT;
@@ -348,7 +348,7 @@ static lb_taped *add_list(lb_recorder *recorder, lb_taped_kind kind, uint32_t sc
 void lb_graph_enter(lb_recorder *recorder, uint32_t scope, const lb_host_tensor *inputs, uint32_t n, bool recompute,
                     lb_place *place)
 {
-    *place = (lb_place){scope, LB_TAPED_PLACE | recorder->tape->n_places++};
+    *place = (lb_place){scope, LB_TAPED_PLACE | recorder->graphs.captured->n_places++};
     lb_taped *entry = add_list(recorder, LB_TAPED_ENTER, scope, inputs, n);
     if (!entry) return;
     entry->place = *place;
@@ -371,7 +371,7 @@ void lb_graph_routing(lb_recorder *recorder, lb_place place, const lb_host_tenso
 
 void lb_graph_collective(lb_recorder *recorder, uint32_t op, const lb_taped_collective *told)
 {
-    lb_tape *tape = recorder->tape;
+    lb_tape *tape = recorder->graphs.captured;
     const lb_taped_collective copy = {.group = lb_tape_text(tape, told->group),
                                       .reduce = lb_tape_text(tape, told->reduce),
                                       .algorithm = lb_tape_text(tape, told->algorithm),
@@ -391,7 +391,7 @@ static int64_t row_of(lb_tape *tape, int64_t key)
 
 void lb_graph_group(lb_recorder *recorder, uint32_t first_op, const lb_taped_group *told)
 {
-    lb_tape *tape = recorder->tape;
+    lb_tape *tape = recorder->graphs.captured;
     lb_taped_group copy = *told;
     copy.optimizer = lb_tape_text(tape, told->optimizer);
     copy.members = lb_tape_copy(tape, told->members, told->n_members * sizeof copy.members[0]);
@@ -409,20 +409,20 @@ void lb_graph_group(lb_recorder *recorder, uint32_t first_op, const lb_taped_gro
 
 void lb_graph_forget(lb_recorder *recorder, int64_t key)
 {
-    lb_tape *tape = recorder->tape;
+    lb_tape *tape = recorder->graphs.captured;
     const uint32_t row = tape ? lb_tape_find(tape, key) : LB_NONE;
     lb_taped *entry = row == LB_NONE ? NULL : add(recorder, LB_TAPED_FORGET);
     if (entry) entry->at = row;
-    recorder->n_gone++;
-    if (tape) lb_tape_gone(tape, key, recorder->n_gone);
-    for (lb_tape *t = recorder->tapes; t; t = t->next) lb_tape_gone(t, key, recorder->n_gone);
+    recorder->graphs.n_gone++;
+    if (tape) lb_tape_gone(tape, key, recorder->graphs.n_gone);
+    for (lb_tape *t = recorder->graphs.tapes; t; t = t->next) lb_tape_gone(t, key, recorder->graphs.n_gone);
 }
 
 /* ---- captures ---------------------------------------------------------------------------------------------------- */
 
-lb_tape **lb_graph_find(lb_recorder *recorder, int64_t graph)
+lb_tape **lb_graph_find(lb_graphs *graphs, int64_t graph)
 {
-    lb_tape **link = &recorder->tapes;
+    lb_tape **link = &graphs->tapes;
     while (*link && (*link)->graph != graph) link = &(*link)->next;
     return link;
 }
@@ -437,9 +437,9 @@ static void give_back(lb_tape *tape)
     lb_tape_free(tape);
 }
 
-static void drop(lb_recorder *recorder, int64_t graph)
+static void drop(lb_graphs *graphs, int64_t graph)
 {
-    lb_tape **link = lb_graph_find(recorder, graph), *old = *link;
+    lb_tape **link = lb_graph_find(graphs, graph), *old = *link;
     if (!old) return;
     *link = old->next;
     give_back(old);
@@ -448,21 +448,22 @@ static void drop(lb_recorder *recorder, int64_t graph)
 lb_status lb_recorder_graph_begin(lb_recorder *recorder, int64_t graph, lb_err *err)
 {
     lb_status status = lb_recorder_lock(recorder, false, err);
-    if (status == LB_OK && recorder->tape) status = lb_fail(err, LB_ERR_STATE, "another graph is being captured");
+    if (status == LB_OK && recorder->graphs.captured)
+        status = lb_fail(err, LB_ERR_STATE, "another graph is being captured");
     if (status == LB_OK && recorder->run.tape) status = lb_fail(err, LB_ERR_STATE, "a graph is about to run");
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
-    drop(recorder, graph);
-    recorder->tape = lb_tape_new(graph, ++recorder->n_tapes);
-    return lb_recorder_unlock(recorder, recorder->tape ? LB_OK : lb_recorder_no_memory(err));
+    drop(&recorder->graphs, graph);
+    recorder->graphs.captured = lb_tape_new(graph, ++recorder->graphs.n_tapes);
+    return lb_recorder_unlock(recorder, recorder->graphs.captured ? LB_OK : lb_recorder_no_memory(err));
 }
 
 lb_status lb_recorder_graph_end(lb_recorder *recorder, bool whole, lb_err *err)
 {
     lb_status status = lb_recorder_lock(recorder, false, err);
-    lb_tape *tape = status == LB_OK ? recorder->tape : NULL;
+    lb_tape *tape = status == LB_OK ? recorder->graphs.captured : NULL;
     if (status == LB_OK && !tape) status = lb_fail(err, LB_ERR_STATE, "no graph is being captured");
     if (!tape) return lb_recorder_unlock(recorder, status);
-    recorder->tape = NULL;
+    recorder->graphs.captured = NULL;
     if (tape->short_of_memory)
         lb_recorder_note(recorder, "graph", "a graph's runs are not recorded: its capture took too much memory");
     if (!whole) {
@@ -470,8 +471,8 @@ lb_status lb_recorder_graph_end(lb_recorder *recorder, bool whole, lb_err *err)
     } else if (tape->short_of_memory) {
         lb_tape_free(tape); /* its nodes stay */
     } else {
-        tape->next = recorder->tapes;
-        recorder->tapes = tape;
+        tape->next = recorder->graphs.tapes;
+        recorder->graphs.tapes = tape;
     }
     return lb_recorder_unlock(recorder, LB_OK);
 }
@@ -479,16 +480,16 @@ lb_status lb_recorder_graph_end(lb_recorder *recorder, bool whole, lb_err *err)
 void lb_recorder_graph_drop(lb_recorder *recorder, int64_t graph)
 {
     pthread_mutex_lock(&recorder->lock);
-    if (recorder->run.tape != *lb_graph_find(recorder, graph)) drop(recorder, graph);
+    if (recorder->run.tape != *lb_graph_find(&recorder->graphs, graph)) drop(&recorder->graphs, graph);
     pthread_mutex_unlock(&recorder->lock);
 }
 
-void lb_graphs_release(lb_recorder *recorder)
+void lb_graphs_release(lb_graphs *graphs)
 {
-    lb_tape_free(recorder->tape);
-    for (lb_tape *tape = recorder->tapes, *next; tape; tape = next) {
+    lb_tape_free(graphs->captured);
+    for (lb_tape *tape = graphs->tapes, *next; tape; tape = next) {
         next = tape->next;
         lb_tape_free(tape);
     }
-    recorder->tape = recorder->tapes = NULL;
+    graphs->captured = graphs->tapes = NULL;
 }

@@ -8,21 +8,21 @@
 
 #include <stdlib.h>
 
-bool lb_graph_is_running(const lb_recorder *recorder)
+bool lb_graph_is_running(const lb_graph_run *run)
 {
-    return recorder->run.tape && pthread_equal(recorder->run.thread, pthread_self());
+    return run->tape && pthread_equal(run->thread, pthread_self());
 }
 
-bool lb_graph_is_ahead(const lb_recorder *recorder, const lb_tracked *storage)
+bool lb_graph_is_ahead(const lb_graph_run *run, const lb_tracked *storage)
 {
-    return recorder->run.tape && storage->ahead && !recorder->run.reads_older;
+    return run->tape && storage->ahead && !run->reads_older;
 }
 
-const lb_taped_slot *lb_graph_slot(const lb_recorder *recorder, const lb_tracked *storage, uint64_t hash)
+const lb_taped_slot *lb_graph_slot(const lb_graph_run *run, const lb_tracked *storage, uint64_t hash)
 {
-    const lb_tape *tape = recorder->run.tape;
-    if (!lb_graph_is_running(recorder)) return NULL;
-    LB_HASH_EACH(row, &recorder->run.by_key, (uint64_t)storage->key)
+    const lb_tape *tape = run->tape;
+    if (!lb_graph_is_running(run)) return NULL;
+    LB_HASH_EACH(row, &run->by_key, (uint64_t)storage->key)
     if (lb_tape_key(tape, row) == storage->key) return lb_tape_slot(tape, row, hash);
     return NULL;
 }
@@ -47,7 +47,7 @@ lb_status lb_graph_keep(lb_recorder *recorder, const lb_op_site *at, const lb_ho
         return LB_OK;
     }
     if (lb_value_bytes_covered(recorder, storage, window, purpose)) return LB_OK;
-    const lb_taped_slot *slot = lb_graph_slot(recorder, storage, window->hash);
+    const lb_taped_slot *slot = lb_graph_slot(&recorder->run, storage, window->hash);
     if (!slot || !slot->each_run) {
         lb_graph_left(recorder, purpose);
         return LB_OK;
@@ -187,11 +187,11 @@ static lb_status play_all(lb_recorder *recorder, lb_tape *tape, lb_err *err)
 }
 
 /* Rows of the tape's storages by the keys that they have in this run. */
-static bool index_keys(lb_recorder *recorder, const lb_tape *tape)
+static bool index_keys(lb_hash *by_key, const lb_tape *tape)
 {
-    lb_hash_clear(&recorder->run.by_key);
+    lb_hash_clear(by_key);
     for (uint32_t s = 0; s < tape->n_storages; s++)
-        if (!lb_hash_add(&recorder->run.by_key, (uint64_t)lb_tape_key(tape, s), s)) return false;
+        if (!lb_hash_add(by_key, (uint64_t)lb_tape_key(tape, s), s)) return false;
     return true;
 }
 
@@ -200,9 +200,10 @@ lb_status lb_recorder_graph_run(lb_recorder *recorder, int64_t graph, void *stre
     lb_status status = lb_recorder_lock(recorder, false, err);
     if (status == LB_OK && recorder->run.tape) status = lb_fail(err, LB_ERR_STATE, "another graph is about to run");
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
-    lb_tape *tape = *lb_graph_find(recorder, graph);
+    lb_tape *tape = *lb_graph_find(&recorder->graphs, graph);
     if (tape) lb_devices_run(tape);
-    if (!tape || !recorder->program || !index_keys(recorder, tape)) return lb_recorder_unlock(recorder, LB_OK);
+    if (!tape || !recorder->program || !index_keys(&recorder->run.by_key, tape))
+        return lb_recorder_unlock(recorder, LB_OK);
     lb_tape_rewind(tape, stream);
     recorder->run.tape = tape;
     recorder->run.thread = pthread_self();
@@ -257,7 +258,7 @@ static lb_status take_back(lb_recorder *recorder, lb_tracked *storage, lb_err *e
 lb_status lb_recorder_graph_ran(lb_recorder *recorder, int64_t graph, bool launched, void *stream, lb_err *err)
 {
     lb_status status = lb_recorder_lock(recorder, false, err);
-    const lb_tape *tape = status == LB_OK ? *lb_graph_find(recorder, graph) : NULL;
+    const lb_tape *tape = status == LB_OK ? *lb_graph_find(&recorder->graphs, graph) : NULL;
     if (!tape) return lb_recorder_unlock(recorder, status);
     lb_devices_ran(tape, launched, stream);
     const bool recorded = recorder->run.tape == tape;

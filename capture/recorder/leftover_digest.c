@@ -5,6 +5,7 @@
  * is taken while the host says that the storage is alive, and compared at the first touch by the next program, before
  * anything can be written there. So an unseen write is found when it came after the step's end; storages that NumPy
  * shares are left out. */
+#include "recorder/leftover_digest.h"
 #include "recorder/recorder.h"
 
 #include <stdlib.h>

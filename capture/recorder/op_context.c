@@ -1,49 +1,66 @@
 /* What stands around ops: scopes with their inputs and outputs, scalars, routing, parameter groups, notices. See
  * lastbit/capture.h. */
 #include "recorder/recorder.h"
+#include "recorder/value_intake.h"
 
 #include "base/array.h"
 #include <lastbit/text.h>
 #include <stdlib.h>
 #include <string.h>
 
+void lb_op_context_release(lb_op_context *context)
+{
+    for (uint32_t s = 0; s < context->n_scopes; s++) {
+        free(context->scopes[s].path);
+        free(context->scopes[s].class_name);
+    }
+    free(context->scopes);
+    for (uint32_t l = 0; l < context->n_lines; l++) {
+        free(context->lines[l].file);
+        free(context->lines[l].function);
+        free(context->lines[l].text);
+    }
+    free(context->lines);
+}
+
 /* ---- scopes ------------------------------------------------------------------------------------------------------ */
 
-static uint32_t enter_scope(lb_recorder *recorder, const char *path, const char *class_name, uint32_t parent)
+static uint32_t enter_scope(lb_op_context *context, const char *path, const char *class_name, uint32_t parent)
 {
-    pthread_mutex_lock(&recorder->lock);
     uint32_t number = 0;
-    while (number < recorder->n_scopes && strcmp(recorder->scopes[number].path, path) != 0) number++;
-    if (number == recorder->n_scopes) {
-        lb_scope_entry *scopes = lb_array_grow(recorder->scopes, number, sizeof scopes[0]);
-        if (!scopes) return pthread_mutex_unlock(&recorder->lock), LB_NONE;
-        recorder->scopes = scopes;
+    while (number < context->n_scopes && strcmp(context->scopes[number].path, path) != 0) number++;
+    if (number == context->n_scopes) {
+        lb_scope_entry *scopes = lb_array_grow(context->scopes, number, sizeof scopes[0]);
+        if (!scopes) return LB_NONE;
+        context->scopes = scopes;
     }
-    lb_scope_entry *entry = &recorder->scopes[number];
-    if (number == recorder->n_scopes) {
+    lb_scope_entry *entry = &context->scopes[number];
+    if (number == context->n_scopes) {
         *entry = (lb_scope_entry){.path = strdup(path), .parent = parent};
-        if (entry->path) recorder->n_scopes++;
+        if (entry->path) context->n_scopes++;
     }
     /* The first class wins, but for the outside, which gets that of the outermost module. */
     if (entry->path && class_name && !entry->class_name) entry->class_name = strdup(class_name);
-    number = entry->path ? number : LB_NONE;
-    pthread_mutex_unlock(&recorder->lock);
-    return number;
+    return entry->path ? number : LB_NONE;
 }
 
 uint32_t lb_recorder_scope(lb_recorder *recorder, const char *path, const char *class_name, uint32_t parent)
 {
-    if (lb_text_is_plain(LB_TEXT_NAME, path, strlen(path))) return enter_scope(recorder, path, class_name, parent);
-    char *name = lb_text_name(path, strlen(path));
-    const uint32_t number = name ? enter_scope(recorder, name, class_name, parent) : LB_NONE;
+    const bool plain = lb_text_is_plain(LB_TEXT_NAME, path, strlen(path));
+    char *name = plain ? NULL : lb_text_name(path, strlen(path));
+    if (!plain && !name) return LB_NONE;
+    pthread_mutex_lock(&recorder->lock);
+    const uint32_t number = enter_scope(&recorder->context, plain ? path : name, class_name, parent);
+    pthread_mutex_unlock(&recorder->lock);
     free(name);
     return number;
 }
 
-uint32_t lb_recorder_scope_row(lb_recorder *recorder, uint32_t scope)
+uint32_t lb_op_context_scope_row(lb_recorder *recorder, uint32_t scope)
 {
-    if (scope >= recorder->n_scopes) scope = 0;
-    lb_scope_entry *entry = &recorder->scopes[scope];
+    lb_op_context *context = &recorder->context;
+    if (scope >= context->n_scopes) scope = 0;
+    lb_scope_entry *entry = &context->scopes[scope];
     if (entry->program == recorder->serial) return entry->row;
     lb_program *program = recorder->program;
     entry->program = recorder->serial;
@@ -53,27 +70,27 @@ uint32_t lb_recorder_scope_row(lb_recorder *recorder, uint32_t scope)
         if (entry->class_name) program->scopes[0].class_name = lb_program_string(program, entry->class_name);
         return 0;
     }
-    uint32_t parent = entry->parent < recorder->n_scopes ? lb_recorder_scope_row(recorder, entry->parent) : 0;
+    uint32_t parent = entry->parent < context->n_scopes ? lb_op_context_scope_row(recorder, entry->parent) : 0;
     return entry->row = lb_program_scope(program, entry->path, entry->class_name, parent);
 }
 
-const char *lb_recorder_scope_path(const lb_recorder *recorder, uint32_t scope)
+const char *lb_op_context_scope_path(const lb_op_context *context, uint32_t scope)
 {
-    return scope < recorder->n_scopes ? recorder->scopes[scope].path : "";
+    return scope < context->n_scopes ? context->scopes[scope].path : "";
 }
 
 static uint32_t row_of_owner(lb_recorder *recorder, const char *name, uint32_t otherwise)
 {
     for (size_t n = strlen(name); n > 0; n--) {
         if (name[n] != '.') continue;
-        for (uint32_t s = 1; s < recorder->n_scopes; s++)
-            if (strncmp(recorder->scopes[s].path, name, n) == 0 && !recorder->scopes[s].path[n])
-                return lb_recorder_scope_row(recorder, s);
+        for (uint32_t s = 1; s < recorder->context.n_scopes; s++)
+            if (strncmp(recorder->context.scopes[s].path, name, n) == 0 && !recorder->context.scopes[s].path[n])
+                return lb_op_context_scope_row(recorder, s);
     }
     return otherwise;
 }
 
-uint32_t lb_recorder_owner_row(lb_recorder *recorder, const char *name, uint32_t otherwise)
+uint32_t lb_op_context_owner_row(lb_recorder *recorder, const char *name, uint32_t otherwise)
 {
     const char *colon = strrchr(name, ':');
     name = colon ? colon + 1 : name;
@@ -90,24 +107,25 @@ uint32_t lb_recorder_line(lb_recorder *recorder, const char *file, uint32_t numb
                           const char *text)
 {
     pthread_mutex_lock(&recorder->lock);
-    lb_line_entry *lines = lb_array_grow(recorder->lines, recorder->n_lines, sizeof lines[0]);
+    lb_op_context *context = &recorder->context;
+    lb_line_entry *lines = lb_array_grow(context->lines, context->n_lines, sizeof lines[0]);
     uint32_t line = 0;
     if (lines) {
-        recorder->lines = lines;
-        lb_line_entry *entry = &lines[recorder->n_lines];
+        context->lines = lines;
+        lb_line_entry *entry = &lines[context->n_lines];
         *entry = (lb_line_entry){.file = strdup(file), .function = strdup(function), .text = strdup(text)};
         entry->number = number;
-        recorder->n_lines++; /* its texts are freed with the others, whichever of them there are */
-        if (entry->file && entry->function && entry->text) line = recorder->n_lines;
+        context->n_lines++; /* its texts are freed with the others, as many of them as there are */
+        if (entry->file && entry->function && entry->text) line = context->n_lines;
     }
     pthread_mutex_unlock(&recorder->lock);
     return line;
 }
 
-uint32_t lb_recorder_line_row(lb_recorder *recorder, uint32_t line)
+uint32_t lb_op_context_line_row(lb_recorder *recorder, uint32_t line)
 {
-    if (line == 0 || line > recorder->n_lines) return 0;
-    lb_line_entry *entry = &recorder->lines[line - 1];
+    if (line == 0 || line > recorder->context.n_lines) return 0;
+    lb_line_entry *entry = &recorder->context.lines[line - 1];
     if (entry->program == recorder->serial) return entry->line;
     lb_program *program = recorder->program;
     const lb_line row = {.file = lb_program_string(program, entry->file),
@@ -124,8 +142,8 @@ static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_ho
                               bool output, bool recompute, lb_err *err)
 {
     lb_op_site at = {.name = "a module boundary",
-                     .layer = lb_recorder_scope_path(recorder, place.scope),
-                     .scope = lb_recorder_scope_row(recorder, place.scope),
+                     .layer = lb_op_context_scope_path(&recorder->context, place.scope),
+                     .scope = lb_op_context_scope_row(recorder, place.scope),
                      .call = place.call,
                      .phase = LB_PHASE_FORWARD};
     for (uint32_t t = 0; t < n; t++) {
@@ -141,8 +159,8 @@ lb_status lb_recorder_wrap(lb_recorder *recorder, uint32_t scope, lb_place *plac
 {
     *place = (lb_place){scope, 0};
     lb_status status = lb_recorder_lock(recorder, false, err);
-    if (status == LB_OK && !lb_recorder_between_steps(recorder) && scope < recorder->n_scopes)
-        place->call = recorder->scopes[scope].calls;
+    if (status == LB_OK && !lb_recorder_between_steps(recorder) && scope < recorder->context.n_scopes)
+        place->call = recorder->context.scopes[scope].calls;
     return lb_recorder_unlock(recorder, status);
 }
 
@@ -157,9 +175,9 @@ lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_host
     }
     if (status != LB_OK || lb_recorder_between_steps(recorder)) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
-    if (lb_recorder_scope_row(recorder, scope) == LB_NONE)
+    if (lb_op_context_scope_row(recorder, scope) == LB_NONE)
         return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
-    if (scope < recorder->n_scopes) place->call = recorder->scopes[scope].calls++;
+    if (scope < recorder->context.n_scopes) place->call = recorder->context.scopes[scope].calls++;
     status = add_boundary(recorder, *place, inputs, n, false, recompute, &cause);
     return lb_recorder_settled(recorder, status, &cause, err);
 }
@@ -168,7 +186,7 @@ lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_host
                             bool recompute, lb_err *err)
 {
     lb_status status = lb_recorder_lock(recorder, false, err);
-    if (status == LB_OK && recorder->tape && place.call & LB_TAPED_PLACE) {
+    if (status == LB_OK && recorder->graphs.captured && place.call & LB_TAPED_PLACE) {
         lb_graph_leave(recorder, place, outputs, n, recompute);
         return lb_recorder_unlock(recorder, LB_OK);
     }
@@ -197,15 +215,15 @@ lb_status lb_recorder_routing(lb_recorder *recorder, lb_place place, const lb_ho
 {
     const lb_host_tensor *seen[5] = {logits, ids, weights, slots, dropped};
     lb_status status = lb_recorder_lock(recorder, false, err);
-    if (status == LB_OK && recorder->tape && place.call & LB_TAPED_PLACE) {
+    if (status == LB_OK && recorder->graphs.captured && place.call & LB_TAPED_PLACE) {
         lb_graph_routing(recorder, place, seen);
         return lb_recorder_unlock(recorder, LB_OK);
     }
     if (status != LB_OK || lb_recorder_between_steps(recorder)) return lb_recorder_unlock(recorder, status);
     uint32_t rows[5];
     lb_op_site at = {.name = "routing",
-                     .layer = lb_recorder_scope_path(recorder, place.scope),
-                     .scope = lb_recorder_scope_row(recorder, place.scope),
+                     .layer = lb_op_context_scope_path(&recorder->context, place.scope),
+                     .scope = lb_op_context_scope_row(recorder, place.scope),
                      .call = place.call,
                      .phase = LB_PHASE_FORWARD};
     lb_err cause = LB_ERR_INIT;

@@ -2,7 +2,10 @@
  *
  * An op that writes no argument may be passed as a whole after it ran; for others the two halves matter: what it reads
  * must be digested and kept before it is overwritten. */
+#include "recorder/leftover_digest.h"
+#include "recorder/operation.h"
 #include "recorder/recorder.h"
+#include "recorder/value_intake.h"
 
 #include "base/array.h"
 #include <stdlib.h>
@@ -167,8 +170,8 @@ static void stand(lb_recorder *recorder, lb_pending *p, const lb_recorded_call *
     p->late = call->non_blocking || call->flags & LB_OP_COMPOSITE;
     snprintf(p->name, sizeof p->name, "%s", call->name);
     p->at = (lb_op_site){.name = p->name,
-                         .layer = lb_recorder_scope_path(recorder, call->place.scope),
-                         .scope = lb_recorder_scope_row(recorder, call->place.scope),
+                         .layer = lb_op_context_scope_path(&recorder->context, call->place.scope),
+                         .scope = lb_op_context_scope_row(recorder, call->place.scope),
                          .call = call->place.call,
                          .phase = phase,
                          .thread = call->thread};
@@ -181,7 +184,8 @@ static void stand(lb_recorder *recorder, lb_pending *p, const lb_recorded_call *
     if (liking != LB_LIKING_UNKNOWN) p->at.keep = !view && liking == LB_LIKING_KEPT;
     /* What the other capture kept of its inputs it says itself, where they come from. */
     p->at.keep_inputs = p->at.keep && (liking == LB_LIKING_UNKNOWN || recorder->keep.level == LB_LEVEL_OPS);
-    if (call->flags & LB_OP_COLLECTIVE && !recorder->ring && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, "", "")) {
+    if (call->flags & LB_OP_COLLECTIVE && !recorder->ring.flight &&
+        lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, "", "")) {
         p->at.keep = p->at.keep_inputs = true;
         p->at.keep_for = LB_FOR_SOURCE;
     }
@@ -217,7 +221,7 @@ static lb_status begin(lb_recorder *recorder, const lb_recorded_call *call, lb_p
                     .node = call->node,
                     .phase = p->at.phase,
                     .thread = call->thread,
-                    .line = lb_recorder_line_row(recorder, call->line)};
+                    .line = lb_op_context_line_row(recorder, call->line)};
     if (p->op.name == LB_NONE || p->at.scope == LB_NONE) return no_memory(err);
     if (!reserve((void **)&p->args, &p->cap_args, call->n_args, sizeof p->args[0])) return no_memory(err);
     lb_ahead_measure(recorder, &p->at, call);
@@ -226,7 +230,7 @@ static lb_status begin(lb_recorder *recorder, const lb_recorded_call *call, lb_p
         status = add_arg(recorder, p, &call->args[a], 0, 0, &p->args[a], err);
         if (a == 0 && p->undefined && leaves_first_unread(call)) p->undefined = false;
     }
-    lb_ahead_end(recorder);
+    lb_ahead_end(&recorder->ahead);
     LB_TRY(status);
     p->op.first_arg = lb_program_add_args(program, p->args, call->n_args);
     return p->op.first_arg == LB_NONE ? no_memory(err) : LB_OK;
@@ -239,7 +243,7 @@ static lb_pending *tape(lb_recorder *recorder, const lb_recorded_call *call)
     const bool taken = lb_graph_takes_op(recorder, call);
     lb_pending *p = taken || !recorder->program ? take_pending(recorder) : NULL;
     if (!p) return NULL;
-    p->taped = recorder->tape->serial;
+    p->taped = recorder->graphs.captured->serial;
     p->entry = taken ? lb_graph_op_begin(recorder, call) : LB_NONE;
     return p;
 }
@@ -259,7 +263,7 @@ lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_recorded_call *ca
         if (*pending) (*pending)->serial = 0; /* of no program */
         status = *pending ? LB_OK : no_memory(err);
     } else {
-        if (recorder->ring && call->thread == 0) status = lb_recorder_bound_ring(recorder, call->phase, &cause);
+        if (recorder->ring.flight && call->thread == 0) status = lb_recorder_bound_ring(recorder, call->phase, &cause);
         lb_pending *p = take_pending(recorder);
         if (status == LB_OK) status = p ? begin(recorder, call, p, &cause) : no_memory(&cause);
         if (status == LB_OK) {
@@ -435,7 +439,7 @@ static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_rec
     lb_err cause = LB_ERR_INIT;
     lb_status status = LB_OK;
     if (pending->taped) {
-        if (recorder->tape && recorder->tape->serial == pending->taped)
+        if (recorder->graphs.captured && recorder->graphs.captured->serial == pending->taped)
             lb_graph_op_end(recorder, pending->entry, results, n, deferred, op);
     } else if (recorder->dead) {
         status = lb_fail(err, LB_ERR_STATE, "recording has stopped: %s", recorder->why.message);
@@ -450,17 +454,18 @@ static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_rec
         if (status == LB_OK) status = add_results(recorder, pending, results, n, deferred, &cause);
         if (status == LB_OK) status = lb_value_bytes_measure_late(recorder, &cause);
         for (uint32_t w = 0; w < pending->n_written && pending->loose; w++)
-            lb_phase_made(recorder, pending->loose, pending->written[w].seen.storage);
+            lb_phase_made(&recorder->storages, pending->loose, pending->written[w].seen.storage);
         for (uint32_t r = 0; r < n && pending->loose; r++)
-            if (results[r].tag == LB_ARG_VALUE) lb_phase_made(recorder, pending->loose, results[r].u.tensor->storage);
+            if (results[r].tag == LB_ARG_VALUE)
+                lb_phase_made(&recorder->storages, pending->loose, results[r].u.tensor->storage);
         if (status == LB_OK) {
             uint32_t row = lb_program_add_op(recorder->program, &pending->op);
             if (op) *op = row;
-            recorder->n_ops++;
+            recorder->coverage.n_ops++;
             if (row == LB_NONE)
                 status = no_memory(&cause);
             else if (pending->loose == LB_UNCLASSIFIED_OPEN)
-                status = lb_phase_remember(recorder, pending->first_row, row, &cause);
+                status = lb_phase_remember(&recorder->unclassified, pending->first_row, row, &cause);
         }
         if (status != LB_OK) {
             lb_recorder_die(recorder, &cause);
@@ -489,11 +494,12 @@ void lb_recorder_op_failed(lb_recorder *recorder, lb_pending *pending)
     if (!pending) return;
     pthread_mutex_lock(&recorder->lock);
     if (pending->taped) {
-        if (recorder->tape && recorder->tape->serial == pending->taped) lb_graph_op_failed(recorder, pending->entry);
+        if (recorder->graphs.captured && recorder->graphs.captured->serial == pending->taped)
+            lb_graph_op_failed(recorder, pending->entry);
     } else if (!recorder->dead && recorder->program && pending->serial == recorder->serial) {
         pending->op.flags |= LB_OP_FAILED;
         lb_program_add_op(recorder->program, &pending->op);
-        recorder->n_ops++;
+        recorder->coverage.n_ops++;
         /* How much of its arguments it wrote before it raised is not known. */
         for (uint32_t w = 0; w < pending->n_written; w++) {
             lb_tracked *storage = lb_tracked_set_find(&recorder->storages, pending->written[w].seen.storage);

@@ -81,9 +81,9 @@ lb_unclassified lb_phase_of(const lb_recorder *recorder, const lb_recorded_call 
     return call->after_backward ? LB_UNCLASSIFIED_OPEN : LB_UNCLASSIFIED_NOT;
 }
 
-void lb_phase_made(lb_recorder *recorder, lb_unclassified loose, int64_t key)
+void lb_phase_made(lb_tracked_set *storages, lb_unclassified loose, int64_t key)
 {
-    lb_tracked *storage = lb_tracked_set_find(&recorder->storages, key);
+    lb_tracked *storage = lb_tracked_set_find(storages, key);
     if (!storage || roles_of(storage) & LB_VALUE_PARAMETER) return; /* what was written to a parameter is a parameter */
     if (loose == LB_UNCLASSIFIED_GRADIENT) storage->of_gradient = true;
     if (loose == LB_UNCLASSIFIED_PARAMETER) storage->of_parameter = true;
@@ -91,13 +91,12 @@ void lb_phase_made(lb_recorder *recorder, lb_unclassified loose, int64_t key)
 
 /* ---- by what reads it -------------------------------------------------------------------------------------------- */
 
-lb_status lb_phase_remember(lb_recorder *recorder, uint32_t first, uint32_t last, lb_err *err)
+lb_status lb_phase_remember(lb_phase_rows *rows, uint32_t first, uint32_t last, lb_err *err)
 {
-    lb_row_range *grown =
-        lb_array_fit(recorder->unclassified, &recorder->cap_unclassified, recorder->n_unclassified + 1, sizeof *grown);
+    lb_row_range *grown = lb_array_fit(rows->list, &rows->cap, rows->n + 1, sizeof *grown);
     if (!grown) return lb_recorder_no_memory(err);
-    recorder->unclassified = grown;
-    recorder->unclassified[recorder->n_unclassified++] = (lb_row_range){first, last};
+    rows->list = grown;
+    grown[rows->n++] = (lb_row_range){first, last};
     return LB_OK;
 }
 
@@ -140,11 +139,11 @@ lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err)
     lb_program *program = recorder->program;
     lb_storage_set taken = {.program = program};
     bool fine = true;
-    uint32_t left = recorder->n_unclassified;
+    uint32_t left = recorder->unclassified.n;
     for (uint32_t o = program->n_ops; o-- > 0 && left > 0 && fine;) {
         lb_op *op = &program->ops[o];
-        while (left > 0 && recorder->unclassified[left - 1].first > o) left--;
-        const bool loose = left > 0 && o <= recorder->unclassified[left - 1].last;
+        while (left > 0 && recorder->unclassified.list[left - 1].first > o) left--;
+        const bool loose = left > 0 && o <= recorder->unclassified.list[left - 1].last;
         if (loose && op->phase != LB_PHASE_OPTIMIZER &&
             (op->phase == LB_PHASE_FORWARD || op->phase == LB_PHASE_OTHER) &&
             (meets(&taken, op->first_result, op->results) || meets(&taken, op->first_written, op->written)))
@@ -152,6 +151,6 @@ lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err)
         if (op->phase == LB_PHASE_OPTIMIZER) fine = add_args(&taken, op->first_arg, op->args, 0);
     }
     lb_hash_release(&taken.values);
-    recorder->n_unclassified = 0;
+    recorder->unclassified.n = 0;
     return fine ? LB_OK : lb_recorder_no_memory(err);
 }

@@ -1,5 +1,7 @@
 /* Life of a recorder: the archive, its steps, and how it ends. See lastbit/capture.h. */
+#include "recorder/operation.h"
 #include "recorder/recorder.h"
+#include "recorder/value_intake.h"
 #include "recorder/routing.h"
 
 #include <lastbit/maintenance.h>
@@ -19,35 +21,36 @@ lb_status lb_recorder_no_memory(lb_err *err)
 
 void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *message)
 {
-    json_t *of_kind = json_object_get(recorder->notes, kind);
+    json_t *of_kind = json_object_get(recorder->coverage.notes, kind);
     if (!of_kind) {
         of_kind = json_object();
-        if (json_object_set_new(recorder->notes, kind, of_kind) != 0) return;
+        if (json_object_set_new(recorder->coverage.notes, kind, of_kind) != 0) return;
     }
     json_t *times = json_object_get(of_kind, message);
     if (!times && json_object_size(of_kind) >= 100) message = "and others", times = json_object_get(of_kind, message);
     json_object_set_new(of_kind, message, json_integer(times ? json_integer_value(times) + 1 : 1));
-    recorder->coverage_changed = true;
+    recorder->coverage.changed = true;
 }
 
 static lb_status write_table(lb_recorder *recorder, const char *name, const char *json, lb_err *err)
 {
-    return recorder->write_queue ? lb_write_queue_table(recorder->write_queue, name, json, err)
-                                 : lb_writer_table(recorder->writer, name, json, err);
+    return recorder->archive.queue ? lb_write_queue_table(recorder->archive.queue, name, json, err)
+                                   : lb_writer_table(recorder->archive.writer, name, json, err);
 }
 
 /* malloc'ed; NULL when out of memory. */
 static char *coverage_text(const lb_recorder *recorder, bool closed)
 {
     const lb_keep *keep = &recorder->keep;
-    json_t *table =
-        json_pack("{s:i, s:i, s:s, s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O, s:o*, s:o*}", "rank",
-                  recorder->rank, "world", recorder->world, "level_asked", lb_keep_level_name(keep->asked), "level",
-                  lb_keep_level_name(keep->reached), "levels", recorder->levels, "steps", (json_int_t)recorder->n_steps,
-                  "ops", (json_int_t)recorder->n_ops, "values", (json_int_t)recorder->n_values, "unseen_writes",
-                  (json_int_t)recorder->n_unseen, "skipped_values", (json_int_t)keep->skipped_values, "skipped_bytes",
-                  (json_int_t)keep->skipped_bytes, "closed", closed, "notes", recorder->notes, "devices",
-                  lb_devices_account(recorder), "stopped", recorder->dead ? json_string(recorder->why.message) : NULL);
+    json_t *table = json_pack(
+        "{s:i, s:i, s:s, s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O, s:o*, s:o*}", "rank", recorder->rank,
+        "world", recorder->world, "level_asked", lb_keep_level_name(keep->asked), "level",
+        lb_keep_level_name(keep->reached), "levels", recorder->coverage.levels, "steps",
+        (json_int_t)recorder->coverage.n_steps, "ops", (json_int_t)recorder->coverage.n_ops, "values",
+        (json_int_t)recorder->coverage.n_values, "unseen_writes", (json_int_t)recorder->coverage.n_unseen,
+        "skipped_values", (json_int_t)keep->skipped_values, "skipped_bytes", (json_int_t)keep->skipped_bytes, "closed",
+        closed, "notes", recorder->coverage.notes, "devices", lb_devices_account(&recorder->devices), "stopped",
+        recorder->dead ? json_string(recorder->why.message) : NULL);
     char *text = table ? json_dumps(table, JSON_COMPACT) : NULL;
     json_decref(table);
     return text;
@@ -55,11 +58,11 @@ static char *coverage_text(const lb_recorder *recorder, bool closed)
 
 static lb_status write_coverage(lb_recorder *recorder, bool closed, lb_err *err)
 {
-    if (!recorder->writer) return LB_OK;
+    if (!recorder->archive.writer) return LB_OK;
     char *text = coverage_text(recorder, closed);
     lb_status status = text ? write_table(recorder, "coverage", text, err) : lb_recorder_no_memory(err);
     free(text);
-    recorder->coverage_changed = false;
+    recorder->coverage.changed = false;
     return status;
 }
 
@@ -67,10 +70,10 @@ static lb_status write_coverage(lb_recorder *recorder, bool closed, lb_err *err)
  * cut off. */
 static void write_last_words(lb_recorder *recorder)
 {
-    char *text = recorder->writer ? coverage_text(recorder, false) : NULL;
-    if (text && (lb_writer_table(recorder->writer, "coverage", text, NULL) != LB_OK ||
-                 lb_writer_commit(recorder->writer, NULL) != LB_OK))
-        lb_writer_last_table(recorder->writer, "coverage", text, NULL);
+    char *text = recorder->archive.writer ? coverage_text(recorder, false) : NULL;
+    if (text && (lb_writer_table(recorder->archive.writer, "coverage", text, NULL) != LB_OK ||
+                 lb_writer_commit(recorder->archive.writer, NULL) != LB_OK))
+        lb_writer_last_table(recorder->archive.writer, "coverage", text, NULL);
     free(text);
 }
 
@@ -80,18 +83,18 @@ lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err)
     recorder->dead = true;
     recorder->why = *err;
     lb_value_bytes_drop(recorder);
-    lb_in_flight_drop(recorder, false);
-    if (lb_write_queue_free(recorder->write_queue)) recorder->write_queue = NULL;
+    lb_in_flight_drop(&recorder->in_flight, false);
+    if (lb_write_queue_free(recorder->archive.queue)) recorder->archive.queue = NULL;
     lb_flight_stage_free(recorder->stage);
     recorder->stage = NULL;
     lb_program_free(recorder->program);
     recorder->program = NULL;
-    lb_flight_ring_free(recorder->ring);
-    recorder->ring = NULL;
+    lb_flight_ring_free(recorder->ring.flight);
+    recorder->ring.flight = NULL;
     lb_tracked_set_release(&recorder->storages);
     lb_sharding_notes_release(&recorder->shardings);
-    recorder->n_unmeasured = 0;
-    if (!recorder->write_queue) write_last_words(recorder);
+    recorder->unmeasured.n = 0;
+    if (!recorder->archive.queue) write_last_words(recorder);
     return err->status;
 }
 
@@ -101,36 +104,27 @@ static void recorder_free(lb_recorder *recorder, bool forked)
 {
     if (!recorder) return;
     lb_value_bytes_drop(recorder);
-    lb_devices_close(recorder, forked);
-    lb_graphs_release(recorder);
+    lb_in_flight_drop(&recorder->in_flight, forked);
+    lb_devices_close(&recorder->devices, forked);
+    lb_graphs_release(&recorder->graphs);
     lb_hash_release(&recorder->run.by_key);
-    free(recorder->unheld);
+    free(recorder->promises.unheld);
     lb_flight_stage_free(recorder->stage);
     lb_program_free(recorder->program);
-    lb_flight_ring_free(recorder->ring);
+    lb_flight_ring_free(recorder->ring.flight);
     lb_tracked_set_release(&recorder->storages);
     lb_sharding_notes_release(&recorder->shardings);
-    for (uint32_t s = 0; s < recorder->n_scopes; s++) {
-        free(recorder->scopes[s].path);
-        free(recorder->scopes[s].class_name);
-    }
-    free(recorder->scopes);
-    for (uint32_t l = 0; l < recorder->n_lines; l++) {
-        free(recorder->lines[l].file);
-        free(recorder->lines[l].function);
-        free(recorder->lines[l].text);
-    }
-    free(recorder->lines);
+    lb_op_context_release(&recorder->context);
     lb_keep_release(&recorder->keep);
     lb_like_close(recorder->like);
     lb_operation_pending_free(recorder->spare);
-    free(recorder->ahead);
-    free(recorder->unmeasured);
-    free(recorder->unclassified);
-    json_decref(recorder->notes);
-    json_decref(recorder->levels);
-    free(recorder->folder);
-    free(recorder->path);
+    free(recorder->ahead.list);
+    free(recorder->unmeasured.list);
+    free(recorder->unclassified.list);
+    json_decref(recorder->coverage.notes);
+    json_decref(recorder->coverage.levels);
+    free(recorder->archive.folder);
+    free(recorder->archive.path);
     pthread_mutex_destroy(&recorder->lock);
     free(recorder);
 }
@@ -148,17 +142,17 @@ static lb_status open_archive(lb_recorder *recorder, const char *folder, const l
     if (why && why != EEXIST) return lb_fail(err, LB_ERR_IO, "cannot create the folder %s: %s", folder, strerror(why));
     if (options->close_each && options->ring)
         return lb_fail(err, LB_ERR_INVALID, "a ring is written at its end: there is nothing to close after each step");
-    recorder->close_each = options->close_each;
-    if (options->close_each && !(recorder->folder = strdup(folder))) return lb_recorder_no_memory(err);
-    recorder->path = options->close_each ? lb_capture_part_path(folder, options->rank, 0)
-                                         : lb_capture_archive_path(folder, options->rank);
-    if (!recorder->path) return lb_recorder_no_memory(err);
+    recorder->archive.close_each = options->close_each;
+    if (options->close_each && !(recorder->archive.folder = strdup(folder))) return lb_recorder_no_memory(err);
+    recorder->archive.path = options->close_each ? lb_capture_part_path(folder, options->rank, 0)
+                                                 : lb_capture_archive_path(folder, options->rank);
+    if (!recorder->archive.path) return lb_recorder_no_memory(err);
     lb_writer_options writing = LB_WRITER_OPTIONS_INIT;
     writing.overwrite = options->overwrite;
     writing.budget_bytes = options->budget_bytes;
     writing.sync = options->sync;
     writing.in_place = options->close_each;
-    return lb_writer_open(recorder->path, &writing, &recorder->writer, err);
+    return lb_writer_open(recorder->archive.path, &writing, &recorder->archive.writer, err);
 }
 
 lb_status lb_recorder_open(const char *folder, const lb_recorder_options *options, lb_recorder **recorder, lb_err *err)
@@ -171,28 +165,30 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     pthread_mutex_init(&r->lock, NULL);
     r->rank = options->rank;
     r->world = options->world;
-    r->budget_bytes = options->budget_bytes;
+    r->archive.budget_bytes = options->budget_bytes;
     r->serial = 1;
-    r->in_flight_end = &r->in_flight;
-    r->notes = json_object();
-    r->levels = json_array();
+    r->in_flight.end = &r->in_flight.first;
+    r->coverage.notes = json_object();
+    r->coverage.levels = json_array();
     lb_recorder_options chosen = *options;
     if (options->ring && options->level == LB_LEVEL_AUTO) chosen.level = LB_LEVEL_SOURCES;
-    lb_status status = r->notes && r->levels ? lb_keep_init(&r->keep, &chosen, err) : lb_recorder_no_memory(err);
+    lb_status status =
+        r->coverage.notes && r->coverage.levels ? lb_keep_init(&r->keep, &chosen, err) : lb_recorder_no_memory(err);
     if (status == LB_OK && lb_recorder_scope(r, "", NULL, LB_NONE) != 0) status = lb_recorder_no_memory(err);
     if (status == LB_OK && options->like && *options->like)
         status = lb_like_open(options->like, options->rank, &r->like, err);
     if (status == LB_OK) status = open_archive(r, folder, options, err);
     if (status == LB_OK && options->ring) {
-        r->ring = lb_flight_ring_new(options->ring, options->ring_bytes ? options->ring_bytes : quarter_of_memory());
-        if (!r->ring ||
-            (options->ring_files && !lb_flight_ring_keep_files(r->ring, folder, options->rank, options->sync)))
+        r->ring.flight =
+            lb_flight_ring_new(options->ring, options->ring_bytes ? options->ring_bytes : quarter_of_memory());
+        if (!r->ring.flight ||
+            (options->ring_files && !lb_flight_ring_keep_files(r->ring.flight, folder, options->rank, options->sync)))
             status = lb_recorder_no_memory(err);
-        r->ring_files = options->ring_files;
-        r->ring_steps = options->ring;
+        r->ring.files = options->ring_files;
+        r->ring.steps = options->ring;
     }
     if (status != LB_OK) {
-        lb_writer_abandon(r->writer);
+        lb_writer_abandon(r->archive.writer);
         recorder_free(r, false);
         return status;
     }
@@ -202,7 +198,7 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
 
 static void remove_ring_files(const lb_recorder *recorder)
 {
-    char *folder = strdup(recorder->path), *slash = folder ? strrchr(folder, '/') : NULL;
+    char *folder = strdup(recorder->archive.path), *slash = folder ? strrchr(folder, '/') : NULL;
     if (slash) *slash = 0;
     if (slash) lb_ring_files_remove(folder, recorder->rank);
     free(folder);
@@ -217,9 +213,9 @@ lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err)
     if (recorder->dead && !recorder->stopped && status == LB_OK)
         status =
             lb_fail(err, recorder->why.status, "recording stopped before the program ended: %s", recorder->why.message);
-    lb_write_queue_free(recorder->write_queue);
-    if (recorder->ring && recorder->ring_files == 1) remove_ring_files(recorder);
-    lb_status closed = lb_writer_close(recorder->writer, status == LB_OK ? err : NULL);
+    lb_write_queue_free(recorder->archive.queue);
+    if (recorder->ring.flight && recorder->ring.files == 1) remove_ring_files(recorder);
+    lb_status closed = lb_writer_close(recorder->archive.writer, status == LB_OK ? err : NULL);
     recorder_free(recorder, false);
     return status == LB_OK ? closed : status;
 }
@@ -227,7 +223,7 @@ lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err)
 void lb_recorder_abandon(lb_recorder *recorder)
 {
     if (!recorder) return;
-    if (lb_write_queue_free(recorder->write_queue)) lb_writer_abandon(recorder->writer);
+    if (lb_write_queue_free(recorder->archive.queue)) lb_writer_abandon(recorder->archive.writer);
     recorder_free(recorder, true);
 }
 
@@ -243,12 +239,12 @@ void lb_recorder_stop(lb_recorder *recorder, const char *why)
 
 const char *lb_recorder_path(const lb_recorder *recorder)
 {
-    return recorder->path;
+    return recorder->archive.path;
 }
 
 void lb_recorder_flush(lb_recorder *recorder)
 {
-    lb_write_queue_drain(recorder->write_queue, NULL);
+    lb_write_queue_drain(recorder->archive.queue, NULL);
 }
 
 /* For questions: only the lock changes. */
@@ -265,9 +261,9 @@ static void unlock_const(const lb_recorder *recorder)
 uint64_t lb_recorder_bytes(const lb_recorder *recorder)
 {
     lock_const(recorder); /* so that nothing comes behind what is waited for */
-    lb_write_queue_drain(recorder->write_queue, NULL);
-    const uint64_t bytes =
-        lb_writer_bytes(recorder->writer) + (recorder->ring ? lb_flight_ring_bytes(recorder->ring) : 0);
+    lb_write_queue_drain(recorder->archive.queue, NULL);
+    const uint64_t bytes = lb_writer_bytes(recorder->archive.writer) +
+                           (recorder->ring.flight ? lb_flight_ring_bytes(recorder->ring.flight) : 0);
     unlock_const(recorder);
     return bytes;
 }
@@ -324,13 +320,13 @@ static void note_level(lb_recorder *recorder)
 {
     const lb_keep *keep = &recorder->keep;
     const char *name = lb_keep_level_name(keep->reached);
-    json_t *last = json_array_get(recorder->levels, json_array_size(recorder->levels) - 1);
+    json_t *last = json_array_get(recorder->coverage.levels, json_array_size(recorder->coverage.levels) - 1);
     const json_int_t step = (json_int_t)recorder->program->step;
     if (!last || strcmp(json_string_value(json_object_get(last, "level")), name) != 0) {
-        json_array_append_new(recorder->levels, json_pack("{s:I, s:s}", "from", step, "level", name));
-        recorder->coverage_changed = true;
+        json_array_append_new(recorder->coverage.levels, json_pack("{s:I, s:s}", "from", step, "level", name));
+        recorder->coverage.changed = true;
     }
-    if (keep->asked != LB_LEVEL_AUTO || keep->reached == LB_LEVEL_OPS || recorder->ring) return;
+    if (keep->asked != LB_LEVEL_AUTO || keep->reached == LB_LEVEL_OPS || recorder->ring.flight) return;
     lb_recorder_note(recorder, "level",
                      keep->lean ? "the total is used up: what a step takes over from the one before is not kept again"
                      : keep->reached == LB_LEVEL_LAYERS
@@ -341,23 +337,23 @@ static void note_level(lb_recorder *recorder)
 /* A step that never closes grows by an iteration at a time: those before are dropped, and what is left says so. */
 lb_status lb_recorder_bound_ring(lb_recorder *recorder, uint8_t phase, lb_err *err)
 {
-    const bool again = recorder->ring_phase == LB_PHASE_OPTIMIZER && phase == LB_PHASE_FORWARD;
-    if (phase <= LB_PHASE_OPTIMIZER) recorder->ring_phase = phase;
-    if (!again || recorder->ring_over || ++recorder->ring_cycles < 2 * recorder->ring_steps) return LB_OK;
+    const bool again = recorder->ring.phase == LB_PHASE_OPTIMIZER && phase == LB_PHASE_FORWARD;
+    if (phase <= LB_PHASE_OPTIMIZER) recorder->ring.phase = phase;
+    if (!again || recorder->ring.over || ++recorder->ring.cycles < 2 * recorder->ring.steps) return LB_OK;
     lb_program *fresh = lb_program_new(), *old = recorder->program;
     if (!fresh) return lb_recorder_no_memory(err);
     lb_value_bytes_settle_all(recorder);
     LB_TRY(lb_in_flight_advance(recorder, true, err));
-    recorder->n_unheld = 0;
+    recorder->promises.n_unheld = 0;
     fresh->step = old->step, fresh->rank = old->rank, fresh->world = old->world;
     recorder->program = fresh;
     recorder->serial++;
     fresh->shard = lb_program_string(fresh, old->shard == LB_NONE ? NULL : lb_program_text(old, old->shard));
     lb_program_free(old);
-    lb_flight_ring_drop_step(recorder->ring);
-    recorder->ring_base = true;
-    recorder->ring_cycles = 0;
-    recorder->ring_cut = true;
+    lb_flight_ring_drop_step(recorder->ring.flight);
+    recorder->ring.base = true;
+    recorder->ring.cycles = 0;
+    recorder->ring.cut = true;
     lb_recorder_note(
         recorder, "ring",
         "a step went on for more than twice the iterations that the ring holds: its first ones were dropped");
@@ -382,56 +378,56 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
     if (recorder->like && lb_like_step(recorder->like, step, &recorder->keep.asked, &cause) != LB_OK)
         return lb_recorder_settled(recorder, cause.status, &cause, err);
     if (recorder->like) recorder->keep.level = recorder->keep.asked;
-    const bool unlimited = recorder->ring || recorder->write_queue; /* or the spool's thread has the writer */
-    lb_keep_step(&recorder->keep, unlimited ? 0 : lb_writer_bytes(recorder->writer), carried_bytes(recorder));
+    const bool unlimited = recorder->ring.flight || recorder->archive.queue; /* or the spool's thread has the writer */
+    lb_keep_step(&recorder->keep, unlimited ? 0 : lb_writer_bytes(recorder->archive.writer), carried_bytes(recorder));
     if (recorder->keep.asked == LB_LEVEL_AUTO && recorder->keep.level > LB_LEVEL_SOURCES &&
         !(recorder->stage = lb_flight_stage_new()))
         return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
-    recorder->n_nonfinite = recorder->n_unclassified = 0;
-    recorder->ring_base = recorder->ring && lb_flight_ring_step(recorder->ring);
-    recorder->ring_phase = LB_PHASE_OTHER;
-    recorder->ring_cycles = 0;
-    recorder->ring_cut = false;
+    recorder->n_nonfinite = recorder->unclassified.n = 0;
+    recorder->ring.base = recorder->ring.flight && lb_flight_ring_step(recorder->ring.flight);
+    recorder->ring.phase = LB_PHASE_OTHER;
+    recorder->ring.cycles = 0;
+    recorder->ring.cut = false;
     return lb_recorder_unlock(recorder, LB_OK);
 }
 
 static lb_status write_step(lb_recorder *recorder, lb_err *err)
 {
-    if (recorder->ring && !recorder->ring_over) {
-        LB_TRY(lb_flight_ring_program(recorder->ring, recorder->program, err));
+    if (recorder->ring.flight && !recorder->ring.over) {
+        LB_TRY(lb_flight_ring_program(recorder->ring.flight, recorder->program, err));
         recorder->program = NULL;
-        if (lb_ring_files_failed(recorder->ring))
-            lb_recorder_note(recorder, "ring", lb_ring_files_failed(recorder->ring));
+        if (lb_ring_files_failed(recorder->ring.flight))
+            lb_recorder_note(recorder, "ring", lb_ring_files_failed(recorder->ring.flight));
         return LB_OK;
     }
-    if (recorder->ring) {
-        LB_TRY(lb_flight_ring_program(recorder->ring, recorder->program, err));
+    if (recorder->ring.flight) {
+        LB_TRY(lb_flight_ring_program(recorder->ring.flight, recorder->program, err));
         recorder->program = NULL;
-        LB_TRY(lb_flight_ring_flush(recorder->ring, recorder->writer, err));
-        lb_flight_ring_free(recorder->ring);
-        recorder->ring = NULL;
-        recorder->ring_over = false;
-    } else if (recorder->write_queue) {
+        LB_TRY(lb_flight_ring_flush(recorder->ring.flight, recorder->archive.writer, err));
+        lb_flight_ring_free(recorder->ring.flight);
+        recorder->ring.flight = NULL;
+        recorder->ring.over = false;
+    } else if (recorder->archive.queue) {
         lb_program *program = recorder->program;
         recorder->program = NULL;
-        LB_TRY(lb_write_queue_program(recorder->write_queue, program, err));
+        LB_TRY(lb_write_queue_program(recorder->archive.queue, program, err));
     } else {
-        LB_TRY(lb_writer_program(recorder->writer, recorder->program, err));
+        LB_TRY(lb_writer_program(recorder->archive.writer, recorder->program, err));
     }
-    if (recorder->coverage_changed || recorder->n_steps <= 2) LB_TRY(write_coverage(recorder, false, err));
-    return recorder->write_queue ? lb_write_queue_commit(recorder->write_queue, err)
-                                 : lb_writer_commit(recorder->writer, err);
+    if (recorder->coverage.changed || recorder->coverage.n_steps <= 2) LB_TRY(write_coverage(recorder, false, err));
+    return recorder->archive.queue ? lb_write_queue_commit(recorder->archive.queue, err)
+                                   : lb_writer_commit(recorder->archive.writer, err);
 }
 
 /* The step is written and committed: where it is the last of its archive, that is closed. */
 static lb_status turn_archive(lb_recorder *recorder, lb_err *err)
 {
-    if (!recorder->close_each || ++recorder->in_part < recorder->close_each) return LB_OK;
-    char *next = lb_capture_part_path(recorder->folder, recorder->rank, ++recorder->part);
+    if (!recorder->archive.close_each || ++recorder->archive.in_part < recorder->archive.close_each) return LB_OK;
+    char *next = lb_capture_part_path(recorder->archive.folder, recorder->rank, ++recorder->archive.part);
     if (!next) return lb_recorder_no_memory(err);
-    recorder->in_part = 0;
-    const lb_status status = recorder->write_queue ? lb_write_queue_turn(recorder->write_queue, next, err)
-                                                   : lb_writer_turn(recorder->writer, next, err);
+    recorder->archive.in_part = 0;
+    const lb_status status = recorder->archive.queue ? lb_write_queue_turn(recorder->archive.queue, next, err)
+                                                     : lb_writer_turn(recorder->archive.writer, next, err);
     free(next);
     return status;
 }
@@ -443,7 +439,7 @@ static lb_status settle_all(lb_recorder *recorder, lb_err *err)
         if (all->list[i]->n_deferred && all->list[i]->program == recorder->serial)
             LB_TRY(lb_value_intake_settle(recorder, all->list[i], err));
     lb_value_bytes_settle_all(recorder);
-    recorder->n_unheld = 0;
+    recorder->promises.n_unheld = 0;
     return lb_in_flight_advance(recorder, true, err);
 }
 
@@ -495,17 +491,17 @@ lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err
     if (status == LB_OK) status = lb_sharding_notes_apply(&recorder->shardings, recorder->program, &cause);
     lb_sharding_notes_sweep(&recorder->shardings, &recorder->storages);
     if (status == LB_OK) status = lb_value_bytes_unstage(recorder, &cause);
-    recorder->n_steps++;
-    recorder->program->complete = complete && !recorder->ring_cut;
+    recorder->coverage.n_steps++;
+    recorder->program->complete = complete && !recorder->ring.cut;
     recorder->program->level = (uint8_t)recorder->keep.reached;
     note_level(recorder);
     if (status == LB_OK) status = write_step(recorder, &cause);
     if (status == LB_OK) status = turn_archive(recorder, &cause);
-    if (status == LB_ERR_LIMIT && !recorder->ring) { /* not even the program fits: what is committed stays */
+    if (status == LB_ERR_LIMIT && !recorder->ring.flight) { /* not even the program fits: what is committed stays */
         long long step = (long long)recorder->program->step;
         lb_err_clear(&cause);
         lb_fail(&cause, status, "the budget of %llu bytes is used up in step %lld",
-                (unsigned long long)recorder->budget_bytes, step);
+                (unsigned long long)recorder->archive.budget_bytes, step);
     }
     lb_program_free(recorder->program);
     recorder->program = NULL;
@@ -531,7 +527,7 @@ bool lb_recorder_in_step(const lb_recorder *recorder)
 uint32_t lb_recorder_next_op(const lb_recorder *recorder)
 {
     lock_const(recorder);
-    const uint32_t next = lb_graph_is_captured(recorder) ? recorder->tape->n_ops
+    const uint32_t next = lb_graph_is_captured(recorder) ? recorder->graphs.captured->n_ops
                           : recorder->program            ? recorder->program->n_ops
                                                          : 0;
     unlock_const(recorder);
@@ -558,7 +554,7 @@ lb_status lb_recorder_table(lb_recorder *recorder, const char *name, const char 
     lb_err cause = LB_ERR_INIT;
     status = write_table(recorder, name, json, &cause);
     /* The flight recorder's archive gets no commit before a trigger; what a run was must outlive a kill. */
-    if (status == LB_OK && recorder->ring) status = lb_writer_commit(recorder->writer, &cause);
+    if (status == LB_OK && recorder->ring.flight) status = lb_writer_commit(recorder->archive.writer, &cause);
     return lb_recorder_settled(recorder, status, &cause, err);
 }
 
@@ -570,14 +566,14 @@ lb_status lb_recorder_trigger(lb_recorder *recorder, const char *why, lb_err *er
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
     lb_recorder_note(recorder, "trigger", why);
-    if (recorder->ring && recorder->program) {
-        recorder->ring_over = true;
-    } else if (recorder->ring) {
-        status = lb_flight_ring_flush(recorder->ring, recorder->writer, &cause);
-        lb_flight_ring_free(recorder->ring);
-        recorder->ring = NULL;
+    if (recorder->ring.flight && recorder->program) {
+        recorder->ring.over = true;
+    } else if (recorder->ring.flight) {
+        status = lb_flight_ring_flush(recorder->ring.flight, recorder->archive.writer, &cause);
+        lb_flight_ring_free(recorder->ring.flight);
+        recorder->ring.flight = NULL;
         if (status == LB_OK) status = write_coverage(recorder, false, &cause);
-        if (status == LB_OK) status = lb_writer_commit(recorder->writer, &cause);
+        if (status == LB_OK) status = lb_writer_commit(recorder->archive.writer, &cause);
     }
     return lb_recorder_settled(recorder, status, &cause, err);
 }

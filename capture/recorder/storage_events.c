@@ -1,5 +1,6 @@
 /* What the host says of storages: that they are gone, moved or written by others, what they are called, and that their
  * bytes may be read while it goes on. See lastbit/capture.h. */
+#include "recorder/leftover_digest.h"
 #include "recorder/recorder.h"
 
 #include <stdlib.h>
@@ -41,15 +42,15 @@ void lb_recorder_remember(lb_recorder *recorder, int64_t storage)
 bool lb_recorder_async(lb_recorder *recorder, bool beside)
 {
     pthread_mutex_lock(&recorder->lock);
-    if (beside && !recorder->dead && !recorder->measure_queue) recorder->measure_queue = lb_measure_queue_new();
+    if (beside && !recorder->dead && !recorder->promises.queue) recorder->promises.queue = lb_measure_queue_new();
     if (!beside) lb_value_bytes_settle_all(recorder);
-    recorder->async = beside && recorder->measure_queue;
+    recorder->promises.async = beside && recorder->promises.queue;
     /* What a budget has room for must be known at once. */
-    const bool free_of_limits = !recorder->ring && !recorder->budget_bytes;
-    if (recorder->async && free_of_limits && recorder->keep.asked > LB_LEVEL_STATS && !recorder->write_queue)
-        recorder->write_queue = lb_write_queue_new(recorder->writer, SPOOL_BYTES);
-    if (!recorder->async && lb_write_queue_free(recorder->write_queue)) recorder->write_queue = NULL;
-    const bool behind = recorder->write_queue;
+    const bool free_of_limits = !recorder->ring.flight && !recorder->archive.budget_bytes;
+    if (recorder->promises.async && free_of_limits && recorder->keep.asked > LB_LEVEL_STATS && !recorder->archive.queue)
+        recorder->archive.queue = lb_write_queue_new(recorder->archive.writer, SPOOL_BYTES);
+    if (!recorder->promises.async && lb_write_queue_free(recorder->archive.queue)) recorder->archive.queue = NULL;
+    const bool behind = recorder->archive.queue;
     pthread_mutex_unlock(&recorder->lock);
     return behind;
 }
@@ -58,11 +59,11 @@ uint32_t lb_recorder_unheld(lb_recorder *recorder, int64_t *storages, uint32_t r
                             uint64_t *fulfilled)
 {
     pthread_mutex_lock(&recorder->lock);
-    const uint32_t n = recorder->n_unheld < room ? recorder->n_unheld : room;
-    recorder->n_unheld -= n;
-    if (n) memcpy(storages, recorder->unheld + recorder->n_unheld, n * sizeof storages[0]);
-    *promised = recorder->n_promised;
-    *fulfilled = recorder->n_fulfilled;
+    const uint32_t n = recorder->promises.n_unheld < room ? recorder->promises.n_unheld : room;
+    recorder->promises.n_unheld -= n;
+    if (n) memcpy(storages, recorder->promises.unheld + recorder->promises.n_unheld, n * sizeof storages[0]);
+    *promised = recorder->promises.n_made;
+    *fulfilled = recorder->promises.n_fulfilled;
     pthread_mutex_unlock(&recorder->lock);
     return n;
 }

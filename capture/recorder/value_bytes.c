@@ -4,6 +4,7 @@
  * host goes on. Their windows carry a promise until then; whatever is about to change, free or compare such bytes
  * settles the storage first. Nothing that is recorded depends on how long that took. */
 #include "recorder/recorder.h"
+#include "recorder/value_intake.h"
 
 #include "base/array.h"
 #include <stdlib.h>
@@ -90,9 +91,9 @@ bool lb_value_bytes_derive(lb_recorder *recorder, lb_tracked_window *view, const
 
 static bool is_stored(const lb_recorder *recorder, lb_digest blob)
 {
-    return recorder->write_queue ? lb_write_queue_has(recorder->write_queue, blob)
-           : recorder->ring      ? lb_flight_ring_has_blob(recorder->ring, blob)
-                                 : lb_writer_has_blob(recorder->writer, blob);
+    return recorder->archive.queue ? lb_write_queue_has(recorder->archive.queue, blob)
+           : recorder->ring.flight ? lb_flight_ring_has_blob(recorder->ring.flight, blob)
+                                   : lb_writer_has_blob(recorder->archive.writer, blob);
 }
 
 static lb_status store(lb_recorder *recorder, lb_tracked_window *window, const void *bytes, uint64_t size, bool *stored,
@@ -100,19 +101,20 @@ static lb_status store(lb_recorder *recorder, lb_tracked_window *window, const v
 {
     lb_err refused = LB_ERR_INIT;
     /* The last eighth of a budget is for programs and tables: a step without bytes beats none. */
-    const uint64_t room = recorder->budget_bytes - recorder->budget_bytes / 8;
+    const uint64_t room = recorder->archive.budget_bytes - recorder->archive.budget_bytes / 8;
     lb_status status;
-    if (!recorder->ring && recorder->budget_bytes && lb_writer_bytes(recorder->writer) + size > room)
+    if (!recorder->ring.flight && recorder->archive.budget_bytes &&
+        lb_writer_bytes(recorder->archive.writer) + size > room)
         status = is_stored(recorder, window->blob) ? LB_OK : LB_ERR_LIMIT;
     else
-        status = recorder->write_queue
-                     ? lb_write_queue_blob(recorder->write_queue, window->blob, window->dtype, bytes, size, &refused)
-                 : recorder->ring
-                     ? lb_flight_ring_blob(recorder->ring, window->blob, window->dtype, bytes, size, &refused)
-                     : lb_writer_blob(recorder->writer, window->blob, window->dtype, bytes, size, &refused);
+        status = recorder->archive.queue
+                     ? lb_write_queue_blob(recorder->archive.queue, window->blob, window->dtype, bytes, size, &refused)
+                 : recorder->ring.flight
+                     ? lb_flight_ring_blob(recorder->ring.flight, window->blob, window->dtype, bytes, size, &refused)
+                     : lb_writer_blob(recorder->archive.writer, window->blob, window->dtype, bytes, size, &refused);
     *stored = status == LB_OK;
     if (status == LB_OK) return LB_OK;
-    if (status == LB_ERR_LIMIT && !recorder->ring) {
+    if (status == LB_ERR_LIMIT && !recorder->ring.flight) {
         lb_keep_refused(&recorder->keep, size);
         lb_recorder_note(recorder, "budget", "bytes were left out: the budget is used up");
         return LB_OK;
@@ -235,8 +237,8 @@ lb_status lb_value_bytes_unstage(lb_recorder *recorder, lb_err *err)
     lb_keep_spent(&recorder->keep, LB_FOR_SOURCE, sources + layers + ops);
     lb_keep_measured(&recorder->keep, layers, ops);
     recorder->stage = NULL;
-    if (recorder->write_queue) return lb_write_queue_stage(recorder->write_queue, stage, err);
-    const lb_status status = lb_flight_stage_each(stage, put_blob, recorder->writer, err);
+    if (recorder->archive.queue) return lb_write_queue_stage(recorder->archive.queue, stage, err);
+    const lb_status status = lb_flight_stage_each(stage, put_blob, recorder->archive.writer, err);
     lb_flight_stage_free(stage);
     return status;
 }
@@ -256,7 +258,8 @@ struct lb_promise {
 
 static bool may_wait(const lb_recorder *recorder, const lb_unmeasured *late)
 {
-    return recorder->async && !late->wanted && !late->filled && !late->storage->escaped && !late->storage->device &&
+    return recorder->promises.async && !late->wanted && !late->filled && !late->storage->escaped &&
+           !late->storage->device &&
            lb_dtype_bytes(late->seen.dtype, (size_t)lb_layout_numel(&late->seen.layout)) >= TOO_SMALL;
 }
 
@@ -270,11 +273,12 @@ bool lb_value_bytes_promised(const lb_tracked_window *window, const lb_host_tens
 
 static lb_status note_unheld(lb_recorder *recorder, int64_t key, lb_err *err)
 {
-    if (recorder->n_unheld && recorder->unheld[recorder->n_unheld - 1] == key) return LB_OK;
-    int64_t *keys = lb_array_fit(recorder->unheld, &recorder->cap_unheld, recorder->n_unheld + 1, sizeof *keys);
+    if (recorder->promises.n_unheld && recorder->promises.unheld[recorder->promises.n_unheld - 1] == key) return LB_OK;
+    int64_t *keys = lb_array_fit(recorder->promises.unheld, &recorder->promises.cap_unheld,
+                                 recorder->promises.n_unheld + 1, sizeof *keys);
     if (!keys) return no_memory(err);
-    recorder->unheld = keys;
-    recorder->unheld[recorder->n_unheld++] = key;
+    recorder->promises.unheld = keys;
+    recorder->promises.unheld[recorder->promises.n_unheld++] = key;
     return LB_OK;
 }
 
@@ -288,7 +292,7 @@ static lb_status promise(lb_recorder *recorder, const lb_unmeasured *late, lb_tr
     p->storage = late->storage;
     p->hash = late->hash;
     p->statistics = late->statistics;
-    if (!lb_measure_queue_add(recorder->measure_queue, &p->work)) {
+    if (!lb_measure_queue_add(recorder->promises.queue, &p->work)) {
         free(p);
         return no_memory(err);
     }
@@ -296,7 +300,7 @@ static lb_status promise(lb_recorder *recorder, const lb_unmeasured *late, lb_tr
     late->storage->promises = p;
     window->promise = p;
     window->verified = late->verified;
-    recorder->n_promised++;
+    recorder->promises.n_made++;
     return LB_OK;
 }
 
@@ -323,7 +327,7 @@ static void fulfil(lb_recorder *recorder, lb_promise *p)
 /* Those that are done leave the queue, and as many as make it that short. */
 static void advance(lb_recorder *recorder, uint64_t most_bytes)
 {
-    lb_measure_queue *backlog = recorder->measure_queue;
+    lb_measure_queue *backlog = recorder->promises.queue;
     for (lb_work *oldest; backlog && (oldest = lb_measure_queue_oldest(backlog));) {
         if (!lb_measure_queue_is_done(oldest)) {
             if (lb_measure_queue_bytes(backlog) <= most_bytes) return;
@@ -333,7 +337,7 @@ static void advance(lb_recorder *recorder, uint64_t most_bytes)
         if (p->storage) fulfil(recorder, p);
         lb_measure_queue_remove_oldest(backlog);
         free(p);
-        recorder->n_fulfilled++;
+        recorder->promises.n_fulfilled++;
     }
 }
 
@@ -343,7 +347,7 @@ void lb_value_bytes_settle(lb_recorder *recorder, lb_tracked *storage)
     /* The newest comes first in the list, and the helper begins with the oldest. */
     while (storage->promises) {
         lb_promise *p = storage->promises;
-        lb_measure_queue_finish(recorder->measure_queue, &p->work);
+        lb_measure_queue_finish(recorder->promises.queue, &p->work);
         fulfil(recorder, p);
     }
 }
@@ -355,12 +359,12 @@ void lb_value_bytes_settle_all(lb_recorder *recorder)
 
 void lb_value_bytes_drop(lb_recorder *recorder)
 {
-    lb_work *work = recorder->measure_queue ? lb_measure_queue_oldest(recorder->measure_queue) : NULL;
-    if (!lb_measure_queue_free(recorder->measure_queue)) work = NULL;
-    recorder->measure_queue = NULL;
-    recorder->n_unheld = 0;
-    recorder->async = false;
-    recorder->n_fulfilled = recorder->n_promised;
+    lb_work *work = recorder->promises.queue ? lb_measure_queue_oldest(recorder->promises.queue) : NULL;
+    if (!lb_measure_queue_free(recorder->promises.queue)) work = NULL;
+    recorder->promises.queue = NULL;
+    recorder->promises.n_unheld = 0;
+    recorder->promises.async = false;
+    recorder->promises.n_fulfilled = recorder->promises.n_made;
     while (work) {
         lb_promise *p = (lb_promise *)work;
         work = work->next;
@@ -377,7 +381,7 @@ static lb_status note_late(lb_recorder *recorder, const lb_op_site *at, const lb
     const lb_host_tensor *from = at->late_from;
     lb_tracked *storage;
     LB_TRY(lb_value_intake_storage(recorder, from, &storage, err));
-    lb_unmeasured *late = &recorder->unmeasured[recorder->n_unmeasured - 1];
+    lb_unmeasured *late = &recorder->unmeasured.list[recorder->unmeasured.n - 1];
     late->late_from = storage;
     const bool same =
         at->late_copy && from->dtype == seen->dtype && from->lazy == seen->lazy &&
@@ -398,24 +402,24 @@ lb_status lb_value_bytes_later(lb_recorder *recorder, const lb_op_site *at, lb_t
     const bool source = value->flags & LB_VALUE_SOURCE || choice;
     const lb_keep_purpose purpose = source ? LB_FOR_SOURCE : at->keep_for;
     bool wanted = at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name));
-    if (wanted && lb_graph_is_ahead(recorder, storage)) {
-        const lb_taped_slot *slot = lb_graph_slot(recorder, storage, window->hash);
+    if (wanted && lb_graph_is_ahead(&recorder->run, storage)) {
+        const lb_taped_slot *slot = lb_graph_slot(&recorder->run, storage, window->hash);
         wanted = slot && slot->each_run;
         if (!wanted && window->last > window->first && !lb_value_bytes_covered(recorder, storage, window, purpose))
             lb_graph_left(recorder, purpose);
     }
     if (!wanted && !source) lb_keep_left(&recorder->keep, LB_FOR_RESULT, (uint64_t)(window->last - window->first));
     lb_unmeasured *late =
-        lb_array_fit(recorder->unmeasured, &recorder->cap_unmeasured, recorder->n_unmeasured + 1, sizeof *late);
+        lb_array_fit(recorder->unmeasured.list, &recorder->unmeasured.cap, recorder->unmeasured.n + 1, sizeof *late);
     if (!late) return no_memory(err);
-    recorder->unmeasured = late;
-    recorder->unmeasured[recorder->n_unmeasured++] = (lb_unmeasured){.storage = storage,
-                                                                     .hash = window->hash,
-                                                                     .seen = *seen,
-                                                                     .purpose = purpose,
-                                                                     .wanted = wanted,
-                                                                     .filled = at->filled,
-                                                                     .verified = at->phase == LB_PHASE_OPTIMIZER};
+    recorder->unmeasured.list = late;
+    recorder->unmeasured.list[recorder->unmeasured.n++] = (lb_unmeasured){.storage = storage,
+                                                                          .hash = window->hash,
+                                                                          .seen = *seen,
+                                                                          .purpose = purpose,
+                                                                          .wanted = wanted,
+                                                                          .filled = at->filled,
+                                                                          .verified = at->phase == LB_PHASE_OPTIMIZER};
     return at->late_from && !storage->device ? note_late(recorder, at, seen, err) : LB_OK;
 }
 
@@ -464,9 +468,9 @@ static lb_status take_late(lb_recorder *recorder, const lb_unmeasured *late, lb_
 static lb_status add_rows(lb_recorder *recorder, lb_err *err)
 {
     const lb_statistics none = {0};
-    for (uint32_t i = 0; i < recorder->n_unmeasured; i++) {
-        recorder->unmeasured[i].statistics = lb_program_add_statistics(recorder->program, &none);
-        if (recorder->unmeasured[i].statistics == LB_NONE) return no_memory(err);
+    for (uint32_t i = 0; i < recorder->unmeasured.n; i++) {
+        recorder->unmeasured.list[i].statistics = lb_program_add_statistics(recorder->program, &none);
+        if (recorder->unmeasured.list[i].statistics == LB_NONE) return no_memory(err);
     }
     return LB_OK;
 }
@@ -475,16 +479,16 @@ static lb_status add_rows(lb_recorder *recorder, lb_err *err)
  * are. */
 static lb_status submit_coming(lb_recorder *recorder, uint32_t *n, lb_err *err)
 {
-    lb_unmeasured few[8], *coming = recorder->n_unmeasured <= 8 ? few : malloc(recorder->n_unmeasured * sizeof *coming);
+    lb_unmeasured few[8], *coming = recorder->unmeasured.n <= 8 ? few : malloc(recorder->unmeasured.n * sizeof *coming);
     if (!coming) return no_memory(err);
     uint32_t n_coming = 0;
     *n = 0;
-    for (uint32_t i = 0; i < recorder->n_unmeasured; i++) {
-        const lb_unmeasured late = recorder->unmeasured[i];
+    for (uint32_t i = 0; i < recorder->unmeasured.n; i++) {
+        const lb_unmeasured late = recorder->unmeasured.list[i];
         if (lb_in_flight_is_possible(recorder, &late))
             coming[n_coming++] = late;
         else
-            recorder->unmeasured[(*n)++] = late;
+            recorder->unmeasured.list[(*n)++] = late;
     }
     const lb_status status = n_coming ? lb_in_flight_submit(recorder, coming, n_coming, err) : LB_OK;
     if (coming != few) free(coming);
@@ -496,7 +500,7 @@ static bool has_arrived(lb_recorder *recorder, const lb_unmeasured *late)
 {
     lb_device_bytes_arrive(recorder, late->storage);
     if (!late->late_from) return true;
-    if (!lb_graph_is_running(recorder) && lb_device_bytes_wait(recorder, late->late_from)) return true;
+    if (!lb_graph_is_running(&recorder->run) && lb_device_bytes_wait(recorder, late->late_from)) return true;
     lb_device_bytes_missing(recorder, late->late_from->device, LB_WORK_SKIPPED);
     if (late->wanted) lb_graph_left(recorder, late->purpose);
     return false;
@@ -504,24 +508,24 @@ static bool has_arrived(lb_recorder *recorder, const lb_unmeasured *late)
 
 lb_status lb_value_bytes_measure_late(lb_recorder *recorder, lb_err *err)
 {
-    if (!recorder->n_unmeasured) return LB_OK;
-    uint32_t n = recorder->n_unmeasured, now = 0; /* that cannot wait */
+    if (!recorder->unmeasured.n) return LB_OK;
+    uint32_t n = recorder->unmeasured.n, now = 0; /* that cannot wait */
     lb_status status = add_rows(recorder, err);
-    if (status == LB_OK && recorder->n_devices) status = submit_coming(recorder, &n, err);
+    if (status == LB_OK && recorder->devices.n) status = submit_coming(recorder, &n, err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        lb_unmeasured *late = &recorder->unmeasured[i];
+        lb_unmeasured *late = &recorder->unmeasured.list[i];
         if (!late->storage->device && !has_arrived(recorder, late)) continue;
         if (may_wait(recorder, late))
             status = promise(recorder, late, lb_tracked_find_window(late->storage, late->hash), err);
         else if (late->storage->device)
             status = take_late(recorder, late, err);
         else
-            recorder->unmeasured[now++] = *late;
+            recorder->unmeasured.list[now++] = *late;
     }
-    recorder->n_unmeasured = 0;
-    if (status == LB_OK && now) status = measure_now(recorder, recorder->unmeasured, now, err);
+    recorder->unmeasured.n = 0;
+    if (status == LB_OK && now) status = measure_now(recorder, recorder->unmeasured.list, now, err);
     advance(recorder, MOST_BEHIND);
     if (status == LB_OK) status = lb_in_flight_advance(recorder, false, err);
-    lb_device_bytes_trim(recorder);
+    lb_device_bytes_trim(&recorder->devices);
     return status;
 }

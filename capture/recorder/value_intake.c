@@ -2,7 +2,9 @@
  *
  * A value is measured once, when its bytes come into being (a result, a write) or are first met (a source). Views of
  * measured bytes get their digests from the same leaves where the elements lie in the same order. */
+#include "recorder/leftover_digest.h"
 #include "recorder/recorder.h"
+#include "recorder/value_intake.h"
 #include "measure/measure.h"
 
 #include "base/array.h"
@@ -26,7 +28,7 @@ lb_status lb_value_intake_storage(lb_recorder *recorder, const lb_host_tensor *s
     lb_tracked *s = *storage = lb_tracked_set_get(&recorder->storages, seen->storage, &fresh);
     if (!s) return no_memory(err);
     if (fresh) s->device = lb_device_of(recorder, seen);
-    if (fresh) s->ahead = recorder->run.makes && lb_graph_is_running(recorder);
+    if (fresh) s->ahead = recorder->run.makes && lb_graph_is_running(&recorder->run);
     s->stream = seen->stream;
     const size_t width = width_of(seen->dtype);
     const bool reachable = seen->data && (seen->device == 0 || s->device);
@@ -83,7 +85,7 @@ static lb_status add_row(lb_recorder *recorder, lb_tracked *storage, lb_tracked_
     }
     window->row = lb_program_add_value(recorder->program, &value);
     if (window->row == LB_NONE) return no_memory(err);
-    recorder->n_values++;
+    recorder->coverage.n_values++;
     return LB_OK;
 }
 
@@ -96,7 +98,7 @@ static lb_status add_source_op(lb_recorder *recorder, const lb_op_site *at, uint
     uint32_t scope = at->scope;
     /* The first reader has no part in an unseen write: it belongs to the module that owns the tensor. */
     if (value->source == LB_SOURCE_UNSEEN && value->name != LB_NONE)
-        scope = lb_recorder_owner_row(recorder, lb_program_text(program, value->name), scope);
+        scope = lb_op_context_owner_row(recorder, lb_program_text(program, value->name), scope);
     lb_op op = {.name = lb_program_string(program, "lb::source"),
                 .scope = scope,
                 .call = scope == at->scope ? at->call : 0,
@@ -123,7 +125,7 @@ static lb_status add_unseen_notice(lb_recorder *recorder, const lb_op_site *at, 
                         .op = program->n_ops - 1, /* the source */
                         .value = row,
                         .message = lb_program_string(program, text)};
-    recorder->n_unseen++;
+    recorder->coverage.n_unseen++;
     lb_recorder_note(recorder, "unseen_write", text);
     return lb_program_add_notice(program, &notice) == LB_NONE ? no_memory(err) : LB_OK;
 }
@@ -189,7 +191,8 @@ static lb_status make_source(lb_recorder *recorder, const lb_op_site *at, lb_tra
      * it. */
     if (lacks && lb_tape_is_ours(storage->key)) lb_graph_left(recorder, LB_FOR_SOURCE);
     if (lacks) lb_keep_limit(&recorder->keep, LB_LEVEL_STATS);
-    const bool carried_on = kind == LB_SOURCE_CARRIED && (recorder->ring ? !recorder->ring_base : recorder->keep.lean);
+    const bool carried_on =
+        kind == LB_SOURCE_CARRIED && (recorder->ring.flight ? !recorder->ring.base : recorder->keep.lean);
     if (bytes && !undefined && !carried_on && wanted)
         LB_TRY(lb_value_bytes_keep(recorder, storage, window, LB_FOR_SOURCE, err));
     const uint32_t row = window->row;
@@ -260,7 +263,7 @@ static lb_status verify(lb_recorder *recorder, const lb_op_site *at, lb_tracked 
     if (window && window->promise && !window->verified) lb_value_bytes_settle(recorder, storage);
     if (window && window->coming && !window->verified) LB_TRY(lb_in_flight_advance(recorder, true, err));
     if (!window || window->row == LB_NONE || lb_digest_is_none(window->logical) ||
-        !lb_device_bytes_readable(storage, seen) || lb_graph_is_ahead(recorder, storage))
+        !lb_device_bytes_readable(storage, seen) || lb_graph_is_ahead(&recorder->run, storage))
         return LB_OK;
     if (window->verified && !storage->escaped) return LB_OK;
     lb_measuring item = lb_value_bytes_measuring(storage, seen, window->first, window->last, 0);
@@ -313,7 +316,7 @@ lb_status lb_value_intake_alias(lb_recorder *recorder, const lb_op_site *at, con
         window->logical = window->blob = (lb_digest){0, 0};
         LB_TRY(add_row(recorder, storage, window, seen, undefined ? LB_VALUE_UNDEFINED : 0, LB_SOURCE_NOT, err));
         if (!undefined) derive(recorder, storage, window);
-        if (!undefined && lb_graph_slot(recorder, storage, window->hash)) { /* a node measures this very view */
+        if (!undefined && lb_graph_slot(&recorder->run, storage, window->hash)) { /* a node measures this very view */
             window->coming = NULL;
             LB_TRY(lb_value_bytes_later(recorder, at, storage, window, seen, err));
             LB_TRY(lb_value_bytes_measure_late(recorder, err));
@@ -338,7 +341,7 @@ bool lb_value_intake_measures(const lb_recorder *recorder, const lb_op_site *at,
                               const lb_host_tensor *seen, unsigned how, unsigned *what)
 {
     if (!needs_bytes(storage, seen, how) || !lb_device_bytes_readable(storage, seen) ||
-        lb_graph_is_ahead(recorder, storage))
+        lb_graph_is_ahead(&recorder->run, storage))
         return false;
     *what = LB_MEASURE_STATISTICS | LB_MEASURE_BLOB;
     if (is_strange(storage, seen)) return !lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, "lb::source");
@@ -372,7 +375,7 @@ lb_status lb_value_intake_value(lb_recorder *recorder, const lb_op_site *at, con
     if (how || !at->keep_inputs || !lb_device_bytes_readable(storage, seen)) return LB_OK;
     lb_tracked_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
-    if (lb_graph_is_ahead(recorder, storage)) {
+    if (lb_graph_is_ahead(&recorder->run, storage)) {
         const bool undefined = recorder->program->values[*row].flags & LB_VALUE_UNDEFINED;
         return undefined ? LB_OK : lb_graph_keep(recorder, at, seen, at->keep_for, err);
     }
@@ -383,7 +386,7 @@ lb_status lb_value_intake_value(lb_recorder *recorder, const lb_op_site *at, con
         lb_value_bytes_covered(recorder, storage, window, at->keep_for))
         return LB_OK;
     /* Written in pieces, or a carried source of a ring: no value holds these bytes. */
-    if (recorder->ring && recorder->program->values[*row].source == LB_SOURCE_CARRIED) return LB_OK;
+    if (recorder->ring.flight && recorder->program->values[*row].source == LB_SOURCE_CARRIED) return LB_OK;
     if (lb_digest_is_none(window->logical)) LB_TRY(lb_value_bytes_measure(recorder, storage, window, seen, true, err));
     return lb_value_bytes_keep(recorder, storage, window, at->keep_for, err);
 }
@@ -441,7 +444,7 @@ lb_status lb_value_intake_boundary(lb_recorder *recorder, const lb_op_site *at, 
     const lb_liking liking = recorder->like ? lb_like_layer(recorder->like, at->layer) : LB_LIKING_UNKNOWN;
     const bool wanted_at_all = liking == LB_LIKING_UNKNOWN ? lb_keep_wants(&recorder->keep, LB_FOR_LAYER, at->layer, "")
                                                            : liking == LB_LIKING_KEPT;
-    const bool ahead = lb_graph_is_ahead(recorder, storage);
+    const bool ahead = lb_graph_is_ahead(&recorder->run, storage);
     if (wanted_at_all && !ahead) {
         if (window->promise) lb_value_bytes_settle(recorder, storage);
         bool coming = false;

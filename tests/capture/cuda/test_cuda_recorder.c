@@ -85,7 +85,7 @@ static lb_recorder *opened(const char *name, lb_level level)
     lb_recorder *recorder;
     options.level = level;
     assert_int_equal(lb_recorder_open(in_scratch(name), &options, &recorder, NULL), LB_OK);
-    recorder->cuda_code = &any_kernels;
+    recorder->cuda.code = &any_kernels;
     assert_int_equal(lb_recorder_cuda(recorder, DEVICE_BYTES, NULL), LB_OK);
     return recorder;
 }
@@ -98,7 +98,7 @@ static void record(program *p, const char *name, lb_level level)
         for (int op = 0; op < OPS; op++) run_op(recorder, p, op % TENSORS, (op * op + 1) % TENSORS, 100 * step + op);
         assert_int_equal(lb_recorder_step_end(recorder, true, NULL), LB_OK);
     }
-    assert_int_equal(recorder->n_devices, p->on_device ? 1 : 0);
+    assert_int_equal(recorder->devices.n, p->on_device ? 1 : 0);
     assert_int_equal(lb_recorder_close(recorder, NULL), LB_OK);
 }
 

@@ -230,7 +230,7 @@ static void record(program *p, const char *name, const way *w)
     CUgraphExec exec = NULL;
     options.level = w->level;
     assert_int_equal(lb_recorder_open(in_scratch(name), &options, &p->recorder, NULL), LB_OK);
-    p->recorder->cuda_code = &any_kernels;
+    p->recorder->cuda.code = &any_kernels;
     assert_int_equal(lb_recorder_cuda(p->recorder, w->device_bytes ? w->device_bytes : 8 << 20, NULL), LB_OK);
     if (p->on_device && w->lost_by) standin_fail(w->lost_by, w->after, CUDA_ERROR_LAUNCH_FAILED);
     if (p->on_device) exec = capture(p);
@@ -252,7 +252,7 @@ static void record(program *p, const char *name, const way *w)
         assert_int_equal(lb_recorder_step_end(p->recorder, true, NULL), LB_OK);
         if (step == 1) run_unrecorded(p, exec);
     }
-    p->notes = json_dumps(p->recorder->notes, 0);
+    p->notes = json_dumps(p->recorder->coverage.notes, 0);
     assert_int_equal(lb_recorder_close(p->recorder, NULL), LB_OK);
     if (exec) cuGraphExecDestroy(exec);
 }

@@ -178,7 +178,7 @@ static void record_steps(memory *m, const char *name, lb_level level, int answer
     assert_int_equal(lb_recorder_open(in_scratch(name), &options, &recorder, NULL), LB_OK);
     const lb_device_access access = {.size = sizeof access, .copy = copy, .context = m};
     assert_int_equal(lb_recorder_device(recorder, 2, LB_EVERY_UNIT, &access, NULL), LB_OK);
-    if (late) assert_int_equal(lb_devices_add(recorder, 2, LB_EVERY_UNIT, &late->device, NULL), LB_OK);
+    if (late) assert_int_equal(lb_devices_add(&recorder->devices, 2, LB_EVERY_UNIT, &late->device, NULL), LB_OK);
     lb_host_tensor x = seen_at(m, 0), y = seen_at(m, 1), z = seen_at(m, 2), w = seen_at(m, 3), part = w, wide = y,
                    across = y;
     part.layout = lb_layout_contiguous(1, (int64_t[]){N / 2});

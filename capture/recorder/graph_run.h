@@ -1,0 +1,30 @@
+/* The run of a graph that is being recorded: from the record of its ops to its launch. */
+#ifndef LB_GRAPH_RUN_H
+#define LB_GRAPH_RUN_H
+
+#include "recorder/graph_tape.h"
+#include "recorder/op_site.h"
+
+#include <pthread.h>
+
+typedef struct lb_graph_run {
+    lb_tape *tape;    /* NULL: none runs */
+    pthread_t thread; /* that passes it */
+    lb_hash by_key;   /* rows of the tape's storages, by their keys in this run */
+    bool makes;       /* in the second half of an op */
+    bool reads_older; /* what is read is what lies there before the run */
+} lb_graph_run;
+
+/* A run is being recorded by this thread. */
+bool lb_graph_is_running(const lb_graph_run *run);
+/* What is recorded of the storage is newer than its bytes, which the run has yet to write. */
+bool lb_graph_is_ahead(const lb_graph_run *run, const lb_tracked *storage);
+/* What measures it in the run; NULL: nothing does. */
+const lb_taped_slot *lb_graph_slot(const lb_graph_run *run, const lb_tracked *storage, uint64_t hash);
+/* Bytes of a value that the run has yet to write are kept for that purpose, too, if they come. */
+lb_status lb_graph_keep(lb_recorder *recorder, const lb_op_site *at, const lb_host_tensor *seen,
+                        lb_keep_purpose purpose, lb_err *err);
+/* They do not come: noted, and the step is not of that level. */
+void lb_graph_left(lb_recorder *recorder, lb_keep_purpose purpose);
+
+#endif

@@ -1,0 +1,40 @@
+/* Modules and lines of code that the host has named, each under a number of its own for as long as the recorder lives.
+ * A program has rows of its own for them, which it gets when an op of it needs one. */
+#ifndef LB_OP_CONTEXT_H
+#define LB_OP_CONTEXT_H
+
+#include <lastbit/capture.h>
+
+typedef struct lb_scope_entry {
+    char *path, *class_name;
+    uint32_t parent;
+    uint64_t program; /* serial of the program that row and calls belong to */
+    uint32_t row, calls;
+} lb_scope_entry;
+
+typedef struct lb_line_entry {
+    char *file, *function, *text;
+    uint32_t number;
+    uint64_t program; /* serial of the program that `line` belongs to */
+    uint32_t line;    /* as lb_op has it */
+} lb_line_entry;
+
+typedef struct lb_op_context {
+    lb_scope_entry *scopes;
+    uint32_t n_scopes;
+    lb_line_entry *lines;
+    uint32_t n_lines;
+} lb_op_context;
+
+void lb_op_context_release(lb_op_context *context);
+
+uint32_t lb_op_context_scope_row(lb_recorder *recorder, uint32_t scope);
+/* What lb_op.line is for a number of lb_recorder_line; 0 for 0, and when out of memory: an op without its line is an
+ * op. */
+uint32_t lb_op_context_line_row(lb_recorder *recorder, uint32_t line);
+const char *lb_op_context_scope_path(const lb_op_context *context, uint32_t scope);
+/* Of the innermost module that was met and owns what is called so ("layers.0.up.weight",
+ * "optimizer.exp_avg:layers.0.up.weight"); `otherwise` where none is. */
+uint32_t lb_op_context_owner_row(lb_recorder *recorder, const char *name, uint32_t otherwise);
+
+#endif
