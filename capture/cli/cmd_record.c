@@ -359,26 +359,21 @@ static void explain_nothing(const lb_record_options *o, const lb_recorded *recor
                  "torch was imported, but nothing was computed with it (workers of a pool or of a DataLoader are not "
                  "recorded): is the program that computes the one that was started?");
     else if (notes->framework[0])
-        snprintf(
-            why, size,
-            "%u Python process%s ran, none imported torch but %s: the launcher records PyTorch alone. What works: "
-            "arrays "
-            "handed over by DLPack from C or C++, to lb_host_tensor_of_dlpack of lastbit/capture.h, or in Python to "
-            "torch.from_dlpack "
-            "and lastbit.torch.tap inside lastbit.torch.capture",
-            notes->processes, notes->processes == 1 ? "" : "es", notes->framework);
+        snprintf(why, size,
+                 "%u Python process%s ran, none imported torch but %s: the launcher records PyTorch alone. What works: "
+                 "arrays handed over by DLPack from C or C++, to lb_host_tensor_of_dlpack of lastbit/capture.h, or in "
+                 "Python to torch.from_dlpack and lastbit.torch.tap inside lastbit.torch.capture",
+                 notes->processes, notes->processes == 1 ? "" : "es", notes->framework);
     else if (notes->processes)
         snprintf(why, size,
                  "%u Python process%s ran, none imported torch, and the launcher records PyTorch alone; `lastbit "
-                 "doctor` says "
-                 "what it would see",
+                 "doctor` says what it would see",
                  notes->processes, notes->processes == 1 ? "" : "es");
     else
         snprintf(why, size,
                  "was the program Python, and not started with -S, -I or -E? run `lastbit doctor`. The launcher "
-                 "records PyTorch "
-                 "and calls of NCCL alone; a program in C, C++ or CUDA records itself, by lastbit/capture.h "
-                 "(samples/train_in_c.c)");
+                 "records PyTorch and calls of NCCL alone; a program in C, C++ or CUDA records itself, by "
+                 "lastbit/capture.h (samples/train_in_c.c)");
 }
 
 /* The path as a shell reads it. */
@@ -396,8 +391,7 @@ static void say_unread(const lb_record_options *o, const lb_recorded *recorded)
     if (recorded->unread)
         fprintf(stderr,
                 "lastbit: files of the flight recorder could not be read whole and stay in %s%s%s: `lastbit recover "
-                "%s` tries "
-                "them again\n",
+                "%s` tries them again\n",
                 o->out, recorded->err.status != LB_OK ? ": " : "", recorded->err.message,
                 quoted(o->out, path, sizeof path));
 }
@@ -573,26 +567,20 @@ int lb_cmd_record(int argc, const char **argv)
          "N"},
         {"like", 0, POPT_ARG_STRING, &o.like, 0,
          "keep what that capture kept, so that the two can be compared: its steps (unless --steps says others), their "
-         "levels, and of each op "
-         "and layer what it has",
+         "levels, and of each op and layer what it has",
          "CAPTURE"},
         {"compiled", 0, POPT_ARG_STRING, &o.compiled, 0,
          "how functions of torch.compile run in recorded steps: eager (as if they were not compiled), graph (the "
-         "graphs of "
-         "ATen ops that the compiler makes, run op by op; in all steps), or kernels (as inductor compiled them; the "
-         "bits "
-         "that enter and leave each compiled graph are recorded, and beside them its ops one by one)",
+         "graphs of ATen ops that the compiler makes, run op by op; in all steps), or kernels (as inductor compiled "
+         "them; the bits that enter and leave each compiled graph are recorded, and beside them its ops one by one)",
          "HOW"},
         {"step-at", 0, POPT_ARG_STRING, &o.step_at, 0,
          "a step begins at each call of this module (its path or class) or function (train_step, "
-         "Trainer.training_step), and "
-         "nowhere else",
+         "Trainer.training_step), and nowhere else",
          "NAME"},
         {"nccl", 0, POPT_ARG_STRING, &o.nccl, 0,
          "of programs that call NCCL without PyTorch: bytes (default: what each call sends and receives), calls "
-         "(neither "
-         "bytes nor digests), "
-         "off (no library is preloaded; programs built with AddressSanitizer need this)",
+         "(neither bytes nor digests), off (no library is preloaded; programs built with AddressSanitizer need this)",
          "HOW"},
         {"nccl-step", 0, POPT_ARG_STRING, &o.nccl_step, 0,
          "such a program says by lb_nccl_step (lastbit/nccl.h) where a step begins, or a step is N collectives of the "
@@ -626,11 +614,9 @@ int lb_cmd_record(int argc, const char **argv)
             "A capture holds data and weights: its folder is readable by you alone.\n"
             "Of programs without PyTorch (JAX, TensorRT-LLM, C++) that call NCCL, its calls are recorded, and with "
             "--mpi\n"
-            "those of MPI; otherwise they run "
-            "as they\n"
+            "those of MPI; otherwise they run as they\n"
             "would, and nothing is recorded of them: in C, C++ and CUDA they record themselves by lastbit/capture.h, "
-            "which "
-            "takes\n"
+            "which takes\n"
             "arrays of any framework by DLPack.",
         .example = "  lastbit record -o run.lb --steps 3-5 -- torchrun --nproc-per-node 2 train.py --lr 3e-4\n"
                    "  lastbit bisect run.lb",

@@ -99,8 +99,8 @@ static lb_status find(nvrtc *to, lb_err *err)
     if (!library)
         return lb_fail(
             err, LB_ERR_UNSUPPORTED,
-            "this lastbit was built without nvcc, and no libnvrtc.so is found to compile its kernels with: add "
-            "the folder of libnvrtc.so.12 or .13 to LD_LIBRARY_PATH, or build lastbit where nvcc is");
+            "this lastbit was built without nvcc, and no libnvrtc.so is found to compile its kernels with: add the "
+            "folder of libnvrtc.so.12 or .13 to LD_LIBRARY_PATH, or build lastbit where nvcc is");
 #define FIND(NAME, parameters)                                                                                         \
     if (!(*(void **)(void *)&to->NAME = dlsym(library, "nvrtc" #NAME)))                                                \
         return lb_fail(err, LB_ERR_UNSUPPORTED, "libnvrtc.so has no nvrtc" #NAME ": it is older than CUDA 11.1");

@@ -280,8 +280,8 @@ lb_status lb_cuda_open(lb_device **to, const lb_cuda_options *options, lb_err *e
     if (!cuda) return why.status ? lb_fail(err, why.status, "%s", why.message) : LB_OK;
     if (options->device_bytes < 64 << 10 || options->pinned_bytes < 4 << 10 || options->replays == 0)
         return lb_fail(err, LB_ERR_INVALID,
-                       "a device is measured with at least 64 KiB of its memory, 4 KiB of pinned memory, "
-                       "and 1 run of a graph kept");
+                       "a device is measured with at least 64 KiB of its memory, 4 KiB of pinned memory, and 1 run of "
+                       "a graph kept");
     lb_cuda *device = calloc(1, sizeof *device);
     if (!device) return lb_fail(err, LB_ERR_NOMEM, "no memory for the back end of a device");
     device->context = context_of(cuda, options->unit, &device->retained);

@@ -32,8 +32,7 @@ void lb_graph_left(lb_recorder *recorder, lb_keep_purpose purpose)
     lb_keep_limit(&recorder->keep, (lb_level)(lb_keep_level_of(purpose) - 1));
     lb_recorder_note(
         recorder, "graph",
-        "bytes of values inside a graph were left out: its capture found no room for them on the device, or "
-        "kept less");
+        "bytes of values inside a graph were left out: its capture found no room for them on the device, or kept less");
 }
 
 lb_status lb_graph_keep(lb_recorder *recorder, const lb_op_site *at, const lb_host_tensor *seen,

@@ -31,9 +31,8 @@ static const lb_command command = {
     .name = "ls",
     .synopsis = "CAPTURE [CAPTURE2]",
     .about = "Lists the steps and ranks of a capture: ops by phase, values, and of each kind of value how many\n"
-             "kept their bytes (the others are known by digest and statistics); taps, and decisions: ops whose "
-             "result steered Python. Many steps are listed in a line "
-             "each;\n"
+             "kept their bytes (the others are known by digest and statistics); taps, and decisions: ops whose result "
+             "steered Python. Many steps are listed in a line each;\n"
              "--step and --rank show one in full. CAPTURE is a folder NAME.lb, a packed file, one archive, or "
              "weights:\n"
              "safetensors (file, index or folder), .npy, .npz, .pt, .gguf of numbers, a torch distributed checkpoint.",

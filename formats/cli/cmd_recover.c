@@ -20,10 +20,10 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "recover",
     .synopsis = "CAPTURE",
-    .about = "Writes a new capture with every record of the old one that is whole, also those after the last "
-             "commit, and\n"
-             "with a closing index. The old one is not changed. Exit code 0 when nothing was lost, 1 when "
-             "something was.",
+    .about = "Writes a new capture with every record of the old one that is whole, also those after the last commit, "
+             "and\n"
+             "with a closing index. The old one is not changed. Exit code 0 when nothing was lost, 1 when something "
+             "was.",
     .example = "  lastbit recover run.lb -o whole.lb",
     .options = options,
     .min_args = 1,

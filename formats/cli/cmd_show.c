@@ -28,8 +28,8 @@ static const lb_command command = {
     .name = "show",
     .synopsis = "CAPTURE [SELECT]",
     .about = "Shows values of one step of one rank. SELECT is a value's name, a tap (lastbit.torch.tap), a layer or an "
-             "op's name, whichever is "
-             "found first; the options pick more exactly and are combined. Several values are listed with their\n"
+             "op's name, whichever is found first; the options pick more exactly and are combined. Several values are "
+             "listed with their\n"
              "statistics; a single one, or a slice, also shows elements. --histogram counts binary exponents. Types "
              "that\n"
              "NumPy lacks are exported as float32, which holds each of their values exactly.",

@@ -18,10 +18,8 @@ static const lb_command command = {
     .name = "verify",
     .synopsis = "CAPTURE",
     .about =
-        "Reads every record of a capture, whatever its index says: checksums, sizes, the rules of "
-        "programs, and\n"
-        "whether the bytes that programs call kept are there. What a killed writer left behind its last "
-        "commit is\n"
+        "Reads every record of a capture, whatever its index says: checksums, sizes, the rules of programs, and\n"
+        "whether the bytes that programs call kept are there. What a killed writer left behind its last commit is\n"
         "no damage; an archive that was never closed may go on, and which steps it lacks cannot be known from it.\n"
         "Exit code 1 when something is damaged, or nothing was committed.",
     .example = "  lastbit verify run.lb || lastbit recover run.lb -o whole.lb",
@@ -90,8 +88,7 @@ static void print_text(const char *path, const lb_verification *v)
         printf("%" PRIu32
                " may go on: not closed, so it records still, its process was ended, or the file was cut behind a "
                "commit; whether there were more steps it does not tell, and what stands behind the last commit is not "
-               "part "
-               "of it\n",
+               "part of it\n",
                v->archives - v->closed);
     if (v->minor > LB_FORMAT_MINOR)
         printf("written in format %d.%" PRIu32 ", and this lastbit knows %d.%d: what that added is not read\n",

@@ -43,8 +43,7 @@ static void print_help(const lb_command *command, const struct poptOption *table
     lb_help_options(table, false);
     if (command->example) printf("\nExample:\n%s\n", command->example);
     print_fields(command->name);
-    printf("Exit codes: 0 same or clean, 1 different or found, 125 nothing to judge, 128 failed (no such "
-           "file or "
+    printf("Exit codes: 0 same or clean, 1 different or found, 125 nothing to judge, 128 failed (no such file or "
            "kind), 129 misused.\n");
 }
 
@@ -207,26 +206,25 @@ static const struct swap_option {
 } SWAPS[LB_SWAP_KINDS] = {
     [LB_SWAP_PRECISION] =
         {"precision",
-         "hold and compute in f64, f32, bf16, f16, e4m3, e5m2 inside the selected region, rounding at "
-         "its border; tf32, tf32:rz, tf32:rne: round what matrix products read; types each by "
-         "itself and recipes of quantisation: below",
+         "hold and compute in f64, f32, bf16, f16, e4m3, e5m2 inside the selected region, rounding at its border; "
+         "tf32, tf32:rz, tf32:rne: round what matrix products read; types each by itself and recipes of quantisation: "
+         "below",
          "SEL=PRECISION"},
     [LB_SWAP_ACCUMULATE] = {"accumulate", "round every addition inside sums and products to bf16, f16, ...",
                             "SEL=DTYPE"},
     [LB_SWAP_KERNEL] =
         {"kernel",
-         "use a named kernel for matrix products: openblas (its bits vary from machine to machine), "
-         "tensorcore:ARCH with v100, a100, ada, h100, h100-fp8 or b200; finite: of any op, its own "
-         "with 0 for what it gives that is NaN or infinite; torch (replay): of any op, PyTorch's in a child process",
+         "use a named kernel for matrix products: openblas (its bits vary from machine to machine), tensorcore:ARCH "
+         "with v100, a100, ada, h100, h100-fp8 or b200; finite: of any op, its own with 0 for what it gives that is "
+         "NaN or infinite; torch (replay): of any op, PyTorch's in a child process",
          "SEL=NAME"},
     [LB_SWAP_ORDER] =
         {"order",
-         "of sums and products: sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C, "
-         "dpbf16[:K], tdpbf16[:N], torchdot, halved:K, folded:L[,OPTION...], eights, lanes:L, "
-         "butterfly:THREADS[xV], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K], tree:FILE; of "
-         "collectives: gloo, ring[:CHANNELS[:CHUNK]], mpi_ring, mpich_ring, nbc_ring, pairwise, tree[:G], "
-         "rank, linear, wide, rotated, halving, binomial, binary, kary[:K], chain[:F], in_order_binary, "
-         "nbc_chain, nbc_binomial, doubling, rabenseifner",
+         "of sums and products: sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C, dpbf16[:K], "
+         "tdpbf16[:N], torchdot, halved:K, folded:L[,OPTION...], eights, lanes:L, butterfly:THREADS[xV], numpy, "
+         "torch[:THREADS], exact, tensorcore:ARCH[:K], tree:FILE; of collectives: gloo, ring[:CHANNELS[:CHUNK]], "
+         "mpi_ring, mpich_ring, nbc_ring, pairwise, tree[:G], rank, linear, wide, rotated, halving, binomial, binary, "
+         "kary[:K], chain[:F], in_order_binary, nbc_chain, nbc_binomial, doubling, rabenseifner",
          "SEL=ORDER"},
     [LB_SWAP_ROUNDING] = {"rounding",
                           "round results by rne, rz, rna or stochastic:SEED; f32 results are evaluated in f64 before",

@@ -105,8 +105,7 @@ void lb_help_options(const struct poptOption *table, bool swaps_too)
 
 static const char SELECTORS[] =
     "A selector (SEL) says which ops a swap, or a question, applies to. It is a PCRE2 pattern, or terms joined by "
-    "\"&\", all of which "
-    "must hold:\n\n"
+    "\"&\", all of which must hold:\n\n"
     "  PATTERN        searched anywhere in \"layer/op\": 'mlp/aten::(add)?mm'\n"
     "  layer=PATTERN  searched anywhere in the path of the module, unless it is anchored: layer=mlp;\n"
     "                 'layer=^model\\.layers\\.3(\\.|$)' is that module and what is in it, 'layer=layers.3' layers.31, "
@@ -120,18 +119,16 @@ static const char SELECTORS[] =
     "  block=LETTERS  classes of residual blocks: A attention, D dense MLP, E mixture of experts, M Mamba or SSM, R "
     "recurrent\n\n"
     "Empty or left out it selects everything. \"\\&\" is an ampersand in a pattern. The shell leaves a selector alone "
-    "between single "
-    "quotes. `lastbit ls CAPTURE --layers` lists paths and classes, `--ops` the names of ops.\n\n"
+    "between single quotes. `lastbit ls CAPTURE --layers` lists paths and classes, `--ops` the names of ops.\n\n"
     "Examples:\n"
     "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"
     "  lastbit replay run.lb --order 'op=sum&step=2-3=pairwise'\n"
     "  lastbit explain a.lb b.lb --select 'layer=model.layers.3&op=mm'\n";
 
 static const char SWAPS[] = "A swap changes one thing in replay: SEL=WHAT, for the ops that SEL selects (`lastbit help "
-                            "selectors`). Without SEL it applies to "
-                            "all. A swap that means nothing to an op leaves it alone. Of two swaps that ask an op for "
-                            "the same thing the later counts. "
-                            "`replay` takes them, and `bisect --check`; each may be given several times.\n";
+                            "selectors`). Without SEL it applies to all. A swap that means nothing to an op leaves it "
+                            "alone. Of two swaps that ask an op for the same thing the later counts. `replay` takes "
+                            "them, and `bisect --check`; each may be given several times.\n";
 
 static const char PRECISIONS[] =
     "\nPRECISION is a type: f64, f32, tf32, bf16, f16, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e2m1, e8m0 (f32 and f64 never "
@@ -143,16 +140,13 @@ static const char PRECISIONS[] =
     "set their element types, products:all takes those of attention too. Scales live from step to step of a replay.\n\n"
     "--fuse KIND=KERNEL computes what several recorded ops do together by one kernel, with its own order of additions, "
     "accumulator and rounding points; KIND=on takes the usual one, KIND=off (or a later --fuse) leaves or changes it, "
-    "and "
-    "SEL=KIND[:KERNEL] takes the composites whose last op SEL selects. `lastbit replay CAPTURE --kernels` lists kinds, "
-    "kernels and their "
-    "options.\n";
+    "and SEL=KIND[:KERNEL] takes the composites whose last op SEL selects. `lastbit replay CAPTURE --kernels` lists "
+    "kinds, kernels and their options.\n";
 
 static const char TOKENS[] =
     "`lastbit parity` reads tokens with their log-probabilities from JSON, safetensors and .npz. Logarithms are "
-    "natural, of the token "
-    "given those before it; the first token of a sequence has none (null, NaN, or one entry less than there are "
-    "tokens).\n\n"
+    "natural, of the token given those before it; the first token of a sequence has none (null, NaN, or one entry less "
+    "than there are tokens).\n\n"
     "JSON, a value a line or one document. A value is a sequence:\n\n"
     "  id              name of the sequence; both sides' are paired by it, else by their tokens, else in order\n"
     "  token_ids       numbers of the tokens (also: input_ids, completion_ids, responses)\n"
@@ -168,19 +162,14 @@ static const char TOKENS[] =
     "  top_logprobs    alternatives per token: {\"text\": logprob, ...} or [{\"token\", \"token_id\", \"logprob\"}, "
     "...]\n\n"
     "or one token: {\"sequence\", \"position\", \"token_id\", \"token\", \"logprob\", \"kind\"}; or what a server "
-    "answers: OpenAI's "
-    "completions and chat completions with logprobs, vLLM's prompt_logprobs and dumped RequestOutput, SGLang's "
-    "meta_info, TRL's vllm-serve.\n\n"
+    "answers: OpenAI's completions and chat completions with logprobs, vLLM's prompt_logprobs and dumped "
+    "RequestOutput, SGLang's meta_info, TRL's vllm-serve.\n\n"
     "safetensors and .npz: token_ids, logprobs, kinds, mask, loss_mask, top1 as [sequences, tokens]; logits as "
-    "[sequences, tokens, "
-    "vocabulary], row t being of token t + 1, as models return them. Logits on both sides give KL and top-1; where "
-    "logprobs are left "
-    "out, they follow from logits and token_ids.\n\n"
+    "[sequences, tokens, vocabulary], row t being of token t + 1, as models return them. Logits on both sides give KL "
+    "and top-1; where logprobs are left out, they follow from logits and token_ids.\n\n"
     "`lastbit parity --matrix FILE` runs a command over variables, one at a time: the baseline (all at their first "
-    "value) twice, which gives the "
-    "noise floor, then every other value by itself. {out} is the token file that the command writes. Runs that ended "
-    "well are not "
-    "run again. FILE:\n\n"
+    "value) twice, which gives the noise floor, then every other value by itself. {out} is the token file that the "
+    "command writes. Runs that ended well are not run again. FILE:\n\n"
     "  {\"command\": \"python serve.py --precision {precision} --adapter {adapter} --out {out}\",\n"
     "   \"variables\": {\"precision\": [\"bf16\", \"fp32\"], \"adapter\": [\"online\", \"merged\"]},\n"
     "   \"reference\": \"trainer.jsonl\", \"seconds\": 600}\n";

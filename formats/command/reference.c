@@ -113,20 +113,23 @@ static void man_command(const lb_command *c, const char *text, const struct popt
          "each.\n.PP");
     put_roff_text(fields ? fields : "");
     free(fields);
-    puts("\n.SH EXIT STATUS\n0 same or clean; 1 different or found; 125 cannot be tested: read, but nothing in it can "
-         "be judged; 128 "
+    puts("\n.SH EXIT STATUS\n"
+         "0 same or clean; 1 different or found; 125 cannot be tested: read, but nothing in it can be judged; 128 "
          "failed: a file is missing, unreadable, empty or of another kind; 129 misused.\n"
-         ".SH SEE ALSO\n\\fBlastbit\\fR(1); \\fBlastbit help\\fR lists topics.");
+         ".SH SEE ALSO\n"
+         "\\fBlastbit\\fR(1); \\fBlastbit help\\fR lists topics.");
 }
 
 void lb_reference_main_man(const char *const *names, const char *const *texts, int n)
 {
     puts(".TH LASTBIT 1 \"\" \"lastbit " LB_VERSION "\" \"lastbit\"\n.SH NAME\n"
-         "lastbit \\- trace replay and bisection for the numerics of LLM training and serving\n.SH SYNOPSIS\n"
-         "\\fBlastbit\\fR \\fICOMMAND\\fR [\\fIOPTIONS\\fR] \\fIARGS\\fR\n.SH DESCRIPTION\n"
+         "lastbit \\- trace replay and bisection for the numerics of LLM training and serving\n"
+         ".SH SYNOPSIS\n"
+         "\\fBlastbit\\fR \\fICOMMAND\\fR [\\fIOPTIONS\\fR] \\fIARGS\\fR\n"
+         ".SH DESCRIPTION\n"
          "Captures a training or serving step, replays it under other kernels, precisions and rank orders, and finds "
-         "the first layer, rank "
-         "and op where the numbers part company.\n.SH COMMANDS");
+         "the first layer, rank and op where the numbers part company.\n"
+         ".SH COMMANDS");
     for (int i = 0; i < n; i++) {
         printf(".TP\n\\fBlastbit\\-%s\\fR(1)\n", names[i]);
         put_roff_text(texts[i]);

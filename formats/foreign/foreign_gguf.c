@@ -236,8 +236,8 @@ static lb_status tell_unread(const lb_foreign_tensors *tensors, const cursor *c,
         return tensors->listener->unread(tensors->listener->context, t->name, type, &t->layout), LB_OK;
     return lb_fail(
         err, LB_ERR_UNSUPPORTED,
-        "%s: offset %zu: tensor '%.100s' is quantised (%s): its numbers are not in the file; read the one it "
-        "was made from",
+        "%s: offset %zu: tensor '%.100s' is quantised (%s): its numbers are not in the file; read the one it was made "
+        "from",
         c->source, t->at, t->name, type);
 }
 

@@ -201,8 +201,7 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
     return lb_fail(err, LB_ERR_INVALID,
                    "\"%s\" is no order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, "
                    "streamk:C[xTILE], dpbf16[:K], tdpbf16[:N], torchdot, halved:K, "
-                   "folded:L[,head:1|aligned:O][,tail:after|again][,pairs][,rounded], "
-                   "eights, lanes:L, "
+                   "folded:L[,head:1|aligned:O][,tail:after|again][,pairs][,rounded], eights, lanes:L, "
                    "butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] (v100 a100 ada h100 "
                    "h100-fp8 b200), tree:FILE",
                    text);

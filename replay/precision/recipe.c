@@ -250,8 +250,8 @@ static lb_status take_key(lb_recipe *r, seen *given, const char *item, size_t n,
     if (status == LB_ERR_NOT_FOUND)
         return wrong(err,
                      r->scaling ? "not a key of this recipe"
-                                : "keys are compute, accumulate, storage, round, overflow, subnormals, "
-                                  "products, and those of a recipe named first",
+                                : "keys are compute, accumulate, storage, round, overflow, subnormals, products, and "
+                                  "those of a recipe named first",
                      item, n);
     return status;
 }
@@ -269,8 +269,8 @@ static lb_status take_first_word(lb_recipe *r, const char *item, size_t n, lb_er
     if (r->short_form) return LB_OK;
     return wrong(err,
                  "precisions are f64 f32 tf32 bf16 f16 e4m3fn e5m2 e4m3fnuz e5m2fnuz e2m1 e8m0, "
-                 "compute:TYPE,accumulate:TYPE,"
-                 "storage:TYPE, or a recipe: fp8-current fp8-delayed fp8-block mxfp8 mxfp4 nvfp4",
+                 "compute:TYPE,accumulate:TYPE,storage:TYPE, or a recipe: fp8-current fp8-delayed fp8-block mxfp8 "
+                 "mxfp4 nvfp4",
                  item, n);
 }
 

@@ -145,8 +145,7 @@ static lb_status parse_term(lb_selector *selector, const char *text, lb_err *err
     if (t->kind == TERM_ANYWHERE && word && text[word] == '=')
         return lb_fail(err, LB_ERR_INVALID,
                        "selector \"%s\": there is no \"%.*s=\"; what can be asked for is layer= op= class= phase= "
-                       "rank= step= index= "
-                       "block=, or a pattern alone",
+                       "rank= step= index= block=, or a pattern alone",
                        text, (int)word, text);
     switch (t->kind) {
     case TERM_PHASE: return parse_phases(t, value, err);

@@ -352,8 +352,8 @@ static lb_status derive(lb_choices *choices, const parsed_swap *p, uint8_t old, 
     if (wanted.by_torch && is_asked_for_more(&wanted))
         return lb_fail(
             err, LB_ERR_INVALID,
-            "--kernel torch: PyTorch computes ops as they were recorded, and one that it is to compute is asked "
-            "for another precision, order or rounding, too: select others");
+            "--kernel torch: PyTorch computes ops as they were recorded, and one that it is to compute is asked for "
+            "another precision, order or rounding, too: select others");
     for (uint32_t i = 0; i < choices->n_rows; i++)
         if (same_choice(&choices->rows[i], &wanted)) {
             *row = (uint8_t)i;

@@ -526,8 +526,8 @@ static lb_status check_mode(const lb_plan *plan, lb_err *err)
         for (size_t k = 0; k < sizeof chained / sizeof *chained; k++)
             if (chained[k].kind == swap->kind)
                 return lb_fail(err, LB_ERR_INVALID,
-                               "--%s %s%s%s: %s needs --mode chained (or layer); an isolated op reads its "
-                               "recorded inputs, whatever ran before it",
+                               "--%s %s%s%s: %s needs --mode chained (or layer); an isolated op reads its recorded "
+                               "inputs, whatever ran before it",
                                chained[k].option, selector, *selector && *argument ? "=" : "", argument,
                                chained[k].what);
     }

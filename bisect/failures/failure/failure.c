@@ -106,9 +106,8 @@ static lb_status parse_predicate(lb_failure_monitor *m, const char *text, lb_sel
         return lb_selector_new(*end ? end + 1 : "", selector, err);
     }
     return lb_fail(err, LB_ERR_INVALID,
-                   "predicate \"%s\": expected nonfinite, max>NUMBER, loss>NUMBER or grad_norm>NUMBER, each "
-                   "with @SELECTOR or "
-                   "without",
+                   "predicate \"%s\": expected nonfinite, max>NUMBER, loss>NUMBER or grad_norm>NUMBER, each with "
+                   "@SELECTOR or without",
                    text);
 }
 

@@ -66,9 +66,8 @@ static lb_status parse_flag(const char *text, flag *f, lb_err *err)
         return LB_OK;
     }
     return lb_fail(err, LB_ERR_INVALID,
-                   "flag \"%s\": expected STAGE=FLAGS or STAGE:LABEL=FLAGS, the stage being muon, precision, "
-                   "rank, block, source, "
-                   "kernel or order, e.g. 'muon=--optimizer adamw'",
+                   "flag \"%s\": expected STAGE=FLAGS or STAGE:LABEL=FLAGS, the stage being muon, precision, rank, "
+                   "block, source, kernel or order, e.g. 'muon=--optimizer adamw'",
                    text);
 }
 
@@ -146,8 +145,8 @@ static lb_status judge(const live *l, const lb_job_result *r, lb_search_outcome 
         snprintf(what, size, "exit code %d%s%s", r->code, *r->line ? ": " : "", r->line);
     } else if (r->code >= 128) {
         return lb_fail(err, LB_ERR_UNSUPPORTED,
-                       "the job ended with exit code %d, which says neither good nor bad (its last "
-                       "line: %s); --log tells failures by what it prints",
+                       "the job ended with exit code %d, which says neither good nor bad (its last line: %s); --log "
+                       "tells failures by what it prints",
                        r->code, r->line);
     } else
         snprintf(what, size, "exit code %d%s%s", r->code, *r->line ? ": " : "", r->line);

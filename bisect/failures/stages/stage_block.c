@@ -363,8 +363,8 @@ static lb_status examine_origin(lb_bisect_session *q, const lb_blocks *blocks, b
     LB_TRY(lb_stage_culprit_all_ranks(q, c, err));
     snprintf(c->why, sizeof c->why,
              "Without %s in step %" PRId64
-             ", %s, the window ends without the failure. The op named is the first in it whose inputs are "
-             "finite and whose result is not.",
+             ", %s, the window ends without the failure. The op named is the first in it whose inputs are finite and "
+             "whose result is not.",
              path, origin->step, lb_stage_besides(q));
     return LB_OK;
 }

@@ -115,9 +115,8 @@ static lb_status blame(lb_bisect_session *q, const place *at, lb_err *err)
     LB_TRY(lb_stage_culprit_add(q, LB_AXIS_SOURCE, p->rank, p->step, at->writer, &c, err));
     LB_TRY(lb_stage_culprit_all_ranks(q, c, err));
     snprintf(c->why, sizeof c->why,
-             "A mask leaves a row no key: every softmax that reads it gives NaN there. This %s -inf into it. "
-             "With 0 in its "
-             "place, %s, the window ends without the failure.",
+             "A mask leaves a row no key: every softmax that reads it gives NaN there. This %s -inf into it. With 0 in "
+             "its place, %s, the window ends without the failure.",
              lb_op_is_source(p, &p->ops[at->writer]) ? "brings" : "writes", lb_stage_besides(q));
     return LB_OK;
 }

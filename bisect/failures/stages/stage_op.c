@@ -93,8 +93,7 @@ static lb_status blame(lb_bisect_session *q, const broken_kind *k, uint32_t besi
                  besides == 1 ? "op makes" : "ops make");
     snprintf(c->why, sizeof c->why,
              "It makes numbers that are not finite of finite ones%s%.120s. With 0 in their place%s, and nothing else "
-             "changed, the window ends without the failure; no change of a block, a precision or the data does "
-             "that.",
+             "changed, the window ends without the failure; no change of a block, a precision or the data does that.",
              *c->parameter ? ", in " : "", c->parameter, others);
     return LB_OK;
 }

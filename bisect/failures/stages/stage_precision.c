@@ -167,8 +167,8 @@ static lb_status run_precision(lb_bisect_session *q, bool *found, lb_err *err)
         lb_sites_release(&q->cure);
         return end_cleared(
             q, "cleared",
-            "fails with f32 in place of every float below it; in bf16 everywhere it does not show, but what "
-            "f32 lacks, bf16 does not have",
+            "fails with f32 in place of every float below it; in bf16 everywhere it does not show, but what f32 lacks, "
+            "bf16 does not have",
             err);
     }
     if (bf16 == LB_OUTCOME_CURED) {

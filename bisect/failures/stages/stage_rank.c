@@ -125,8 +125,8 @@ static lb_status add_rank_culprit(lb_bisect_session *q, const lb_sites *sites, c
     c->ranks = ranks, c->n_ranks = n;
     for (uint32_t i = 0; i < n; i++) ranks[i] = q->ranks[sites->rows[found[i]].rank_row];
     snprintf(c->why, sizeof c->why,
-             "Without the contribution of %s, %s, the window ends without the failure; the others show none of "
-             "their own.%s",
+             "Without the contribution of %s, %s, the window ends without the failure; the others show none of their "
+             "own.%s",
              n == 1 ? "this rank" : "these ranks", lb_stage_besides(q), named);
     return LB_OK;
 }

@@ -124,8 +124,7 @@ lb_status lb_stage_unseen(lb_bisect_session *q, uint32_t *count, bool *found, lb
         status = lb_stage_culprit_add(q, LB_AXIS_SOURCE, row->rank, row->step, row->op, &c, err);
         if (status != LB_OK) break;
         snprintf(c->why, sizeof c->why,
-                 "The bytes of %s changed and no recorded op wrote them. With what the program itself had left "
-                 "there, "
+                 "The bytes of %s changed and no recorded op wrote them. With what the program itself had left there, "
                  "and nothing else changed, the window ends without the failure.",
                  *c->parameter ? c->parameter : kind_name(p, value_of(p, row->op)));
         if (!i) q->remedy = last_write(q, row);

@@ -98,8 +98,7 @@ bool lb_basis_has_steps(lb_bisect_session *q)
     q->out->outcome = LB_BISECT_UNDECIDED;
     lb_basis_lacks(q,
                    "these are tensors only: no step was recorded that could be run again%s. `lastbit show` prints "
-                   "them, `lastbit diff` "
-                   "compares them with others",
+                   "them, `lastbit diff` compares them with others",
                    n ? spoilt : ", and all of them are finite");
     return false;
 }

@@ -106,9 +106,8 @@ static void describe(const growth *g, lb_origin *origin)
     snprintf(origin->name, sizeof origin->name, "%s", lb_op_name(p, op));
     if (!g->param) {
         snprintf(origin->text, sizeof origin->text,
-                 "its largest result is %.3g, and was %.3g in the step before: the first op to give more than "
-                 "a hundred "
-                 "times as much",
+                 "its largest result is %.3g, and was %.3g in the step before: the first op to give more than a "
+                 "hundred times as much",
                  g->now, g->before);
         return;
     }

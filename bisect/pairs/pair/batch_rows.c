@@ -286,9 +286,8 @@ static lb_status place_rows(const carriers *all, const lb_batch_rows *before, lb
         free(places);
     if (room && lost >= 0)
         snprintf(r->missing, sizeof r->missing,
-                 "the sides' batches have %lld and %lld rows (%.60s), and row %lld of the smaller is no row of "
-                 "the larger: "
-                 "nothing can be compared with it. Record both sides with the same inputs among their rows",
+                 "the sides' batches have %lld and %lld rows (%.60s), and row %lld of the smaller is no row of the "
+                 "larger: nothing can be compared with it. Record both sides with the same inputs among their rows",
                  (long long)(r->turned ? r->many : r->few), (long long)(r->turned ? r->few : r->many), r->by,
                  (long long)lost);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %lld rows", (long long)r->many);
@@ -366,9 +365,8 @@ lb_status lb_batch_rows_find(const lb_program_view *a, const lb_program_view *b,
     if (!list_carriers(sides, rules, &all)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for sources");
     if (status == LB_OK && *all.strange) {
         snprintf(out->missing, sizeof out->missing,
-                 "%.290s: not another number of rows alone, so that no op's result can be compared with the "
-                 "other side's. "
-                 "Record both sides with inputs of one length",
+                 "%.290s: not another number of rows alone, so that no op's result can be compared with the other "
+                 "side's. Record both sides with inputs of one length",
                  all.strange);
         goto done;
     }
@@ -380,9 +378,8 @@ lb_status lb_batch_rows_find(const lb_program_view *a, const lb_program_view *b,
     const char *lacking = without_bytes(&all);
     if (lacking)
         snprintf(out->missing, sizeof out->missing,
-                 "the sides' batches have other numbers of rows, and the bytes of %.60s, by which rows are "
-                 "known, were not "
-                 "kept on both sides: record them with --level sources or more",
+                 "the sides' batches have other numbers of rows, and the bytes of %.60s, by which rows are known, were "
+                 "not kept on both sides: record them with --level sources or more",
                  lacking);
     keep_readable(&all);
     if (!lacking) status = place_rows(&all, before, out, err);
