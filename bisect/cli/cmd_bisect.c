@@ -237,17 +237,14 @@ int lb_cmd_bisect(int argc, const char **argv)
          "bisect this shell command, a short run of a live job, instead of a capture", "CMD"},
         {"flag", 0, POPT_ARG_ARGV, &a.flags, 0,
          "what to add to CMD (where {} stands, or at its end) so that a suspect is switched off, e.g. "
-         "'muon=--optimizer "
-         "adamw', "
-         "'block:E=--no-experts'; may be given several times",
+         "'muon=--optimizer adamw', 'block:E=--no-experts'; may be given several times",
          "STAGE[:LABEL]=FLAGS"},
         {"log", 0, POPT_ARG_STRING, &a.log, 0,
-         "a run fails when a line that it prints matches; otherwise exit code 0 is good, 125 skipped, others "
-         "below 126 bad",
+         "a run fails when a line that it prints matches; otherwise exit code 0 is good, 125 skipped, others below 126 "
+         "bad",
          "PCRE2"},
         {"noise", 0, POPT_ARG_STRING, &a.noise, 0,
-         "how often a failing run looks good, and a good one failing: answers are repeated until they are "
-         "sound",
+         "how often a failing run looks good, and a good one failing: answers are repeated until they are sound",
          "MISS[,ALARM]"},
         {"timeout", 0, POPT_ARG_DOUBLE, &a.timeout, 0, "kill a run after that; it counts as skipped", "SECONDS"},
         POPT_TABLEEND,
@@ -280,10 +277,10 @@ int lb_cmd_bisect(int argc, const char **argv)
     const lb_command command = {
         .name = "bisect",
         .synopsis = "CAPTURE | --run CMD --flag ...",
-        .about = "Finds why a recorded window fails: it replays the window with one thing changed at a time, "
-                 "Muon first, then\n"
-                 "every precision below f32, then ranks, then classes of residual blocks, and narrows the "
-                 "first change that\n"
+        .about = "Finds why a recorded window fails: it replays the window with one thing changed at a time, Muon "
+                 "first, then\n"
+                 "every precision below f32, then ranks, then classes of residual blocks, and narrows the first change "
+                 "that\n"
                  "cures down to layer, op and step. With --run it does the same to a live job, a flag for each "
                  "suspect.\n"
                  "Exit code: 0 clean, 1 found, 125 not reproduced or undecided.",

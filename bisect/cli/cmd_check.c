@@ -24,8 +24,7 @@ static const lb_command command = {
     .about =
         "Says what one recording proves by itself, without another run to compare it with: that the gradients are the\n"
         "derivative of the loss, that the optimizer read them, and that it did what its name says. The step runs in "
-        "f64 with casts the identity, "
-        "where\n"
+        "f64 with casts the identity, where\n"
         "rounding has no part in it; difference quotients along random directions over all parameters are compared "
         "with\n"
         "what backward gave. Where they differ, the op is named whose backward is wrong, with the kind: a constant "
@@ -36,14 +35,12 @@ static const lb_command command = {
         "token, sequences and packed documents do not meet, padding changes nothing, and each row is scored against "
         "the\n"
         "next token. An op is named that gives a finite number in the place of NaN; in a recording that was made with\n"
-        "--poison, numbers that were read and never written are named, too.\n"
-        "\n"
+        "--poison, numbers that were read and never written are named, too.\n\n"
         "Then it says where digits go (--only digits): which lines of code round most, by exact runs with what they "
         "round\n"
         "and without; sums that cancel; updates that a parameter of few digits absorbed; numbers that left the range "
         "of\n"
-        "f16 or of 8 bits; choices near a tie. That is a table of facts; findings are what is surely wrong.\n"
-        "\n"
+        "f16 or of 8 bits; choices near a tie. That is a table of facts; findings are what is surely wrong.\n\n"
         "What could not be judged is said, and is no finding. Exit code 1 when something was found.",
     .example = "  lastbit record -o run.lb --steps 3 -- python train.py\n"
                "  lastbit check run.lb",

@@ -226,10 +226,8 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "diff",
     .synopsis = "CAPTURE CAPTURE",
-    .about = "Compares two captures of what should be the same computation. Equal digests are never read. "
-             "Where bits\n"
-             "differ, both sides' programs are replayed exactly, and the verdict says whether they compute the "
-             "same\n"
+    .about = "Compares two captures of what should be the same computation. Equal digests are never read. Where bits\n"
+             "differ, both sides' programs are replayed exactly, and the verdict says whether they compute the same\n"
              "real function (rounding) or not (diverged), and where that begins.",
     .example = "  lastbit diff samples/clean.lbz samples/dropped-term.lbz\n"
                "  lastbit diff run.lb changed.lb --noise again.lb     # again.lb: a second run of the first",

@@ -33,8 +33,8 @@ static const lb_command command = {
         "keyboard.\n\n"
         "RESULT is what diff, bisect, explain, parity, ranks, watch, audit or replay printed with --json (- for "
         "stdin), or a\n"
-        "capture, of which the receipt is shown. Several make one page. All but replay "
-        "write it themselves with --html.",
+        "capture, of which the receipt is shown. Several make one page. All but replay write it themselves with "
+        "--html.",
     .example = "  lastbit diff good.lb bad.lb --json > diff.json; lastbit bisect bad.lb --json > bisect.json\n"
                "  lastbit report -o report.html bisect.json diff.json bad.lb",
     .options = options,

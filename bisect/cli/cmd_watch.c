@@ -405,9 +405,7 @@ int lb_cmd_watch(int argc, const char **argv)
         {"idle", 0, POPT_ARG_DOUBLE, &o.idle, 0, "with --follow: stop when nothing has come for so long", "SECONDS"},
         {"format", 0, POPT_ARG_STRING, &o.format, 0,
          "line, pairs, jsonl, csv, events (TensorBoard), capture, trainer (trainer_state.json of transformers); by "
-         "default "
-         "found "
-         "from the content",
+         "default found from the content",
          "FORMAT"},
         {"pattern", 0, POPT_ARG_STRING, &o.pattern, 0,
          "lines are those that match; named groups are fields: 'it (?<step>\\d+) loss=(?<loss>\\S+)'", "REGEX"},
@@ -433,8 +431,7 @@ int lb_cmd_watch(int argc, const char **argv)
          "the logs are reruns with one seed and one order: their first losses must agree", NULL},
         {"on-alarm", 0, POPT_ARG_STRING, &o.on_alarm, 0,
          "run this by sh, one at a time, with LASTBIT_ALARM_STEP, _KIND, _LEVEL, _DETECTOR, _VALUE, _REFERENCE, "
-         "_RATIO, _SHARD, "
-         "_WHY and LASTBIT_LOG",
+         "_RATIO, _SHARD, _WHY and LASTBIT_LOG",
          "CMD"},
         {"webhook", 0, POPT_ARG_STRING, &o.webhook, 0, "post each alarm there as JSON, one at a time (by curl)", "URL"},
         {"html", 0, POPT_ARG_STRING, &o.html, 0, "also write the page of `lastbit report`", "FILE"},
@@ -442,8 +439,8 @@ int lb_cmd_watch(int argc, const char **argv)
          "FILE"},
         {"level", 0, POPT_ARG_ARGV, &o.levels, 0,
          "alarms of a metric (grad_norm, nonfinite, loss, throughput, schedule, data) count from this level on: "
-         "warning "
-         "(as by default), critical, off; what is below is noted, and decides no exit code; may be given several times",
+         "warning (as by default), critical, off; what is below is noted, and decides no exit code; may be given "
+         "several times",
          "METRIC=LEVEL"},
         {"exit-on", 0, POPT_ARG_STRING, &o.exit_on, 0, "stop at the first alarm of this level: warning, critical",
          "LEVEL"},
@@ -457,13 +454,10 @@ int lb_cmd_watch(int argc, const char **argv)
         .synopsis = "LOG|FOLDER|CAPTURE|- [LOG...]",
         .about =
             "Reads the log of a training run and says what goes wrong in it: numbers that are not finite, the gradient "
-            "norm, "
-            "the loss, the throughput, the schedule, the data. Rules of practice and a detector whose rate of false "
-            "alarms is stated stand side by side. Several logs are reruns: a spike that comes back with its shard is "
-            "the "
-            "shard's. A FOLDER holds event files, the checkpoints of transformers' Trainer, or MLflow's metrics. Known "
-            "names: loss, "
-            "train/loss, grad_norm, gnorm, lr, step, global_step, ...",
+            "norm, the loss, the throughput, the schedule, the data. Rules of practice and a detector whose rate of "
+            "false alarms is stated stand side by side. Several logs are reruns: a spike that comes back with its "
+            "shard is the shard's. A FOLDER holds event files, the checkpoints of transformers' Trainer, or MLflow's "
+            "metrics. Known names: loss, train/loss, grad_norm, gnorm, lr, step, global_step, ...",
         .example = "  lastbit watch train.log --checkpoint-every 5000       # a finished run: which checkpoint to "
                    "restart from\n"
                    "  lastbit record -o run.lb --ring 20 -- python train.py > train.log &\n"

@@ -50,8 +50,8 @@ static lb_status check_tables(const lb_cmd_plan_request *o, const lb_plan *plan,
     if ((o->routing && o->each) || o->table || o->write || o->digest || o->coverage || o->kernels ||
         (o->routing && o->force))
         return lb_fail(err, LB_ERR_INVALID,
-                       "%s replays several times: --table, --write, --digest, --coverage, --kernels%s do not go "
-                       "with it",
+                       "%s replays several times: --table, --write, --digest, --coverage, --kernels%s do not go with "
+                       "it",
                        name, o->routing ? ", --each and --force-decisions" : " and --routing-report");
     if (o->each && !o->swaps.n)
         return lb_fail(err, LB_ERR_INVALID, "--each tries swaps one by one: give some, like --fuse rms_norm=on");

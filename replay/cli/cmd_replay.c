@@ -490,8 +490,7 @@ int lb_cmd_replay(int argc, const char **argv)
     const struct poptOption options[] = {
         {"mode", 'm', POPT_ARG_STRING, &o.mode, 0,
          "isolated (default): each op from its recorded inputs, which leaves no room for routing, source, skip, muon "
-         "and update; layer: "
-         "each layer from its own; chained: all from what the window begins with",
+         "and update; layer: each layer from its own; chained: all from what the window begins with",
          "MODE"},
         {"steps", 0, POPT_ARG_STRING, &o.steps, 0, "recorded steps to replay", "A-B"},
         {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "ranks to replay; collectives with others take recorded results",
@@ -509,8 +508,7 @@ int lb_cmd_replay(int argc, const char **argv)
         {"select", 0, POPT_ARG_STRING, &o.select, 0, "ops whose results --write writes (default: all)", "SEL"},
         {"table", 0, POPT_ARG_NONE, &o.table, 0,
          "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; implies --mode "
-         "chained and "
-         "--force-decisions",
+         "chained and --force-decisions",
          NULL},
         {"each", 0, POPT_ARG_NONE, &o.each, 0,
          "replay with each swap alone, and with all but it: how far each moves the output and the loss; implies --mode "
@@ -518,8 +516,8 @@ int lb_cmd_replay(int argc, const char **argv)
          NULL},
         {"routing-report", 0, POPT_ARG_NONE, &o.routing, 0,
          "replay with routing recomputed and with the recorded ids, weights and slots in force: how much of the gap "
-         "each recovers, and which "
-         "choices of experts change, by near ties or by the router itself (exit code 1); implies --mode chained",
+         "each recovers, and which choices of experts change, by near ties or by the router itself (exit code 1); "
+         "implies --mode chained",
          NULL},
         {"kernels", 0, POPT_ARG_NONE, &o.kernels, 0,
          "list what the steps are made of, and the kernels and orders that could take its place", NULL},
@@ -538,15 +536,11 @@ int lb_cmd_replay(int argc, const char **argv)
         .name = "replay",
         .synopsis = "CAPTURE",
         .about = "Re-executes recorded steps without the framework and compares every op with the recording: the same "
-                 "bits, inside "
-                 "the op's error bound (rounding), or outside it (diverged).\n\n"
+                 "bits, inside the op's error bound (rounding), or outside it (diverged).\n\n"
                  "What a swap does is said, not judged: ops that it applies to, and those that read what they gave, "
-                 "are `swapped`, and what it "
-                 "does to the outermost output, the loss and the parameters is measured against the recording (in "
-                 "--json: effect). Exit code "
-                 "0: nothing beside the swaps diverged; 1: something did; 125: something could not be judged, or the "
-                 "swaps concerned "
-                 "nothing.\n\n"
+                 "are `swapped`, and what it does to the outermost output, the loss and the parameters is measured "
+                 "against the recording (in --json: effect). Exit code 0: nothing beside the swaps diverged; 1: "
+                 "something did; 125: something could not be judged, or the swaps concerned nothing.\n\n"
                  "Bits depend neither on threads nor on the processor (LASTBIT_ISA=scalar, avx2, avx512 limits it).",
         .example =
             "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"
