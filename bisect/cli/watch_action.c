@@ -40,7 +40,7 @@ lb_status lb_watch_actions_begin(lb_watch_actions *a, const char *const *logs, l
     return LB_OK;
 }
 
-/* Whoever looks sees the whole file or none. */
+/* A reader sees the whole file or none. */
 static bool write_hold(const lb_watch_actions *a, const lb_watch_hold *hold, lb_err *err)
 {
     char text[sizeof MARK + 40];

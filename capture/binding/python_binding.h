@@ -10,8 +10,8 @@
  *     python_binding.c   the other calls, each a builtin function
  *
  * One binding serves one recording. Python's global lock guards it; `lock` guards the recorder, whose calls may run
- * without the global lock when they have much to read. Nobody waits for `lock` with the global lock in hand, so that a
- * thread that has `lock` may take the global one: it does to have bytes copied from a device (python_device.c). No
+ * without the global lock when they have much to read. No thread waits for `lock` with the global lock in hand, so that
+ * a thread that has `lock` may take the global one: it does to have bytes copied from a device (python_device.c). No
  * other Python runs inside it. A device is waited for before, with neither lock.
  *
  * Functions that return false or NULL have set a Python exception. Of these only what the host itself raised ever

@@ -79,7 +79,7 @@ LB_PYTHON_CALL(stop, 1)
     return nothing(b);
 }
 
-/* Both in a thread of their own, while the process is about to end. Whoever holds the lock may never let it go. */
+/* Both run in a thread of their own while the process is about to end: another thread may never let go of the lock. */
 /* The binding, locked, when a signal is about to end the process; NULL when another thread does not let go of it. */
 static lb_binding *last_hold(void)
 {

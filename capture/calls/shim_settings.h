@@ -38,7 +38,7 @@ lb_shim_mode lb_shim_mode_now(void);
 const lb_shim_settings *lb_shim_settings_now(void);
 /* PyTorch's recorder begins or ends. */
 void lb_shim_join(bool joined);
-/* One line on stderr, "lastbit: …". It may quote paths: what is no printable ASCII is spelt, \x1b. */
+/* One line on stderr, "lastbit: …". It may quote paths: bytes other than printable ASCII are written as \x1b. */
 void lb_shim_say(const char *format, ...) LB_PRINTF(1, 2);
 /* Recording ends for good; the first reason is said on stderr, in one line. */
 void lb_shim_turn_off(const char *why);

@@ -4,7 +4,7 @@
  *     helper         takes parts of the oldest work that has some left
  *
  * Work is cut into parts (see measure.h) that any free thread takes: a host that must wait for a value does what is
- * left of it, and waits for no more than the part that the helper has begun. Nobody but the caller holds the bytes:
+ * left of it, and waits for no more than the part that the helper has begun. The bytes stay the caller's:
  * they must stay as they are until lb_measure_queue_is_done. One thread at a time may call these functions; the helper
  * calls nothing of the host. In a forked child, where there is no helper, a backlog may only be freed. */
 #ifndef LB_MEASURE_QUEUE_H

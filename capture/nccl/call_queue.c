@@ -39,7 +39,7 @@ static _Thread_local struct passed_by {
     lb_nccl_call_given given;
     lb_counted counted;
 } passed_by;
-static lb_nccl_call nobody;
+static lb_nccl_call unwanted_call;
 
 /* Whether it is to be written. Of calls in graphs, and of those around them, only the writer knows the step. */
 static bool is_wanted(const lb_nccl_place *place, int64_t step, bool captured)
@@ -73,7 +73,7 @@ static lb_nccl_call *make(const lb_nccl_call_given *given, bool captured)
     const bool wanted = is_wanted(place, counted.step, captured);
     if (!wanted && !here.depth) {
         passed_by = (struct passed_by){comm, *given, counted};
-        return &nobody;
+        return &unwanted_call;
     }
     lb_nccl_call *call = lb_shim_memory(sizeof *call);
     if (!call) return NULL;
@@ -122,7 +122,7 @@ lb_nccl_call *lb_nccl_call_begin(const lb_nccl_call_given *given)
     lb_communicator_registry_lock();
     lb_nccl_call *call = make(given, captured);
     lb_communicator_registry_unlock();
-    if (!call || call == &nobody || call->unwanted) return call;
+    if (!call || call == &unwanted_call || call->unwanted) return call;
     if (captured)
         begin_captured(call);
     else
@@ -248,7 +248,7 @@ void lb_nccl_call_end(lb_nccl_call *call, lb_nccl_result result)
 {
     here.inside--;
     if (!call) return;
-    if (call == &nobody) {
+    if (call == &unwanted_call) {
         if (is_error(result)) fail_passed_by();
         return;
     }

@@ -3,10 +3,10 @@
  *     lb_nccl_call_begin ─▶ the real call ─▶ lb_nccl_call_end ─▶ (the outermost GroupEnd) ─▶ queue ─▶ writer thread: call_writer.h
  *
  * The caller's thread copies what is sent before the call (in a stream's order) and what was received after it, and
- * puts the call into a queue; the writer takes calls in order as their copies arrive, so that nobody waits for a device
- * or a disk. The queue has limits: where the writer is behind and goes on, the caller waits for it; where the writer
- * itself waits for a stream, bytes are skipped and counted. A call that is captured into a CUDA graph does not go this
- * way: each of its runs does. */
+ * puts the call into a queue; the writer takes calls in order as their copies arrive. So the program waits for no
+ * device and no disk. The queue has limits: where the writer is behind and goes on, the caller waits for it; where the
+ * writer itself waits for a stream, bytes are skipped and counted. A call that is captured into a CUDA graph does not
+ * go this way: each of its runs does. */
 #ifndef LB_CAPTURE_CALL_QUEUE_H
 #define LB_CAPTURE_CALL_QUEUE_H
 

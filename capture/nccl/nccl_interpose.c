@@ -315,7 +315,7 @@ lb_nccl_result ncclCommSplit(lb_nccl_comm comm, int color, int key, lb_nccl_comm
     return result;
 }
 
-/* Whoever is left calls it, in the order of the parent's ranks. */
+/* The ranks that are not excluded call it; they keep the order that they have in the parent. */
 lb_nccl_result ncclCommShrink(lb_nccl_comm comm, int *excluded, int n_excluded, lb_nccl_comm *made,
                               lb_nccl_config *config, int flags)
 {

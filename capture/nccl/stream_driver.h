@@ -69,7 +69,7 @@ typedef struct lb_stream_driver {
     bool graphs; /* and all that graphs need */
 } lb_stream_driver;
 
-/* Whether CUDA has been loaded by now. Whoever makes a communicator has it loaded. */
+/* Looks whether CUDA has been loaded. A program that makes a communicator has loaded it. */
 void lb_stream_driver_look(void);
 /* NULL as long as no call of lb_stream_driver_look has found one. */
 const lb_stream_driver *lb_stream_driver_now(void);

@@ -13,7 +13,8 @@
 
 #define LB_TABLE_DEPTH 64
 
-/* Appends to `out`. LB_ERR_INVALID names line and column of what is no JSON, or nested deeper than LB_TABLE_DEPTH;
+/* Appends to `out`. LB_ERR_INVALID names the line and column where the text is not JSON, or is nested deeper than
+ * LB_TABLE_DEPTH;
  * LB_ERR_NOMEM. */
 lb_status lb_table_text_pack(const char *json, byte_buffer *out, lb_err *err);
 

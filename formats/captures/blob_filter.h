@@ -2,8 +2,8 @@
  *
  * Equal digests are equal bytes, so that a value whose bytes its own rank did not keep may be found in the archive of
  * another. Of a thousand ranks that is a thousand searches, nearly always in vain. This Bloom filter over all digests
- * (some 16 bits each, 8 of them in one line of the cache) says so at once: of 10,000 digests that nobody holds it takes
- * a few for held. */
+ * (some 16 bits each, 8 of them in one line of the cache) says so at once: of 10,000 digests that no archive holds it
+ * takes a few for held. */
 #ifndef LB_BLOB_FILTER_H
 #define LB_BLOB_FILTER_H
 

@@ -1,7 +1,7 @@
 /* See capture_copy.h. */
 #include "captures/capture_copy.h"
 
-/* LB_ERR_NOT_CAPTURED: nobody has them. */
+/* LB_ERR_NOT_CAPTURED: neither archive has them. */
 static lb_status find_bytes(const lb_capture_copy *copy, const lb_program *program, uint32_t v, const void **bytes,
                             size_t *size, lb_err *err)
 {

@@ -10,8 +10,8 @@ typedef struct lb_capture_copy {
     lb_writer *to;
     /* Of bytes that are there and not written yet: whether they are passed over. NULL: none are. */
     bool (*passes_over)(void *context, const lb_value *value);
-    /* Bytes that a value says were kept, and that `from` does not have; gives LB_ERR_NOT_CAPTURED where nobody else has
-     * them. NULL: they are left out. */
+    /* Bytes that a value says were kept, and that `from` does not have; gives LB_ERR_NOT_CAPTURED where no
+     * other archive has them. NULL: they are left out. */
     lb_status (*elsewhere)(void *context, const lb_program *program, uint32_t value, const void **bytes, size_t *size,
                            lb_err *err);
     void *context;

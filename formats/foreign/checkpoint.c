@@ -255,7 +255,7 @@ static bool is_known_kind(const char *path)
 }
 
 /* A file by itself; what is wrong with it is told. Pickles without tensors (options, schedules) have told their
- * entries; what is no format that is read is passed over in a folder. */
+ * entries; a file of another format is passed over in a folder. */
 static lb_status read_one(reading *r, const char *path, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;

@@ -31,7 +31,7 @@ typedef struct lb_foreign_memory {
     char *path; /* NULL: not mapped, owned */
 } lb_foreign_memory;
 
-/* Hears what is wrong with a file, and of what is no tensor; reading goes on. Texts are valid during the call. */
+/* Is told of faults in a file, and of entries that are no tensors; reading goes on. Texts are valid during the call. */
 typedef struct lb_foreign_listener {
     void *context;
     void (*fault)(void *context, lb_fault_kind kind, const char *tensor, const char *file, const char *message);

@@ -202,7 +202,7 @@ static void grid_run(float *x, size_t n, lb_dtype dtype, const grid *g, lb_round
         narrow_grid(x, n, g, rounding, random);
 }
 
-/* f32 without its subnormals, e8m0, and what is no float: through the codes. */
+/* f32 without its subnormals, e8m0, and types that are no floats: through the codes. */
 static void grid_by_codes(float *x, size_t n, lb_dtype dtype, const lb_cast *cast)
 {
     uint64_t typed[CHUNK]; /* wide enough for any part */

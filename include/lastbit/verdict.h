@@ -1,11 +1,13 @@
 /* Verdicts: what two values, or a value and its replay, are to each other. All reports use these words in this order.
  *
+ * Simplest use:
+ *
  *     if (lb_verdict_severity(verdict) > lb_verdict_severity(worst)) worst = verdict;
  *     printf("%s\n", lb_verdict_name(worst));
  *
- * From best to worst: identical, reordered, opaque, noise, rounding, swapped, missing, diverged. That is the order of
- * `severity` below, and not the order of the enumeration: its numbers stay when a verdict is added.
- * Compare verdicts by these functions, never by `<`. */
+ * From best to worst: identical, reordered, opaque, noise, rounding, swapped, missing, diverged. The table has it as
+ * a number, `severity`. The enumeration has another order, in which counts are printed: compare verdicts by these
+ * functions, never by `<`. */
 #ifndef LASTBIT_VERDICT_H
 #define LASTBIT_VERDICT_H
 

@@ -121,7 +121,7 @@ static bool among(const lb_composite *c, uint32_t op)
     return false;
 }
 
-/* Somebody else reads what an inner op made before the composite ends: then that op has to stay. */
+/* An op outside the composite reads what an inner op made before the composite ends: then that op has to stay. */
 static bool read_on_the_way(const fuse *f, const lb_composite *c)
 {
     const uint32_t last = c->ops[c->n_ops - 1];

@@ -37,7 +37,7 @@
  *
  * In a tree every rank takes in its children's sums, first child first. Trees end at the rank that alone receives the
  * result, at rank 0 where all do; in_order_binary at the last one always, linear does not ask. With @0 behind it
- * (binomial@0) a tree ends at rank 0, which hands the result on to whoever receives it.
+ * (binomial@0) a tree ends at rank 0, which hands the result on to the ranks that receive it.
  *
  * Which library's algorithm is which order: README.md. Sources: gloo/allreduce.cc, gloo/types.h; NCCL
  * src/device/{all_reduce,reduce,reduce_scatter}.h, src/graph/trees.cc; vLLM csrc/custom_all_reduce.cuh. Those of MPI

@@ -3,7 +3,7 @@
  *      0 ─┬─ 1 ── 3        a rank takes in its children's sums, first child first, and hands its own on;
  *         └─ 2             ranks are counted from the root: rank v of the tree is rank (root + v) mod n
  *
- * A child's children are children of nobody else, and each rank but the root is a child of one. */
+ * Each rank but the root is the child of exactly one rank. */
 #ifndef LB_REPLAY_RANK_TREE_H
 #define LB_REPLAY_RANK_TREE_H
 

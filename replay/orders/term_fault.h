@@ -19,7 +19,7 @@ typedef struct lb_term_fault {
     char order[LB_COLLECTIVE_ORDER_NAME];
 } lb_term_fault;
 
-/* Elements of the sum that somebody received, dense. */
+/* Elements of the sum as a rank received them, dense. */
 typedef struct lb_term_part {
     int64_t first, n;
     const char *bytes;

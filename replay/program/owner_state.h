@@ -1,5 +1,5 @@
-/* Owners while they are found: what owner.c, which makes them, shares with owner_names.c (who can own, and what sets
- * are called) and owner_flow.c (whose each element is). Nobody else includes it. */
+/* Owners while they are found: what owner.c, which makes them, shares with owner_names.c (what can own elements, and
+ * the names of sets) and owner_flow.c (which owner each element has). No other file includes it. */
 #ifndef LB_REPLAY_OWNER_STATE_H
 #define LB_REPLAY_OWNER_STATE_H
 

@@ -1,6 +1,6 @@
 /* Programs of several ranks run once, by themselves: what is recorded beside them is not asked for, and bytes come from
- * the caller. At a collective a program waits for the others, as ranks do. The one door by which whoever makes programs
- * of its own runs them. */
+ * the caller. At a collective a program waits for the others, as ranks do. Code that makes programs
+ * of its own, and does not replay recorded ones, runs them by this function. */
 #ifndef LB_REPLAY_RANK_RUN_H
 #define LB_REPLAY_RANK_RUN_H
 

@@ -56,7 +56,7 @@ static void note_legal(const lb_recorded_sum *sum, const char *reduced)
                                               sum->parts[p].bytes + (size_t)i * size, size);
 }
 
-/* Whoever receives the same elements receives the same bits. */
+/* All ranks that receive the same elements received the same bits. */
 static bool parts_agree(const lb_recorded_sum *sum)
 {
     const size_t size = lb_dtype_bits(sum->terms.dtype) / 8;

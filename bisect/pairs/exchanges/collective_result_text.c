@@ -162,7 +162,7 @@ static bool print_way(FILE *out, const lb_collective_member *m, const lb_sum_fau
     return one_hop;
 }
 
-/* Which hop of the sum carried other bits; `all`: whoever receives this element received it wrong. */
+/* Which hop of the sum carried other bits; `all`: every rank that receives this element received it wrong. */
 static void print_hops(FILE *out, const lb_collective_exchange *x, const fault *f, bool all,
                        lb_collective_finding *found)
 {

@@ -9,8 +9,8 @@
 
 #include "joined/join.h"
 
-/* What all members of a meeting (row of join->collective_matches) give each other; what replay does not know, or nobody
- * was seen to write, as it was recorded. */
+/* What all members of a meeting (row of join->collective_matches) give each other; what replay does not know, or no
+ * recorded op wrote, as it was recorded. */
 void lb_join_collective_write(lb_join *join, uint32_t row);
 
 #endif

@@ -7,8 +7,8 @@
  *
  * An all-reduce is a chain of additions (maxima, …), an all-gather a concatenation, a reduce-scatter sums of parts, and
  * all that moves elements only is copies; barriers vanish, and what was sent is what the other rank received, also
- * where that was recorded before its step began. A collective of which a member is not there, or that moves what nobody
- * was seen to write, gives what was recorded. Ops keep their order on each rank; those of all ranks go on side by side.
+ * where that was recorded before its step began. A collective of which a member is not there, or that moves what no
+ * recorded op wrote, gives what was recorded. Ops keep their order on each rank; those of all ranks go on side by side.
  * Plain copies (`copy_`, FSDP's copies out of a gathered buffer) become clones, so that what reads them is seen to read
  * what was copied.
  *

@@ -7,8 +7,8 @@
  *
  * Steps stand one behind the other. What a step begins with and an earlier one left there is no source of the whole:
  * its ops read the memory itself. Numbers that are no floats, and that ops of an earlier step gave (the token that was
- * sampled, a position), stay as they were recorded, since they say what the step is asked for; so does what anybody
- * else wrote in between. */
+ * sampled, a position), stay as they were recorded, since they say what the step is asked for; so does what code
+ * outside the recorded ops wrote in between. */
 #ifndef LB_BISECT_JOINED_STEPS_H
 #define LB_BISECT_JOINED_STEPS_H
 

@@ -1,5 +1,5 @@
 /* One alignment while it is made: what align.c, which opens and closes it, hands to align_calls.c (ops) and then to
- * align_sources.c and align_parts.c (sources, which meet by the ops that read them, too). Nobody else includes it. */
+ * align_sources.c and align_parts.c (sources, which meet by the ops that read them, too). No other file includes it. */
 #ifndef LB_BISECT_ALIGNER_H
 #define LB_BISECT_ALIGNER_H
 

@@ -232,7 +232,7 @@ static double distance(const carrier *c, const lb_batch_rows *r, int64_t few, in
     return apart == 0 ? 0 : sqrt(apart / size);
 }
 
-/* How far two rows are apart in what is no integer; infinite: they are not the same. */
+/* The distance of two rows in their floats; infinite: they differ in an integer. */
 static double row_distance(const carriers *all, const lb_batch_rows *r, int64_t few, int64_t many)
 {
     double sum = 0;

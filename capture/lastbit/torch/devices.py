@@ -44,7 +44,7 @@ def _hidden():
 
 class Devices:
     def __init__(self):
-        # What recording wraps is taken as it was, so that our own copies are nobody's events.
+        # What recording wraps is taken as it was, so that our own copies are recorded as no events.
         self.frombuffer = getattr(torch.frombuffer, "__wrapped__", torch.frombuffer)
         self.storage_of = torch.UntypedStorage._new_with_weak_ptr
         self.keys = _hidden()

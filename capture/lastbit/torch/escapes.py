@@ -8,7 +8,7 @@ class Escapes:
         self.session = session
 
     def install(self):
-        """Storages shared with NumPy or through DLPack may be written where nobody sees it: they are checked at each use."""
+        """Storages shared with NumPy or through DLPack may be written by code that is not recorded: they are checked at each use."""
         escapes = self
 
         def outgoing(method):

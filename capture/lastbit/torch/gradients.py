@@ -1,7 +1,7 @@
 """Which gradients a backward left at parameters, and whether they are there still: a step that a scaler or a guard skips is seen by
 nothing else than that they are zeroed or replaced before the next forward.
 
-`p.grad = None` and `p.grad.zero_()` are seen by nobody, so the gradients are looked at when the next outermost forward begins. No
+No hook sees `p.grad = None` and `p.grad.zero_()`, so the gradients are looked at when the next outermost forward begins. No
 reference to a gradient is kept: holding one would change what autograd does.
 """
 

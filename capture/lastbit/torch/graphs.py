@@ -38,7 +38,7 @@ class Graphs:
                     self._wrap(next(base for base in reversed(kind.__mro__) if all(hasattr(base, method) for method in _METHODS)), kind)
 
     def _wrap(self, kind, outer):
-        """`kind` is what all graphs of `outer` call in the end, whoever derives from it."""
+        """`kind` is what all graphs of `outer` call in the end, those of derived classes too."""
         if getattr(kind.replay, "_lastbit", False):
             return
         graphs, replace = self, self.session.replace

@@ -1,7 +1,7 @@
 """What tensors are called: parameters and buffers by their module's path, states by their optimizer, the rest by who holds them.
 
 A name is the path from the outermost module that the program calls. Modules that are called by a part of them (a LightningModule, an
-agent with an actor and a critic) and modules that are not called at all (an average of the weights) nobody hands us: they are found
+agent with an actor and a critic) and modules that are not called at all (an average of the weights) are not handed to us: they are found
 among the objects that Python's garbage collector knows, rarely, and no reference to them is kept.
 """
 

@@ -288,7 +288,7 @@ class Session:
         self.undo.append(lambda: setattr(sys, "excepthook", before) if sys.excepthook is hook else None)
 
     def _wait_for_signal(self):
-        """SIGUSR2 writes the flight recorder; only where nobody else wants that signal."""
+        """SIGUSR2 writes the flight recorder; only where the program has no handler of its own for it."""
         import signal
 
         try:
@@ -578,12 +578,12 @@ class Session:
             self.see("cleared")
 
     def look_for_updates(self):
-        """Those that the program makes by itself nobody tells of."""
+        """Updates that the program writes without an optimizer come without word of them."""
         if self.steps.state == BACKED and not self.optimizers.exist and self.weights.are_written():
             self.see("update")
 
     def look_for_gradients(self):
-        """Those that were zeroed or replaced by hand nobody tells of."""
+        """Gradients that were zeroed or replaced by hand come without word of it."""
         if self.gradients.are_gone():
             self.see("cleared")
 
@@ -629,7 +629,7 @@ class Session:
         if not self.opened and not self.open_archive():
             return
         if not self.recorded_last or self.threads.together:
-            self.native.step_skip()  # what other threads did meanwhile nobody saw
+            self.native.step_skip()  # what other threads did meanwhile was not seen
         self.native.set_threads(torch.get_num_threads())
         generators = devices.generators()
         self.native.step_begin(self.step, str(shard or ""))

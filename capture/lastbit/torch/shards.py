@@ -177,7 +177,7 @@ def of_flat_parameter(handle, name_of):
     if part is None:  # before the first forward
         part = flat.data
     if part.numel() != flat._sharded_size.numel():
-        return []  # it is together: nobody has a part
+        return []  # it is whole: no rank has a part of it
     found = []
     size = group.size()
     axes, ranks = [("fsdp", size, SHARD, FLAT, None)], _ranks_of(group, size)

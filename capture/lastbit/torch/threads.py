@@ -51,7 +51,7 @@ class Threads:
             self.session.noticed("thread", "thread %s was there before recording began: its ops are not seen" % thread.name)
 
     def push(self):
-        """Makes our mode the lowest of this thread's; not between the enter and exit of somebody else's."""
+        """Makes our mode the lowest of this thread's; not between the enter and exit of another mode."""
         if getattr(self.here, "mode", None) is not None:
             return True
         if self.modes_active() > self.inherited:
