@@ -16,6 +16,25 @@ typedef enum lb_exchange_kind {
     LB_EXCHANGE_NOTHING /* a barrier; also of names that are not known */
 } lb_exchange_kind;
 
+/* One row of the table. Positions of args in the schema; -1: none. */
+typedef struct lb_collective_name {
+    const char *name;
+    lb_exchange_kind kind;
+    int8_t inputs, root;
+    int8_t splits;      /* output splits; input splits follow */
+    bool coalesced;     /* inputs are reduced as one stream */
+    int8_t dim;         /* tensors are cut and joined along the dimension that this arg names; 0: along the first */
+    bool shared_memory; /* each rank reads the others' inputs: in one stage, or in two where there is much */
+    bool nccl;          /* NCCL's own call: a ring where nothing else is known; arg LB_NCCL_SCALAR of a PreMulSum */
+} lb_collective_name;
+enum { LB_NCCL_SCALAR = 5 };
+
+/* NULL: not a collective that can be run. */
+const lb_collective_name *lb_collective_name_find(const char *op_name);
+/* The place of the root in the group; 0 where there is none. */
+uint32_t lb_collective_name_root(const lb_collective_name *name, const lb_program *program, const lb_op *op);
+bool lb_collective_name_is_received(const lb_collective_name *name, uint32_t root, uint32_t who);
+
 /* True when this collective can be run given all its members; false: recorded outputs stand in (send, recv,
  * unknown). */
 bool lb_collective_run_knows(const char *op_name);

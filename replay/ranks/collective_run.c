@@ -3,350 +3,17 @@
 
 #include "machine/event.h"
 #include "machine/rebase.h"
-#include "kernel/frame.h"
-#include "machine/operands.h"
+#include "ranks/collective_streams.h"
 #include "ranks/recorded_order.h"
 
 #include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the table of names ----------------------------------------------------------------------------------------- */
-
-/* Positions of args in the schema; -1: none. `splits`: output splits, input splits follow. */
-static const struct exchange_name {
-    const char *name;
-    lb_exchange_kind kind;
-    int8_t inputs, root, splits;
-    bool coalesced;     /* inputs are reduced as one stream */
-    int8_t dim;         /* tensors are cut and joined along the dimension that this arg names; 0: along the first */
-    bool shared_memory; /* each rank reads the others' inputs: in one stage, or in two where there is much */
-    bool nccl; /* NCCL's own call: a ring where nothing else is known, and a scalar at NCCL_SCALAR for a PreMulSum */
-} NAMES[] = {
-    {"c10d::allreduce_", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"c10d::allreduce_coalesced_", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, true},
-    {"c10d::reduce_", LB_EXCHANGE_REDUCE, 0, 3, -1, false},
-    {"c10d::broadcast_", LB_EXCHANGE_BROADCAST, 0, 2, -1, false},
-    {"c10d::allgather_", LB_EXCHANGE_ALL_GATHER, 1, -1, -1, false},
-    {"c10d::_allgather_base_", LB_EXCHANGE_ALL_GATHER, 1, -1, -1, false},
-    {"c10d::allgather_into_tensor_coalesced_", LB_EXCHANGE_ALL_GATHER, 1, -1, -1, false},
-    {"c10d::allgather_coalesced_", LB_EXCHANGE_ALL_GATHER, 1, -1, -1, true},
-    {"c10d::gather_", LB_EXCHANGE_GATHER, 1, 3, -1, false},
-    {"c10d::scatter_", LB_EXCHANGE_SCATTER, 1, 3, -1, false},
-    {"c10d::reduce_scatter_", LB_EXCHANGE_REDUCE_SCATTER, 1, -1, -1, true},
-    {"c10d::_reduce_scatter_base_", LB_EXCHANGE_REDUCE_SCATTER, 1, -1, -1, false},
-    {"c10d::reduce_scatter_tensor_coalesced_", LB_EXCHANGE_REDUCE_SCATTER, 1, -1, -1, false},
-    {"c10d::alltoall_", LB_EXCHANGE_ALL_TO_ALL, 1, -1, -1, true},
-    {"c10d::alltoall_base_", LB_EXCHANGE_ALL_TO_ALL, 1, -1, 3, false},
-    {"c10d::barrier", LB_EXCHANGE_NOTHING, -1, -1, -1, false},
-    {"c10d::monitored_barrier_", LB_EXCHANGE_NOTHING, -1, -1, -1, false},
-    {"_c10d_functional::all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"_c10d_functional::all_reduce_", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"_c10d_functional::all_reduce_coalesced", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"_c10d_functional::all_reduce_coalesced_", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"_c10d_functional::broadcast", LB_EXCHANGE_BROADCAST, 0, 1, -1, false},
-    {"_c10d_functional::broadcast_", LB_EXCHANGE_BROADCAST, 0, 1, -1, false},
-    {"_c10d_functional::all_gather_into_tensor", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false},
-    {"_c10d_functional::all_gather_into_tensor_out", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false},
-    {"_c10d_functional::all_gather_into_tensor_coalesced", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false},
-    {"_c10d_functional::reduce_scatter_tensor", LB_EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
-    {"_c10d_functional::reduce_scatter_tensor_out", LB_EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
-    {"_c10d_functional::reduce_scatter_tensor_coalesced", LB_EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
-    {"_c10d_functional::all_to_all_single", LB_EXCHANGE_ALL_TO_ALL, 0, -1, 1, false},
-    /* vllm/distributed/parallel_state.py, csrc/torch_bindings.cpp, csrc/cpu/torch_bindings.cpp of vllm-project/vllm */
-    {"vllm::all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"vllm::inplace_all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"vllm::outplace_all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"vllm::all_gather", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false, .dim = 1},
-    {"vllm::reduce_scatter", LB_EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false, .dim = 1},
-    {"_C_custom_ar::all_reduce", LB_EXCHANGE_ALL_REDUCE, 1, -1, -1, false, .shared_memory = true},
-    {"_C::shm_allreduce", LB_EXCHANGE_ALL_REDUCE, 1, -1, -1, false},
-    /* python/sglang/srt/distributed/parallel_state.py, sgl-kernel/csrc/common_extension.cc of sgl-project/sglang */
-    {"sglang::inplace_all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"sglang::outplace_all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"sglang::reg_all_gather_into_tensor", LB_EXCHANGE_ALL_GATHER, 1, -1, -1, false},
-    {"sglang::reg_reduce_scatter_tensor", LB_EXCHANGE_REDUCE_SCATTER, 1, -1, -1, false},
-    {"sgl_kernel::all_reduce", LB_EXCHANGE_ALL_REDUCE, 1, -1, -1, false, .shared_memory = true},
-    {"sgl_kernel::mscclpp_allreduce", LB_EXCHANGE_ALL_REDUCE, 1, -1, -1, false},
-    {"sgl_kernel::shm_allreduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"sgl_kernel::shm_allgather", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false, .dim = 1},
-    /* cpp/tensorrt_llm/thop of NVIDIA/TensorRT-LLM; an all-reduce that does more than that has more results, which do
-     * not fit */
-    {"trtllm::allreduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"trtllm::allgather", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false},
-    {"trtllm::reducescatter", LB_EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
-    /* capture/nccl/call_writer.h */
-    {"nccl::all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false, .nccl = true},
-    {"nccl::reduce", LB_EXCHANGE_REDUCE, 0, 2, -1, false, .nccl = true},
-    {"nccl::broadcast", LB_EXCHANGE_BROADCAST, 0, 2, -1, false, .nccl = true},
-    {"nccl::all_gather", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false, .nccl = true},
-    {"nccl::reduce_scatter", LB_EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false, .nccl = true},
-    {"nccl::all_to_all", LB_EXCHANGE_ALL_TO_ALL, 0, -1, -1, false, .nccl = true},
-    {"nccl::gather", LB_EXCHANGE_GATHER, 0, 2, -1, false, .nccl = true},
-    {"nccl::scatter", LB_EXCHANGE_SCATTER, 0, 2, -1, false, .nccl = true},
-};
-enum { NCCL_SCALAR = 5 };
-
-static const struct exchange_name *find_name(const char *op_name)
-{
-    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
-        if (!strcmp(NAMES[i].name, op_name)) return &NAMES[i];
-    return NULL;
-}
-
-bool lb_collective_run_knows(const char *op_name)
-{
-    return find_name(op_name) != NULL;
-}
-
-lb_exchange_kind lb_collective_run_kind(const char *op_name)
-{
-    const struct exchange_name *name = find_name(op_name);
-    return name ? name->kind : LB_EXCHANGE_NOTHING;
-}
-
-const lb_arg *lb_collective_run_input(const lb_program *program, const lb_op *op)
-{
-    const struct exchange_name *name = find_name(lb_op_name(program, op));
-    return name && name->inputs >= 0 && (uint32_t)name->inputs < op->args ? &lb_op_args(program, op)[name->inputs]
-                                                                          : NULL;
-}
-
-/* Its place in the group; 0 where there is none. */
-static uint32_t root_of(const struct exchange_name *name, const lb_program *program, const lb_op *op)
-{
-    if (name->root < 0 || (uint32_t)name->root >= op->args) return 0;
-    const lb_arg *arg = &lb_op_args(program, op)[name->root];
-    return arg->tag == LB_ARG_INT && arg->u.i >= 0 && arg->u.i < LB_COLLECTIVE_MAX_RANKS ? (uint32_t)arg->u.i : 0;
-}
-
-static bool is_received(const struct exchange_name *name, uint32_t root, uint32_t who)
-{
-    return (name->kind != LB_EXCHANGE_GATHER && name->kind != LB_EXCHANGE_REDUCE) || who == root;
-}
-
-uint32_t lb_collective_run_root(const lb_program *program, const lb_op *op)
-{
-    const struct exchange_name *name = find_name(lb_op_name(program, op));
-    return name ? root_of(name, program, op) : 0;
-}
-
-bool lb_collective_run_receives(const lb_program *program, const lb_op *op, uint32_t who)
-{
-    const struct exchange_name *name = find_name(lb_op_name(program, op));
-    return name && is_received(name, root_of(name, program, op), who);
-}
-
-/* ---- members ---------------------------------------------------------------------------------------------------- */
-
-typedef struct list {
-    uint32_t *values;
-    uint32_t n;
-} list;
-
-typedef struct member {
-    lb_machine *machine;
-    const lb_program *program;
-    const lb_op *op;
-    const lb_choice *choice;
-    list inputs, outputs;
-    int64_t *starts; /* inputs->n + 1: where each input begins in the stream */
-    char *stream;
-} member;
-
-typedef struct exchange {
-    const struct exchange_name *name;
-    member *members;
-    uint32_t n;
-    lb_dtype dtype; /* of the streams */
-    size_t size;
-    lb_collective_reduction reduction;
-    bool premultiplied;
-    bool shows; /* nothing is moved: what it gives in f64 is shown, and the recorded outputs are taken */
-    lb_collective_order order;
-    uint32_t root;
-    lb_inputs known;
-    lb_sum_verdict sum; /* of a reduction that gave other bits than were recorded */
-    lb_err *err;
-} exchange;
-
-static lb_status append(list *l, uint32_t value, lb_err *err)
-{
-    uint32_t *grown = lb_array_grow(l->values, l->n, sizeof *grown);
-    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
-    l->values = grown;
-    l->values[l->n++] = value;
-    return LB_OK;
-}
-
-static lb_status append_arg(list *l, const lb_program *program, const lb_arg *arg, lb_err *err)
-{
-    if (arg->tag == LB_ARG_VALUE) return append(l, arg->u.value, err);
-    for (uint32_t i = 0; arg->tag == LB_ARG_LIST && i < arg->count; i++)
-        LB_TRY(append_arg(l, program, &program->args[arg->u.first + i], err));
-    return LB_OK;
-}
-
-static lb_status collect(exchange *x, member *m)
-{
-    const lb_op *op = m->op;
-    int8_t at = x->name->inputs;
-    if (at >= 0 && (uint32_t)at < op->args)
-        LB_TRY(append_arg(&m->inputs, m->program, &lb_op_args(m->program, op)[at], x->err));
-    uint32_t n = op->written ? op->written : op->results;
-    const uint32_t *refs = op->written ? lb_op_written(m->program, op) : lb_op_results(m->program, op);
-    for (uint32_t i = 0; i < n; i++)
-        if (refs[i] != LB_NONE) LB_TRY(append(&m->outputs, refs[i], x->err));
-    m->starts = calloc(m->inputs.n + 1, sizeof *m->starts);
-    if (!m->starts) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
-    for (uint32_t i = 0; i < m->inputs.n; i++)
-        m->starts[i + 1] = m->starts[i] + lb_layout_numel(&m->program->values[m->inputs.values[i]].layout);
-    return LB_OK;
-}
-
-static int64_t length(const member *m)
-{
-    return m->starts[m->inputs.n];
-}
-
-/* A region holds the sums in its own dtype. */
-static lb_dtype stream_dtype(const exchange *x)
-{
-    for (uint32_t r = 0; r < x->n; r++)
-        if (x->members[r].inputs.n) {
-            lb_dtype recorded = x->members[r].program->values[x->members[r].inputs.values[0]].dtype;
-            const lb_choice *choice = x->members[r].choice;
-            if (x->shows && lb_dtype_is_float(recorded) && !lb_dtype_is_complex(recorded)) return LB_F64;
-            if (lb_dtype_is_complex(recorded))
-                return lb_memory_held_dtype(lb_operands_choice_dtype(choice, recorded), recorded);
-            if (!choice->region || !lb_dtype_is_float(recorded)) return recorded;
-            if (choice->widen_only && lb_dtype_precision(choice->region) <= lb_dtype_precision(recorded))
-                return recorded;
-            return choice->region;
-        }
-    return LB_U8;
-}
-
-/* The tensor with the dimension along which it is cut or joined in front. */
-static lb_tensor cut_in_front(const exchange *x, const member *m, lb_tensor t)
-{
-    const uint32_t at = (uint32_t)x->name->dim;
-    if (!at || at >= m->op->args || lb_op_args(m->program, m->op)[at].tag != LB_ARG_INT) return t;
-    const int dim = lb_frame_wrap_dim(lb_op_args(m->program, m->op)[at].u.i, t.layout.ndim);
-    const lb_layout was = t.layout;
-    for (int d = 0; dim > 0 && d <= dim; d++) {
-        const int from = d ? d - 1 : dim;
-        t.layout.shape[d] = was.shape[from], t.layout.stride[d] = was.stride[from];
-    }
-    return t;
-}
-
-static lb_status fill_stream(exchange *x, member *m)
-{
-    m->stream = malloc((size_t)(length(m) + 1) * x->size);
-    if (!m->stream) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
-    for (uint32_t i = 0; i < m->inputs.n; i++) {
-        lb_tensor input, dense;
-        LB_TRY(lb_machine_input(m->machine, m->inputs.values[i], &input, &x->known, x->err));
-        input = cut_in_front(x, m, input);
-        dense = (lb_tensor){m->stream + (size_t)m->starts[i] * x->size, x->dtype,
-                            lb_layout_contiguous(input.layout.ndim, input.layout.shape)};
-        lb_memory_tensor_copy(&dense, &input, NULL);
-    }
-    return LB_OK;
-}
-
-/* Bytes that nothing was seen to write (DDP's bucket numbers, filled by C++ code) cannot be exchanged by replay. */
-static bool contributes_undefined(const exchange *x, const member *m)
-{
-    bool root_only = x->name->kind == LB_EXCHANGE_BROADCAST || x->name->kind == LB_EXCHANGE_SCATTER;
-    if (root_only && m != &x->members[x->root]) return false;
-    for (uint32_t i = 0; i < m->inputs.n; i++)
-        if (m->program->values[m->inputs.values[i]].flags & LB_VALUE_UNDEFINED) return true;
-    return false;
-}
-
-/* ---- rank swaps ------------------------------------------------------------------------------------------------- */
-
-static bool excluded(const member *m)
-{
-    return m->choice->contribution == LB_CONTRIBUTE_EXCLUDE;
-}
-
-static void stream_to_f64(const exchange *x, const member *m, double *out, int64_t at, int64_t n)
-{
-    lb_load_f64(out, x->dtype, m->stream + (size_t)at * x->size, (size_t)n);
-}
-
-/* The mean of those that contribute their own, for each that does not. */
-static lb_status replace_by_mean(exchange *x)
-{
-    uint32_t others = 0;
-    bool wanted = false;
-    for (uint32_t r = 0; r < x->n; r++) {
-        others += x->members[r].choice->contribution == LB_CONTRIBUTE_OWN;
-        wanted |= x->members[r].choice->contribution == LB_CONTRIBUTE_MEAN;
-    }
-    if (!wanted || !lb_dtype_is_float(x->dtype)) return LB_OK;
-    int64_t n = length(&x->members[0]);
-    double *sum = calloc((size_t)n + 1, sizeof *sum), *one = malloc(((size_t)n + 1) * sizeof *one);
-    for (uint32_t r = 0; sum && one && r < x->n; r++) {
-        if (x->members[r].choice->contribution != LB_CONTRIBUTE_OWN || length(&x->members[r]) != n) continue;
-        stream_to_f64(x, &x->members[r], one, 0, n);
-        for (int64_t i = 0; i < n; i++) sum[i] += one[i] / others;
-    }
-    for (uint32_t r = 0; sum && one && r < x->n; r++)
-        if (x->members[r].choice->contribution == LB_CONTRIBUTE_MEAN && length(&x->members[r]) == n)
-            lb_store_f64(x->dtype, x->members[r].stream, sum, (size_t)n, NULL);
-    bool ok = sum && one;
-    free(sum);
-    free(one);
-    return ok ? LB_OK : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
-}
-
-static lb_status swap_contributions(exchange *x)
-{
-    for (uint32_t r = 0; r < x->n; r++) {
-        member *m = &x->members[r];
-        bool gone =
-            m->choice->contribution == LB_CONTRIBUTE_ZERO ||
-            (excluded(m) && x->name->kind != LB_EXCHANGE_ALL_REDUCE && x->name->kind != LB_EXCHANGE_REDUCE_SCATTER);
-        if (gone) memset(m->stream, 0, (size_t)length(m) * x->size);
-    }
-    return replace_by_mean(x);
-}
-
-/* ---- PreMulSum --------------------------------------------------------------------------------------------------- */
-
-/* NCCL's FuncPreMulSum (src/device/reduce_kernel.h): each rank multiplies what it brings, rounded to the payload's
- * type, before the first addition. */
-static lb_status multiply_own(exchange *x, member *m)
-{
-    const lb_arg *args = lb_op_args(m->program, m->op);
-    const lb_arg *scalar = m->op->args > NCCL_SCALAR ? &args[NCCL_SCALAR] : NULL;
-    const bool integer = lb_dtype_is_integer(x->dtype);
-    if (!x->name->nccl || !scalar || scalar->tag != (integer ? LB_ARG_INT : LB_ARG_FLOAT))
-        return lb_fail(x->err, LB_ERR_UNSUPPORTED, "the scalar of a PreMulSum was not recorded");
-    for (int64_t i = 0; i < length(m); i++) {
-        char *at = m->stream + (size_t)i * x->size;
-        if (integer) {
-            int64_t number;
-            lb_convert(LB_I64, &number, x->dtype, at, 1, NULL);
-            number = (int64_t)((uint64_t)number * (uint64_t)scalar->u.i);
-            lb_convert(x->dtype, at, LB_I64, &number, 1, NULL);
-        } else if (x->dtype == LB_F64) {
-            lb_from_f64(x->dtype, at, lb_to_f64(x->dtype, at) * scalar->u.f, NULL);
-        } else {
-            lb_from_f64(x->dtype, at, (float)lb_to_f64(x->dtype, at) * (float)scalar->u.f, NULL);
-        }
-    }
-    return LB_OK;
-}
-
 /* ---- moving ----------------------------------------------------------------------------------------------------- */
 
 /* A sum without some ranks stands for one with all of them: DDP sums what each rank has divided by the world. */
-static void rescale(const exchange *x, char *out, int64_t n, double factor)
+static void rescale(const lb_collective_streams *x, char *out, int64_t n, double factor)
 {
     for (int64_t i = 0; i < n && lb_dtype_is_float(x->dtype); i++)
         lb_from_f64(x->dtype, out + (size_t)i * x->size, factor * lb_to_f64(x->dtype, out + (size_t)i * x->size), NULL);
@@ -354,14 +21,15 @@ static void rescale(const exchange *x, char *out, int64_t n, double factor)
 
 /* Elements [from, from + n) of every member, reduced; members excluded by a swap are left out. `home`: 1 + who alone
  * receives them; 0. */
-static lb_status reduce_range(exchange *x, int64_t from, int64_t n, uint32_t home, char *out)
+static lb_status reduce_range(lb_collective_streams *x, int64_t from, int64_t n, uint32_t home, char *out)
 {
     const void **inputs = malloc((x->n + 1) * sizeof *inputs);
     if (!inputs) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
     lb_collective_order order = x->order;
     uint32_t k = 0;
     for (uint32_t r = 0; r < x->n; r++) {
-        if (!excluded(&x->members[r])) inputs[k++] = x->members[r].stream + (size_t)from * x->size;
+        if (!lb_collective_streams_excludes(&x->members[r]))
+            inputs[k++] = x->members[r].stream + (size_t)from * x->size;
         if (home == r + 1) order.home = k; /* without the home, the ring ends at the one before it */
     }
     if (home && !order.home) order.home = k;
@@ -376,7 +44,8 @@ static lb_status reduce_range(exchange *x, int64_t from, int64_t n, uint32_t hom
 }
 
 /* Where chunk `c` of member `m` lies in its stream: given splits of rows, one tensor per rank, or equal parts. */
-static void chunk_range(const exchange *x, const member *m, uint32_t input, uint32_t c, int64_t *from, int64_t *n)
+static void chunk_range(const lb_collective_streams *x, const lb_stream_member *m, uint32_t input, uint32_t c,
+                        int64_t *from, int64_t *n)
 {
     int64_t whole = m->starts[input + 1] - m->starts[input];
     *from = m->starts[input] + whole / x->n * c;
@@ -398,9 +67,9 @@ static void chunk_range(const exchange *x, const member *m, uint32_t input, uint
 }
 
 /* Each rank's block by itself, as rings do it that end there. */
-static lb_status reduce_blocks(exchange *x, char *out)
+static lb_status reduce_blocks(lb_collective_streams *x, char *out)
 {
-    const member *m = &x->members[0];
+    const lb_stream_member *m = &x->members[0];
     int64_t from, n;
     for (uint32_t i = 0; i < (x->name->coalesced ? 1 : m->inputs.n); i++)
         for (uint32_t c = 0; c < x->n; c++) {
@@ -411,15 +80,15 @@ static lb_status reduce_blocks(exchange *x, char *out)
 }
 
 /* The whole reduction: each input tensor by itself, or all as one stream. */
-static lb_status reduce_all(exchange *x, char *out)
+static lb_status reduce_all(lb_collective_streams *x, char *out)
 {
-    const member *m = &x->members[0];
+    const lb_stream_member *m = &x->members[0];
     const uint32_t home = x->name->kind == LB_EXCHANGE_REDUCE ? x->root + 1 : 0;
     const bool scatters = x->name->kind == LB_EXCHANGE_REDUCE_SCATTER;
     if (scatters && lb_collective_order_ends_at_home(&x->order) && m->inputs.n) return reduce_blocks(x, out);
     /* torch's gloo makes an all-reduce of each tensor of a reduce-scatter (seen with 2.13). */
     const bool each = scatters && x->order.kind == LB_ORDER_GLOO && m->inputs.n == x->n;
-    if (x->name->coalesced && !each) return reduce_range(x, 0, length(m), home, out);
+    if (x->name->coalesced && !each) return reduce_range(x, 0, lb_collective_streams_length(m), home, out);
     for (uint32_t i = 0; i < m->inputs.n; i++)
         LB_TRY(
             reduce_range(x, m->starts[i], m->starts[i + 1] - m->starts[i], home, out + (size_t)m->starts[i] * x->size));
@@ -433,7 +102,7 @@ typedef struct receipt {
 } receipt;
 
 /* `from`: a member, or LB_NONE for the reduction of all. */
-static lb_status receive(exchange *x, receipt *r, uint32_t from, int64_t at, int64_t n, int64_t limit)
+static lb_status receive(lb_collective_streams *x, receipt *r, uint32_t from, int64_t at, int64_t n, int64_t limit)
 {
     lb_collective_move *more = lb_array_grow(r->list, r->n, sizeof *more);
     if (!more) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
@@ -446,19 +115,22 @@ static lb_status receive(exchange *x, receipt *r, uint32_t from, int64_t at, int
     return LB_OK;
 }
 
-static lb_status receive_all(exchange *x, receipt *out, uint32_t member)
+static lb_status receive_all(lb_collective_streams *x, receipt *out, uint32_t member)
 {
-    return receive(x, out, member, 0, length(&x->members[member]), length(&x->members[member]));
+    return receive(x, out, member, 0, lb_collective_streams_length(&x->members[member]),
+                   lb_collective_streams_length(&x->members[member]));
 }
 
 /* What member `who` receives, in the order of its outputs. */
-static lb_status assemble(exchange *x, uint32_t who, receipt *out)
+static lb_status assemble(lb_collective_streams *x, uint32_t who, receipt *out)
 {
-    const member *root = &x->members[x->root], *me = &x->members[who];
+    const lb_stream_member *root = &x->members[x->root], *me = &x->members[who];
     int64_t from, n;
     switch (x->name->kind) {
     case LB_EXCHANGE_ALL_REDUCE:
-    case LB_EXCHANGE_REDUCE: return receive(x, out, LB_NONE, 0, length(&x->members[0]), length(&x->members[0]));
+    case LB_EXCHANGE_REDUCE:
+        return receive(x, out, LB_NONE, 0, lb_collective_streams_length(&x->members[0]),
+                       lb_collective_streams_length(&x->members[0]));
     case LB_EXCHANGE_BROADCAST: return receive_all(x, out, x->root);
     case LB_EXCHANGE_ALL_GATHER:
     case LB_EXCHANGE_GATHER:
@@ -467,28 +139,30 @@ static lb_status assemble(exchange *x, uint32_t who, receipt *out)
             LB_TRY(receive_all(x, out, r));
         for (uint32_t i = 0; i < me->inputs.n && !x->name->coalesced; i++)
             for (uint32_t r = 0; r < x->n; r++) {
-                const member *m = &x->members[r];
+                const lb_stream_member *m = &x->members[r];
                 if (i >= m->inputs.n) continue;
-                LB_TRY(receive(x, out, r, m->starts[i], m->starts[i + 1] - m->starts[i], length(m)));
+                LB_TRY(
+                    receive(x, out, r, m->starts[i], m->starts[i + 1] - m->starts[i], lb_collective_streams_length(m)));
             }
         return LB_OK;
     case LB_EXCHANGE_REDUCE_SCATTER:
         for (uint32_t i = 0; i < (x->name->coalesced ? 1 : me->inputs.n); i++) {
             chunk_range(x, me, i, who, &from, &n);
-            LB_TRY(receive(x, out, LB_NONE, from, n, length(me)));
+            LB_TRY(receive(x, out, LB_NONE, from, n, lb_collective_streams_length(me)));
         }
         return LB_OK;
     case LB_EXCHANGE_SCATTER:
         if (x->name->nccl && root->inputs.n == 1) { /* one buffer with a block for each */
             chunk_range(x, root, 0, who, &from, &n);
-            return receive(x, out, x->root, from, n, length(root));
+            return receive(x, out, x->root, from, n, lb_collective_streams_length(root));
         }
         if (root->inputs.n != x->n) break;
-        return receive(x, out, x->root, root->starts[who], root->starts[who + 1] - root->starts[who], length(root));
+        return receive(x, out, x->root, root->starts[who], root->starts[who + 1] - root->starts[who],
+                       lb_collective_streams_length(root));
     case LB_EXCHANGE_ALL_TO_ALL:
         for (uint32_t r = 0; r < x->n; r++) {
             chunk_range(x, &x->members[r], 0, who, &from, &n);
-            LB_TRY(receive(x, out, r, from, n, length(&x->members[r])));
+            LB_TRY(receive(x, out, r, from, n, lb_collective_streams_length(&x->members[r])));
         }
         return LB_OK;
     case LB_EXCHANGE_NOTHING: return LB_OK;
@@ -496,20 +170,20 @@ static lb_status assemble(exchange *x, uint32_t who, receipt *out)
     return lb_fail(x->err, LB_ERR_UNSUPPORTED, "the lists of a collective do not fit its group");
 }
 
-static bool receives(const exchange *x, uint32_t who)
+static bool receives(const lb_collective_streams *x, uint32_t who)
 {
-    return is_received(x->name, x->root, who);
+    return lb_collective_name_is_received(x->name, x->root, who);
 }
 
 /* Only of streams that were widened, and not where another dimension than the first is cut. */
-static void show(const exchange *x, const member *m, uint32_t value, const char *bytes)
+static void show(const lb_collective_streams *x, const lb_stream_member *m, uint32_t value, const char *bytes)
 {
     const lb_layout *layout = &m->program->values[value].layout;
     const lb_tensor exact = {(char *)(uintptr_t)bytes, x->dtype, lb_layout_contiguous(layout->ndim, layout->shape)};
     if (x->dtype == LB_F64 && !x->name->dim) lb_event_show(m->machine, value, &exact);
 }
 
-static lb_status spread(exchange *x, const member *m, const char *bytes, int64_t received)
+static lb_status spread(lb_collective_streams *x, const lb_stream_member *m, const char *bytes, int64_t received)
 {
     int64_t at = 0;
     for (uint32_t i = 0; i < m->outputs.n; i++) {
@@ -524,7 +198,7 @@ static lb_status spread(exchange *x, const member *m, const char *bytes, int64_t
             continue;
         }
         LB_TRY(lb_machine_output(m->machine, v, &window, x->err));
-        window = cut_in_front(x, m, window);
+        window = lb_collective_streams_cut_in_front(x, m, window);
         lb_tensor dense = {(char *)bytes + (size_t)at * x->size, x->dtype,
                            lb_layout_contiguous(window.layout.ndim, window.layout.shape)};
         lb_memory_tensor_copy(&window, &dense, NULL);
@@ -534,7 +208,7 @@ static lb_status spread(exchange *x, const member *m, const char *bytes, int64_t
 }
 
 /* `reduced`: of the whole streams. */
-static lb_status deliver(exchange *x, uint32_t who, const char *reduced)
+static lb_status deliver(lb_collective_streams *x, uint32_t who, const char *reduced)
 {
     receipt got = {0};
     int64_t room = 0;
@@ -561,7 +235,7 @@ static lb_status deliver(exchange *x, uint32_t who, const char *reduced)
 
 static lb_status reduce_in(void *context, const lb_collective_order *order, char *out)
 {
-    exchange *x = context;
+    lb_collective_streams *x = context;
     const lb_collective_order own = x->order;
     x->order = *order;
     const lb_status status = reduce_all(x, out);
@@ -570,9 +244,9 @@ static lb_status reduce_in(void *context, const lb_collective_order *order, char
 }
 
 /* What member `who` recorded, as parts of the reduction; false: it was not kept, or it is no part. */
-static lb_status add_recorded(exchange *x, uint32_t who, lb_recorded_sum *sum, bool *whole)
+static lb_status add_recorded(lb_collective_streams *x, uint32_t who, lb_recorded_sum *sum, bool *whole)
 {
-    const member *m = &x->members[who];
+    const lb_stream_member *m = &x->members[who];
     receipt got = {0};
     lb_status status = assemble(x, who, &got);
     *whole = status == LB_OK && got.n == m->outputs.n;
@@ -582,7 +256,7 @@ static lb_status add_recorded(exchange *x, uint32_t who, lb_recorded_sum *sum, b
         *whole = move->member == LB_NONE && lb_rebase_recorded(m->machine, m->outputs.values[i], &recorded) &&
                  recorded.dtype == x->dtype && lb_layout_numel(&recorded.layout) == move->n;
         if (!*whole) break;
-        recorded = cut_in_front(x, m, recorded);
+        recorded = lb_collective_streams_cut_in_front(x, m, recorded);
         lb_recorded_part *part = &sum->parts[sum->n_parts];
         *part = (lb_recorded_part){move->first, move->n, malloc((size_t)(move->n + 1) * x->size),
                                    calloc((size_t)move->n + 1, sizeof(bool))};
@@ -596,7 +270,7 @@ static lb_status add_recorded(exchange *x, uint32_t who, lb_recorded_sum *sum, b
 }
 
 /* Only what replay computed as it was recorded is compared: another order, or other inputs, is another question. */
-static bool is_as_recorded(const exchange *x)
+static bool is_as_recorded(const lb_collective_streams *x)
 {
     const lb_machine *first = x->members[0].machine;
     bool as = x->known.exact && !x->known.swapped && !first->is_shadow && !x->shows;
@@ -604,10 +278,10 @@ static bool is_as_recorded(const exchange *x)
     return as && (first->run->plan->compare || first->run->plan->mode == LB_REPLAY_ISOLATED);
 }
 
-static lb_status recognise(exchange *x, const char *reduced)
+static lb_status recognise(lb_collective_streams *x, const char *reduced)
 {
     lb_recorded_sum sum = {.reduction = x->reduction, .reduce = reduce_in, .context = x};
-    const int64_t count = length(&x->members[0]);
+    const int64_t count = lb_collective_streams_length(&x->members[0]);
     const void **inputs = malloc((x->n + 1) * sizeof *inputs);
     uint32_t room = 1;
     bool whole = true;
@@ -634,17 +308,17 @@ static lb_status recognise(exchange *x, const char *reduced)
 /* vLLM's and SGLang's custom_all_reduce.cuh, among GPUs that all reach each other: what is small each rank adds up
  * whole, in rank order; what is large in parts, each from its own rank on; in f32 both times, so that f32 is rounded at
  * every addition. */
-static lb_collective_order_kind order_by_size(const exchange *x)
+static lb_collective_order_kind order_by_size(const lb_collective_streams *x)
 {
-    const int64_t bytes = length(&x->members[0]) * (int64_t)x->size;
+    const int64_t bytes = lb_collective_streams_length(&x->members[0]) * (int64_t)x->size;
     const bool whole = x->n == 2 || (x->n <= 4 && bytes < 512 * 1024) || (x->n <= 8 && bytes < 256 * 1024);
     if (x->dtype == LB_F32) return whole ? LB_ORDER_RANK : LB_ORDER_MPI_RING;
     return whole ? LB_ORDER_WIDE : LB_ORDER_ROTATED;
 }
 
-static void read_attributes(exchange *x)
+static void read_attributes(lb_collective_streams *x)
 {
-    const member *m = &x->members[0];
+    const lb_stream_member *m = &x->members[0];
     const lb_prepared_op *prepared = &m->machine->prepared->ops[m->machine->next];
     x->reduction = LB_REDUCE_SUM;
     x->order = (lb_collective_order)LB_ORDER_INIT;
@@ -660,29 +334,30 @@ static void read_attributes(exchange *x)
     }
     for (uint32_t r = 0; r < x->n; r++)
         if (x->members[r].choice->order) lb_collective_order_parse(x->members[r].choice->order, &x->order, NULL);
-    const uint32_t root = root_of(x->name, m->program, m->op);
+    const uint32_t root = lb_collective_name_root(x->name, m->program, m->op);
     if (root < x->n) x->root = root;
 }
 
-static lb_status run_streams(exchange *x)
+static lb_status run_streams(lb_collective_streams *x)
 {
     char *reduced = NULL;
     bool reduces = x->name->kind == LB_EXCHANGE_ALL_REDUCE || x->name->kind == LB_EXCHANGE_REDUCE ||
                    x->name->kind == LB_EXCHANGE_REDUCE_SCATTER;
     lb_status status = LB_OK;
     for (uint32_t r = 0; r < x->n && status == LB_OK; r++) {
-        status = fill_stream(x, &x->members[r]);
-        if (status == LB_OK && contributes_undefined(x, &x->members[r]))
+        status = lb_collective_streams_fill(x, &x->members[r]);
+        if (status == LB_OK && lb_collective_streams_is_undefined(x, &x->members[r]))
             status = lb_fail(x->err, LB_ERR_UNSUPPORTED, "a member contributes bytes that nothing was seen to write");
-        if (status == LB_OK && reduces && length(&x->members[r]) != length(&x->members[0]))
+        if (status == LB_OK && reduces &&
+            lb_collective_streams_length(&x->members[r]) != lb_collective_streams_length(&x->members[0]))
             status = lb_fail(x->err, LB_ERR_UNSUPPORTED, "the members of a reduction bring different sizes");
     }
     if (status == LB_OK && x->known.missing) return LB_OK;
     for (uint32_t r = 0; r < x->n && status == LB_OK && reduces && x->premultiplied; r++)
-        status = multiply_own(x, &x->members[r]);
-    if (status == LB_OK) status = swap_contributions(x);
+        status = lb_collective_streams_multiply(x, &x->members[r]);
+    if (status == LB_OK) status = lb_collective_streams_swap(x);
     if (status == LB_OK && reduces) {
-        reduced = malloc((size_t)(length(&x->members[0]) + 1) * x->size);
+        reduced = malloc((size_t)(lb_collective_streams_length(&x->members[0]) + 1) * x->size);
         status = reduced ? reduce_all(x, reduced) : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
         if (status == LB_OK && is_as_recorded(x)) status = recognise(x, reduced);
     }
@@ -693,38 +368,27 @@ static lb_status run_streams(exchange *x)
     return status;
 }
 
-static void release(exchange *x)
-{
-    for (uint32_t r = 0; x->members && r < x->n; r++) {
-        free(x->members[r].inputs.values);
-        free(x->members[r].outputs.values);
-        free(x->members[r].starts);
-        free(x->members[r].stream);
-    }
-    free(x->members);
-}
-
 lb_status lb_collective_run_run(lb_machine *const *machines, uint32_t n, lb_err *err)
 {
     lb_err local = LB_ERR_INIT;
-    exchange x = {.n = n, .known = LB_INPUTS_INIT, .err = &local, .members = calloc(n, sizeof *x.members)};
+    lb_collective_streams x = {.n = n, .known = LB_INPUTS_INIT, .err = &local, .members = calloc(n, sizeof *x.members)};
     lb_status status = x.members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
     for (uint32_t r = 0; status == LB_OK && r < n; r++) {
         const lb_program *program = machines[r]->prepared->program;
-        x.members[r] = (member){.machine = machines[r],
-                                .program = program,
-                                .op = &program->ops[machines[r]->next],
-                                .choice = lb_machine_choice(machines[r])};
-        const struct exchange_name *name = find_name(lb_op_name(program, x.members[r].op));
+        x.members[r] = (lb_stream_member){.machine = machines[r],
+                                          .program = program,
+                                          .op = &program->ops[machines[r]->next],
+                                          .choice = lb_machine_choice(machines[r])};
+        const lb_collective_name *name = lb_collective_name_find(lb_op_name(program, x.members[r].op));
         if (r == 0) x.name = name;
         if (!name || name->kind != x.name->kind)
             status = LB_ERR_UNSUPPORTED;
         else
-            status = collect(&x, &x.members[r]);
+            status = lb_collective_streams_collect(&x, &x.members[r]);
     }
     if (status == LB_OK) {
         x.shows = lb_event_shows_alone(machines[0]);
-        x.dtype = stream_dtype(&x);
+        x.dtype = lb_collective_streams_dtype(&x);
         x.size = lb_dtype_bits(x.dtype) / 8;
         read_attributes(&x);
         for (uint32_t r = 0; r < n; r++) x.known.swapped |= x.members[r].choice->swapped;
@@ -736,11 +400,11 @@ lb_status lb_collective_run_run(lb_machine *const *machines, uint32_t n, lb_err 
                             ? lb_machine_finish(machines[r], &x.known, &x.sum, err)
                             : lb_machine_stand_in(machines[r], err);
         if (end != LB_OK) {
-            release(&x);
+            lb_collective_streams_release(&x);
             return end;
         }
     }
-    release(&x);
+    lb_collective_streams_release(&x);
     if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(err, status, "%s", local.message);
     return LB_OK;
 }
@@ -748,11 +412,11 @@ lb_status lb_collective_run_run(lb_machine *const *machines, uint32_t n, lb_err 
 /* ---- told, and not run ------------------------------------------------------------------------------------------ */
 
 /* Cut along another dimension than the first, or multiplied before it is added: moves do not say that. */
-static bool says_moves(const exchange *x)
+static bool says_moves(const lb_collective_streams *x)
 {
     const uint32_t dim = (uint32_t)x->name->dim;
     for (uint32_t r = 0; r < x->n; r++) {
-        const member *m = &x->members[r];
+        const lb_stream_member *m = &x->members[r];
         if (dim && dim < m->op->args && lb_op_args(m->program, m->op)[dim].tag == LB_ARG_INT &&
             lb_op_args(m->program, m->op)[dim].u.i != 0)
             return false;
@@ -760,7 +424,7 @@ static bool says_moves(const exchange *x)
     return !x->name->nccl || x->name->kind == LB_EXCHANGE_ALL_GATHER || x->name->kind == LB_EXCHANGE_BROADCAST;
 }
 
-static lb_status tell(exchange *x, lb_collective_told *told)
+static lb_status tell(lb_collective_streams *x, lb_collective_told *told)
 {
     lb_status status = LB_OK;
     for (uint32_t r = 0; r < x->n && status == LB_OK; r++) {
@@ -769,7 +433,7 @@ static lb_status tell(exchange *x, lb_collective_told *told)
         told[r].moves = got.list, told[r].n_moves = got.n;
     }
     for (uint32_t r = 0; r < x->n; r++) {
-        member *m = &x->members[r];
+        lb_stream_member *m = &x->members[r];
         told[r].inputs = m->inputs.values, told[r].n_inputs = m->inputs.n;
         told[r].outputs = m->outputs.values, told[r].n_outputs = m->outputs.n;
         m->inputs.values = m->outputs.values = NULL;
@@ -780,23 +444,23 @@ static lb_status tell(exchange *x, lb_collective_told *told)
 lb_status lb_collective_run_tell(const lb_program *const *programs, const uint32_t *ops, uint32_t n,
                                  lb_collective_told *told, lb_err *err)
 {
-    exchange x = {.n = n, .err = err, .members = calloc(n, sizeof *x.members)};
+    lb_collective_streams x = {.n = n, .err = err, .members = calloc(n, sizeof *x.members)};
     lb_status status = x.members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
     memset(told, 0, n * sizeof *told);
     for (uint32_t r = 0; r < n && status == LB_OK; r++) {
-        x.members[r] = (member){.program = programs[r], .op = &programs[r]->ops[ops[r]]};
-        const struct exchange_name *name = find_name(lb_op_name(programs[r], x.members[r].op));
+        x.members[r] = (lb_stream_member){.program = programs[r], .op = &programs[r]->ops[ops[r]]};
+        const lb_collective_name *name = lb_collective_name_find(lb_op_name(programs[r], x.members[r].op));
         if (r == 0) x.name = name;
-        status = name && name->kind == x.name->kind ? collect(&x, &x.members[r])
+        status = name && name->kind == x.name->kind ? lb_collective_streams_collect(&x, &x.members[r])
                                                     : lb_fail(err, LB_ERR_UNSUPPORTED, "not one collective");
     }
     if (status == LB_OK) {
-        const uint32_t root = root_of(x.name, x.members[0].program, x.members[0].op);
+        const uint32_t root = lb_collective_name_root(x.name, x.members[0].program, x.members[0].op);
         if (root < n) x.root = root;
         status = says_moves(&x) ? tell(&x, told)
                                 : lb_fail(err, LB_ERR_UNSUPPORTED, "a collective that does more than move elements");
     }
-    release(&x);
+    lb_collective_streams_release(&x);
     if (status != LB_OK) lb_collective_told_release(told, n);
     return status;
 }
