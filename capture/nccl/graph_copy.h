@@ -8,8 +8,8 @@
  * NCCL is not told when a graph is launched, and a copy in a graph always goes to the same place. So the nodes are
  * kernels of ours, which choose a slot by the number of runs that have ended, and neither they nor the host wait:
  * what is not fetched in time is overwritten by a later run, and known to be lost. Tickets number the nodes of all
- * graphs of a device in the order in which they ran. A graph and all that was made of it hold the memory by a user object of CUDA,
- * and give it back when the last of them is gone.
+ * graphs of a device in the order in which they ran. A graph and all that was made of it hold the memory by a user
+ * object of CUDA, and give it back when the last of them is gone.
  *
  * One executable graph runs one launch after the other; two that were made of one captured graph must not run at the
  * same time. */
