@@ -50,8 +50,8 @@ typedef struct lb_nccl_place {
     void *streams[64];
     uint32_t n_streams;
     lb_member_names names;
-    lb_communicator *unnamed,
-        **unnamed_end; /* in the order in which they were made, which is one order on all members */
+    /* without a name, in the order in which they were made, which is the same on all members */
+    lb_communicator *unnamed, **unnamed_end;
 } lb_nccl_place;
 
 struct lb_communicator {

@@ -63,8 +63,8 @@ typedef struct lb_nccl_call {
     /* Of one in a graph (graph_runs.h), or of each of its runs: */
     lb_graph_copy *graph_copy;
     uint64_t graph; /* its number in this process */
-    bool ticks, overwritten,
-        roomless; /* one of the clock's; the run's bytes came too late, or the call has no room for any */
+    /* `ticks`: one of the clock's; `overwritten`: the run's bytes came too late; `roomless`: it has no room for any */
+    bool ticks, overwritten, roomless;
     uint32_t runs_waiting;
     /* Of one that is not, once others are: */
     lb_stream_copy *position;

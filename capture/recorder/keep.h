@@ -18,8 +18,8 @@ typedef struct lb_keep {
     /* Of level AUTO: */
     uint64_t step_limit, total_limit;
     uint64_t room; /* that the open step has */
-    uint64_t layers_left,
-        ops_left;   /* of the open step: not kept, for the level is too low; equal bytes count each time */
+    /* bytes of the open step that a higher level would have kept; equal bytes count each time */
+    uint64_t layers_left, ops_left;
     uint32_t steps; /* begun so far */
     bool lean;      /* the total is used up: what the open step takes over from the last one is not kept */
 } lb_keep;

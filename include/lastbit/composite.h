@@ -177,8 +177,8 @@ typedef struct lb_composite {
     uint32_t *ops, n_ops;                   /* rows of the program, ascending; views among them left out */
     uint32_t inputs[LB_COMPOSITE_INPUTS];   /* value rows by role; LB_NONE: absent */
     uint32_t outputs[LB_COMPOSITE_OUTPUTS]; /* output 0 is the last that is computed */
-    uint32_t *list,
-        n_list; /* further inputs; finalise: per expert, ascending, its rows, their tokens and their slots */
+    /* further inputs. finalise: per expert, ascending, its rows, their tokens and their slots */
+    uint32_t *list, n_list;
     double numbers[LB_COMPOSITE_NUMBERS]; /* by role; 0 where there is none */
     uint32_t flags;
 } lb_composite;

@@ -53,8 +53,8 @@ typedef struct lb_invariance_row {
     char kernel[64]; /* "own", "openblas", a rule and what it looks at ("splitk,sms:132"), or the text that was given */
     char launch[64]; /* what the recorded batch is given */
     bool sequences;  /* rows are sequences: of attention */
-    int64_t recorded, embedded,
-        elements; /* rows of the recorded batch, those embedded, and elements of the result in them */
+    /* rows of the recorded batch, those embedded, and elements of the result in them */
+    int64_t recorded, embedded, elements;
     lb_invariance_size sizes[LB_INVARIANCE_SIZES];
     uint32_t n_sizes;
     bool varies;

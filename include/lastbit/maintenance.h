@@ -38,8 +38,8 @@ typedef struct lb_damage {
 } lb_damage;
 
 typedef struct lb_verification {
-    uint32_t archives,
-        closed; /* with a whole closing record; of the others nothing tells whether there were more steps */
+    /* `closed`: those with a whole closing record. Of the others it is not known whether there were more steps */
+    uint32_t archives, closed;
     uint64_t records, blobs, programs, tables, bytes;
     uint64_t uncommitted; /* whole records after the last commit: not part of the capture, `recover` may keep them */
     uint64_t damages;     /* all but MISSING */

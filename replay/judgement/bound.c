@@ -131,8 +131,8 @@ static double from_factors(const lb_call *call, bool f64)
 /* What is asked of a dtype for each element. */
 typedef struct result_type {
     lb_dtype dtype;
-    double limit,
-        tiny; /* the largest finite number: beyond it infinity (or saturation) is the right answer; the least step */
+    /* `limit`: the largest finite number, beyond which infinity or saturation is right; `tiny`: the least step */
+    double limit, tiny;
     int precision;
 } result_type;
 

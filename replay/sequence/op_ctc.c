@@ -43,8 +43,8 @@ static logarithm product_of(logarithm a, double log_p)
 
 typedef struct ctc {
     lb_frame frame;
-    int64_t steps, batch, classes, states,
-        blank; /* log_probs is (steps, batch, classes); log_alpha (batch, steps, states) */
+    /* log_probs is (steps, batch, classes); log_alpha (batch, steps, states) */
+    int64_t steps, batch, classes, states, blank;
     const void *log_p;
     const int64_t *targets, *inputs, *lengths; /* labels; of each sample how many distributions and labels */
     int64_t labels, row; /* how many are there; from one sample's to the next, 0: they follow each other */

@@ -20,8 +20,8 @@ typedef struct layer {
     lb_dtype rounds; /* 16-bit dtype of h, or none */
     double coarse;   /* error of storing h, in units of f32's */
     const void *x, *w, *v, *b, *d, *h0, *c0;
-    lb_number *gates, *states,
-        *outputs; /* (time, samples, 4, size); (time + 1, samples, size) each, index 0 what came in */
+    /* (time, samples, 4, size); (time + 1, samples, size) each, index 0 what came in */
+    lb_number *gates, *states, *outputs;
 } layer;
 
 static lb_number_type type_of(const layer *l)

@@ -11,8 +11,8 @@
 
 /* One value that AccumulateGrad left. */
 typedef struct left {
-    uint32_t value, held, name, scope, ordinal,
-        pass;           /* `held`: where the gradient lies now, with what others brought */
+    /* `held`: where the gradient lies now, with what others brought */
+    uint32_t value, held, name, scope, ordinal, pass;
     uint32_t op, taken; /* `taken`: the value that autograd gave it, LB_NONE where it was added to another */
     bool gone;          /* a later one holds it, too */
 } left;

@@ -20,8 +20,8 @@ typedef struct lb_join {
     uint64_t *ranks;   /* per new op: parts that it stands for */
     uint64_t standing; /* of the op that is written; 0: its part alone */
     uint32_t called;   /* string: the collective that is written; LB_NONE */
-    uint32_t n_ops, *part_of,
-        *new_of; /* part_of: per new op; new_of: per op of the parts, the first new one at or behind it */
+    /* part_of: per new op; new_of: per op of the parts, the first new one at or behind it */
+    uint32_t n_ops, *part_of, *new_of;
     uint32_t n_fresh;
     uint32_t part; /* whose op is written */
     lb_op like;    /* an op written has its place and line */

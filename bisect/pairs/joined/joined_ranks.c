@@ -13,8 +13,8 @@
 
 /* What one rank sent another, and where that received it. */
 typedef struct message {
-    uint32_t send,
-        receive;    /* ops; `receive` may be the source that it entered the step as; LB_NONE: it is not in this step */
+    /* ops; `receive` may be the source by which it entered the step; LB_NONE: it is not in this step */
+    uint32_t send, receive;
     uint32_t value; /* a copy of what was sent, once it was; LB_NONE */
 } message;
 

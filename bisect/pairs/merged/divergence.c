@@ -16,8 +16,8 @@
 typedef struct search {
     const lb_merged *m;
     lb_divergences *out;
-    uint32_t *stack[2], *seen[2],
-        *stamp[2]; /* per side: ops to visit, all of this walk, and the walk that saw an op last */
+    /* per side: ops to visit, all of this walk, and the walk that saw an op last */
+    uint32_t *stack[2], *seen[2], *stamp[2];
     uint32_t n_stack[2], n_seen[2], walk;
     uint32_t *queue, n_queue; /* nodes that are apart and lead to a sink, in the order in which they were met */
     uint32_t self;            /* the node that the walk began at: it does not count as met */

@@ -80,8 +80,8 @@ typedef struct lb_divergence {
     bool flipped;        /* it follows from a decision that the sides made otherwise */
     bool integers;       /* the node's */
     bool sources[2];     /* a source that has no partner is among what it follows from, per side */
-    uint32_t first[2],
-        n[2]; /* rows of lb_divergences.lone: what one side alone runs between it and what is the same, in order */
+    /* rows of lb_divergences.lone, per side: ops that this side alone runs behind what is the same, in order */
+    uint32_t first[2], n[2];
 } lb_divergence;
 
 typedef struct lb_divergences {

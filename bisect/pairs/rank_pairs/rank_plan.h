@@ -20,9 +20,9 @@ typedef struct lb_rank_plan {
     uint32_t n[2];
     uint32_t *order[2]; /* rows of the programs that it was made of, in the order in which they are put together */
     uint32_t *group[2], *copy_of[2]; /* in that order, as in lb_program_view; NULL */
-    uint32_t outer[2],
-        inner[2]; /* a grid in which the ranks stand that are put together, which no mesh tells; 0: none */
-    int coarse;   /* where there are groups: the side that is to be A */
+    /* per side: the grid of the ranks that are put together, where no mesh tells it; 0: none */
+    uint32_t outer[2], inner[2];
+    int coarse; /* where there are groups: the side that is to be A */
 } lb_rank_plan;
 
 /* Of a step's programs, rank by rank. LB_ERR_NOMEM is the only failure. */

@@ -54,8 +54,8 @@ static double unit_of(lb_dtype dtype)
 }
 
 typedef struct matrices {
-    double *base, *down, *up, *whole, *product,
-        *most; /* most: the sum of |B| |A|, which bounds what adding them up rounds */
+    /* `most`: the sum of |B| |A|, which bounds the rounding of their sum */
+    double *base, *down, *up, *whole, *product, *most;
     int64_t out, in, rank;
     bool turned; /* W0 is (in, out), as in GPT-2's Conv1D */
 } matrices;
