@@ -8,11 +8,15 @@
  *     printf("%u findings\n", report->n_findings - report->n_notes);
  *     lb_audit_report_free(report);
  *
- * Alone, a checkpoint is judged by itself: every shard there once, none dropped, no two alike, parts that tile their
- * tensor, finite numbers, tensors that look like their siblings in other layers. Siblings are what keeps false alarms
- * out: a tensor is called fresh, dead or of a wrong dtype only where the same tensor of other layers is not. Against
- * another checkpoint it is compared element by element, whatever names, fusions and shards lie between. Of an adapter,
- * what it adds is computed online and merged, in each precision, and a merged checkpoint is asked how it was merged.
+ * There are three questions:
+ *
+ *   a checkpoint alone         is every shard there once, are no two alike, do parts tile their tensor, are the numbers
+ *                              finite, do tensors look like their siblings in other layers? Siblings prevent false
+ *                              alarms: a tensor is called fresh, dead or of a wrong dtype only where the same tensor of
+ *                              other layers is not
+ *   against another one        do both hold the same numbers, element by element, through renames, fusions and shards?
+ *   an adapter                 does adding its product online give what merging it into the weights gives, in each
+ *                              precision? And how was a merged checkpoint merged?
  *
  * Findings make the verdict; notes do not. Nothing in a checkpoint is executed. Tensors are read where they lie.
  */
@@ -132,8 +136,8 @@ typedef struct lb_audit_pair {
 typedef struct lb_audit_precision {
     char *module;
     lb_dtype dtype;
-    double max_abs, rel_l2,
-        rel_max; /* rel_max: by the element online or the root mean square of all, whichever is larger */
+    /* rel_max: by the element online or the root mean square of all, whichever is larger */
+    double max_abs, rel_l2, rel_max;
 } lb_audit_precision;
 
 /* A module of a merged checkpoint. */

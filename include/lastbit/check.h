@@ -27,16 +27,18 @@
  * What optimizers did to parameters is compared, in f64 and from the same gradients, states and options, with the rule
  * that their class is named after; where it differs, with that rule changed in one thing or two.
  *
- * An op whose inputs hold NaN and whose results are finite runs again by itself with numbers in the place of NaN:
- * finite results that are others then were to be NaN. What masks and conditions of the program hide stays the same.
+ * An op whose inputs hold NaN and whose results are finite runs again by itself with numbers in the place of NaN.
+ * Finite results that change then depended on the NaN, and should have been NaN. Elements that masks and conditions of
+ * the program hide do not change.
  *
  * What autograd was told to leave out (detach, no_grad) is no part of the derivative: a gradient is right if it is the
  * derivative with such values held, or without.
  *
- * Where digits go is asked the other way round. What an op rounds by itself is its recorded result less the same op in
- * f64 from its recorded inputs. An exact run to which all of that is added leads to the recorded loss; with that of one
- * line of code alone, or of all but that line, it says what the line costs, and what is left where it is cured. This is
- * a table of facts. Findings are, beside what 79 steps without a fault have (tests/BENCHMARKS.md):
+ * Where digits are lost is found by adding rounding errors to an exact run. The error of one op is its recorded result
+ * less the same op in f64 from its recorded inputs. The exact run with the errors of all ops gives the recorded loss;
+ * with those of one line of code alone it says what the line costs, and with those of all other lines what is left once
+ * the line is mended. This is a table of facts. Findings are the following; beneath each stands how far 79 steps
+ * without a fault come (tests/BENCHMARKS.md):
  *
  *     one line costs 10 times what all others do together, 0.05 of what leaves the step, and 16 roundings of its dtype
  *         none above 2.4 times, nor 0.033; a cast to e4m3fn 1e5 times, 0.024, where 16 roundings are 1

@@ -1,7 +1,8 @@
 /* Decode limit: how much memory and time the decoding of one file may take, for every reader.
  *
- * A few kilobytes can hold gigabytes: zstd gives up to 32,768 bytes for one, deflate 1,032, JSON 75. Such files are
- * honest, too (a tensor of zeros), so that no ratio alone is a reason to refuse one. What is refused is memory beyond
+ * A few kilobytes can hold gigabytes: zstd gives up to 32,768 bytes for one, deflate 1,032, JSON 75. An honest file can
+ * have such a ratio, too (a tensor of zeros), so that a high ratio alone is no reason to refuse it. Refused is more
+ * than
  *
  *     room + ratio * bytes of the file          that decoded bytes hold at the same time, of one file, and of all open
  *                                               files together
@@ -13,7 +14,7 @@
  * LB_ERR_LIMIT; it names the file, the part of it, the limit, and the option that raises it. It is never a finding
  * about the file.
  *
- * The limits are the process's; a library that was never told has the defaults. All functions may be called from
+ * The limits hold for the whole process; until they are set, they are the defaults. All functions may be called from
  * several threads.
  */
 #ifndef LASTBIT_DECODE_LIMIT_H

@@ -8,32 +8,29 @@
  *     printf("%s\n", lb_verdict_name(report->verdict));
  *     lb_diff_report_free(report);
  *
- * Digests decide first: what is equal is never read. Where something differs, both sides are one program in which ops
- * that are the same quantity are one node, and everything is asked once, of all of it:
+ * Digests decide first: values with equal digests are never read. Where some differ, both sides are made one program,
+ * in which ops that compute the same quantity are one node. Three questions are then asked, each once, of the whole
+ * program:
  *
- *   1. Do the recorded bits lie inside the op's own error bound, on each side, from that side's recorded inputs? (A/A)
+ *   1. On each side, do the recorded bits lie inside the op's own error bound, from that side's recorded inputs?
  *   2. Do both sides compute the same real function of the same inputs? Both programs run in f64 with every float cast
- *   the
- *      identity (the exact shadow), B from A's sources, with A's draws and A's decisions. They agree when they differ
- *      by no more
- *      than f64 rounding explains, which is measured: a third run disturbs every number by 2^-44
+ *      the identity (the exact shadow): B from A's sources, with A's random draws and A's decisions. They agree when
+ *      they differ by no more than f64 rounding explains. That is measured: a third run disturbs every number by 2^-44
  *      (bisect/pairs/shadow/shadow_numbers.h).
- *   3. Does what leaves the step (parameters, states, results of outermost calls, what decisions and collectives read,
- *   results that
- *      no op reads) agree? From what does not, the search goes back through both programs to where everything agrees:
- *      there the
- *      difference was made (bisect/pairs/merged/divergence.h), at ops that one side alone runs, or at an op that gives
- *      something else.
+ *   3. Does what leaves the step agree: parameters, states, results of outermost calls, what decisions and collectives
+ *      read, results that no op reads? From what does not agree, the search goes back through both programs to where
+ *      everything agrees. There the difference was made (bisect/pairs/merged/divergence.h): at ops that one side alone
+ *      runs, or at an op that gives something different.
  *
- * Two implementations of one model have neither names nor ops in common, or spell a layer differently. They meet by
- * numbers instead: tensors by the rows and columns that they hold, values by what exact arithmetic gives, whatever
- * their shape (bisect/pairs/implementations). `differences` lists every place that differs by itself, with its effect;
+ * Two implementations of one model have neither names nor ops in common, or spell a layer differently. They are matched
+ * by numbers instead: tensors by the rows and columns that they hold, values by what exact arithmetic gives, in any
+ * shape (bisect/pairs/implementations). `differences` lists every place that differs by itself, with its effect;
  * `map` says which tensor is which.
  *
- * An inherited difference carries the worst verdict among its origins. Of what ops of the same step made, no more than
- * rounding is left where exact values meet again; of sources that differ (another batch, a parameter that the step
- * before left different), of other draws and of flipped decisions the whole, since both shadows go on from one side's
- * and cannot speak for them.
+ * An inherited difference carries the worst verdict among its origins. Where the exact values of both sides are equal
+ * again, a difference that ops of the same step made counts as rounding from there on. A difference that came from
+ * sources (another batch, a parameter that the step before left different), from random draws or from flipped decisions
+ * keeps its verdict: both shadows take these from one side, and so say nothing about them.
  *
  * The verdict and the places do not depend on which side is named first.
  */
@@ -92,8 +89,8 @@ typedef struct lb_diff_row {
     bool value;        /* the row of a named value, not of a layer */
     /* in the optimizer: the one that the op serves, its layer is that one's module; NULL: not known */
     const char *parameter;
-    const char *before,
-        *after;     /* modules between which the op's code stands, where it is no module's own; NULL: none */
+    /* modules before and after the op, where its code belongs to no module; NULL: none */
+    const char *before, *after;
     const char *op; /* NULL in layer rows */
     uint32_t index; /* op in A's program; of an op that B alone runs, the next that both share; LB_NONE in layer rows */
     uint32_t other; /* its partner in B's program, of that rank, or in the same way the next; or LB_NONE */

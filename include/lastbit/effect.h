@@ -2,9 +2,10 @@
  *
  *     lb_effects_new ─▶ lb_replay_run(… lb_effects_op for every event …) ─▶ lb_effects_rows ─▶ lb_effects_free
  *
- * A swap is not judged: its effect is measured. What it is measured against is the recording; where bytes of that were
- * not kept, the same replay without swaps, which lb_effects_new then runs. Chained and by layer; op by op every op
- * reads what was recorded, and there is no effect on anything but the op itself.
+ * A swap is not judged: its effect is measured, as the distance from the recording. Where the recording lacks bytes,
+ * the distance is from the same replay without swaps, which lb_effects_new then runs. Effects are those of chained
+ * replays and of replays by layer. In an isolated replay every op reads what was recorded, so that a swap moves the
+ * results of its own op and nothing else.
  */
 #ifndef LASTBIT_EFFECT_H
 #define LASTBIT_EFFECT_H

@@ -8,54 +8,55 @@
  *     for (uint32_t i = 0; i < report->n_findings; i++) puts(lb_explain_cause_name(report->findings[i].cause));
  *     lb_explain_report_free(report);
  *
- * Explanations are local. For each pair of aligned ops, and for each matched region of ops that do not align one by one
- * but begin and end at values that both sides have, A's program of that matched region is run on B's recorded input
- * bits under one candidate after the other, and B's recorded output bits are asked for, all of them:
+ * Explanations are local. A place is a pair of aligned ops, or a matched region: ops that do not align one by one, but
+ * begin and end at values that both sides have. At each place A's ops are run on B's recorded input bits, under one
+ * candidate after the other. A candidate explains the place when it gives B's recorded output bits, all of them:
  *
  *   input        A's program as it is gives B's bits on B's inputs: the difference came in from upstream
- *   order        under another order of its sums it does
- *   kernel       under another kernel it does, or both sides' own programs give their own bits and are other programs
- *   precision    under another precision it does
- *   routing      other experts were chosen: from near ties, from what upstream moved the logits by, or by another
- *                router
- *   unexplained  under no candidate it does; the best one is named with the number of elements it has right
+ *   order        it gives them under another order of its sums
+ *   kernel       it gives them under another kernel, or each side's own ops give its own bits and the ops differ
+ *   precision    it gives them under another precision
+ *   routing      different experts were chosen: from near ties, because upstream moved the logits, or by another router
+ *   unexplained  no candidate gives them; the best one is named with the number of elements that it gets right
  *
- * A parameter, a state or a batch that enters with other numbers is `input` too, with LB_EXPLAIN_SOURCE for its ops and
- * what it is in `schedule` ("state up.amax_history"): where no op makes a difference, that is where it comes from.
+ * A parameter, a state or a batch that enters with different numbers is `input` too. LB_EXPLAIN_SOURCE stands for its
+ * ops, and `schedule` says what it is ("state up.amax_history"): where no op makes a difference, it comes from there.
  *
- * Where only other ops can be named, but what they give is the output of a composite (composite.h) on one side, the
- * whole of it is tried under its kernels: an MoE finalise written out by hand becomes `kernel`, "finalise:slots", and
- * `first` says the same of the other side where that is written out, too. One finding then stands for all that differs
- * inside.
+ * Where the ops at a place only differ, but their result is the output of a composite (composite.h) on one side, the
+ * whole composite is tried under its kernels. An MoE finalise written out by hand becomes `kernel`, "finalise:slots",
+ * and `first` names the kernel of the other side where that is written out, too. One finding then stands for all
+ * differences inside.
  *
- * What a collective gave follows from what all its members brought, so that the recorded programs of all ranks of a
- * step are run together: `input`, a rank brought other numbers (`why` says which); `order` and `precision`, of the same
- * contributions in another legal order ("rank", "ring:2"), or sent in another type ("bf16, ring"); `unexplained`, no
- * legal order gives these bits, and `why` says what they are where that can be seen: a contribution that is missing,
- * was added twice or came in a narrower type, a division too many. One finding stands for all members that were given
- * the same.
+ * The result of a collective follows from the contributions of all its members, so that the recorded programs of all
+ * ranks of a step are run together. One finding stands for all members that received the same:
+ *
+ *   input        a rank brought different numbers; `why` says which rank
+ *   order        the same contributions in another legal order ("rank", "ring:2")
+ *   precision    the same contributions sent in another type ("bf16, ring")
+ *   unexplained  no legal order gives these bits. Where it can be seen, `why` says what they are: a contribution is
+ *                missing, was added twice or came in a narrower type, a division was done once too often
  *
  * Sums that both sides write by ops of their own (a ring of sends and receives, a loop over experts) are `order` where
  * these ops add up the same terms and each side's bits come out in the order in which it adds them: "mpi_ring",
  * "reversed", "[0 2 1 3] of ranks", "sequential in f64".
  *
- * Two implementations of one model, whose parameters have hardly a name in common, meet by values: both run exactly
- * from the same numbers, and ops that give one quantity are partners. Where the sides do not compute the same function,
- * the finding is `unexplained` (`input` where an op reads what the other side does not hold), and `why` says so in the
- * words of diff.
+ * Two implementations of one model, whose parameters have hardly a name in common, are matched by values: both run
+ * exactly from the same numbers, and ops that give the same quantity are partners. Where the sides do not compute the
+ * same function, the finding is `unexplained` (`input` where an op reads what the other side does not hold), and `why`
+ * says so in the words of diff.
  *
- * Forward passes of a step meet by the data that they are given. An evaluation of one side, and micro-batches in
- * another order, are in `notes`, and no places; a pass of one side alone that gradients follow from is `unexplained`,
- * once, with `why` in the words of diff.
+ * Forward passes of a step are matched by the data that they are given. An evaluation of one side, and micro-batches in
+ * another order, are listed in `notes` and are no places. A pass of one side alone that gradients follow from is
+ * `unexplained`, once, with `why` in the words of diff.
  *
- * Where the sides' batches have other sizes, the rows of the smaller are looked for among those of the larger (by what
- * enters as the batch, bit by bit), and the smaller side's ops are run on what the larger side's have in those rows:
- * `kernel` and `order` then say that rows get other bits in another company. What an op makes of all rows, a loss or a
- * weight's gradient, is over other rows and no finding; what follows from it (the gradients of a mean over more rows)
- * is `input`. No row of the smaller there, or inputs of other lengths: it is said in `missing`.
+ * Where the batches of the two sides differ in size, the rows of the smaller are looked for among those of the larger
+ * (by what enters as the batch, bit by bit). The smaller side's ops are then run on what the larger side has in those
+ * rows: `kernel` and `order` say that a row gets different bits in a larger batch. A result over all rows, such as a
+ * loss or a weight's gradient, is over different rows and no finding; what follows from it (the gradients of a mean
+ * over more rows) is `input`. Where no row of the smaller is found, or inputs differ in length, `missing` says so.
  *
- * A candidate that misses one element of all is excluded. Others that match just as well are named: the data cannot
- * tell them apart. Where replay has not the kernel that ran (a library's own order), `proof` says what is known
+ * A candidate that misses a single element is excluded. Others that match just as well are named: the data cannot tell
+ * them apart. Where replay does not have the kernel that ran (a library's own order), `proof` says what is known
  * instead.
  */
 #ifndef LASTBIT_EXPLAIN_H

@@ -32,8 +32,9 @@
  *                            -0). Integers of 64 bits beyond 2^53 are rounded.
  *
  * A complex element is two: i becomes 2 i for its real part and 2 i + 1 for its imaginary part. The shape is no part of
- * it, since row-major indices do not change when a tensor is viewed in another shape, flat as FSDP1 holds it, say; who
- * compares tensors compares shapes besides. An element of zero counts: what was not there is not what was zero.
+ * it, since row-major indices do not change when a tensor is viewed in another shape (flat, as FSDP1 holds it): code
+ * that compares tensors also compares their shapes. Elements that are zero count, so that a part that is absent and a
+ * part of zeros differ.
  */
 #ifndef LASTBIT_FINGERPRINT_H
 #define LASTBIT_FINGERPRINT_H

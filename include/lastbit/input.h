@@ -1,4 +1,4 @@
-/* Reading files and folders: whatever lastbit reads is opened, listed and looked at through here.
+/* Reading files and folders: lastbit opens, lists and examines what it reads by these functions alone.
  *
  * Simplest use:
  *
@@ -9,8 +9,8 @@
  *
  * "It is not there" and "the system refused" are two answers. The first is often a finding (a shard is missing), or
  * decides what is read instead. The second (an I/O error, no descriptor left, no permission) says nothing about the
- * file: who takes it for "not there", "damaged" or "the end" gives a verdict about the disk. So each function here
- * tells them apart, and the first refusal of the process is remembered whatever its caller makes of it: no command
+ * file: code that takes it for "not there", "damaged" or "the end" gives a verdict about the disk. So each function
+ * here tells them apart, and the first refusal of the process is remembered, also where its caller goes on: no command
  * delivers an answer after one (lb_input_refusal).
  *
  * Any thread may call. Errors are left in errno, too. */

@@ -10,10 +10,6 @@
  * getline(3) takes as much memory as a line is long, and a device or a file of zeros has one line without an end. Here
  * a line that is longer than `most` bytes is LB_ERR_LIMIT, told with the file, the number of the line and the limit.
  *
- *     LB_TRY(lb_input_lines_open(&lines, path, LB_INPUT_LINES_SHORT, err));
- *     while (lb_input_lines_next(&lines)) use(lines.text, lines.size);
- *     return lb_input_lines_close(&lines, err);
- *
  * One thread at a time may use a struct. */
 #ifndef LASTBIT_INPUT_LINES_H
 #define LASTBIT_INPUT_LINES_H

@@ -1,10 +1,10 @@
 /* JSON in and out: Jansson behind the gate for text (lastbit/text.h). A file that reads or writes JSON includes this in
  * the place of jansson.h; a test sees to it.
  *
- * Jansson refuses a text that is no UTF-8: a whole object comes out as NULL for one path with a bad byte, a file is not
- * read for one. Here such a byte is spelt (\xff) where a value is made, and read as a private character. What is
- * written is valid JSON in which no character is a control, turns the direction of a text or is invisible: it stands as
- * \u202e, which every reader of JSON takes for the character. Nothing is dropped. NULL means out of memory. */
+ * Jansson refuses texts that are not UTF-8: one bad byte in a path, and a whole object comes out as NULL or a whole
+ * file is not read. Here such a byte is spelt (\xff) where a value is made, and read as a private character. What is
+ * written is valid JSON. A character that is a control, turns the direction of a text or is invisible is written as an
+ * escape (\u202e), which every reader of JSON takes for the character. Nothing is dropped. NULL means out of memory. */
 #ifndef LASTBIT_JSON_TEXT_H
 #define LASTBIT_JSON_TEXT_H
 

@@ -1,9 +1,9 @@
 /* What a program that calls MPI can say to the library beneath it (liblastbit_mpi.so), if it is there.
  *
- * `lastbit record --mpi` records each collective and message as an op. Where a step of the program begins it cannot
- * see: unless it is told, a step is 100 collectives of communicators that have all ranks of the job (--mpi-step says
- * another number), which all of them count alike. A program tells it by MPI's own function for tools, in C and in
- * Fortran, and that does nothing where no tool is beneath:
+ * `lastbit record --mpi` records each collective and message as an op. It does not see where a step of the program
+ * begins. Unless it is told, a step is 100 collectives of communicators that have all ranks of the job (--mpi-step
+ * gives another number); all ranks count these alike. A program tells it by MPI's own function for tools, in C and in
+ * Fortran. Where no tool is beneath, the call does nothing:
  *
  *     MPI_Pcontrol(LB_MPI_CONTROL_STEP);    the next step begins; `flush` in the words of the standard
  *     MPI_Pcontrol(LB_MPI_CONTROL_PAUSE);   calls are counted and not recorded, until LB_MPI_CONTROL_GO_ON

@@ -1,8 +1,8 @@
 /* What a program that calls NCCL can say to the shim beneath it (liblastbit_nccl.so), if it is there.
  *
- * The shim records each collective and message as an op. Where a step of the program begins it cannot see: unless it is
- * told, a step is 100 collectives of the first communicator that a rank joined (LASTBIT_NCCL_STEP says another number),
- * which all its members count alike. Link with the shim, or declare the function weak:
+ * The shim records each collective and message as an op. It does not see where a step of the program begins. Unless it
+ * is told, a step is 100 collectives of the first communicator that a rank joined (LASTBIT_NCCL_STEP gives another
+ * number); all its members count these alike. Link with the shim, or declare the function weak:
  *
  *     extern void lb_nccl_step(int64_t) __attribute__((weak));
  *     if (lb_nccl_step) lb_nccl_step(n);

@@ -1,4 +1,6 @@
-/* Writing files: whatever lastbit writes goes through here.
+/* Writing files: lastbit writes every file by these functions.
+ *
+ * Simplest use:
  *
  *     lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
  *     how.inputs = (const char *[]){capture, NULL};
@@ -18,7 +20,6 @@
  *   APPENDED  Lines behind what is there: a journal, a list of alarms. Each lb_output_commit hands its bytes to the
  *             system in one piece, so that a reader meets whole lines. A commit that fails takes its bytes back where
  *             no other process wrote meanwhile.
- *
  *   IN_PLACE  As GROWING, for file systems in front of an object store: the file has its own name from the beginning, so
  *             that nothing is renamed, and is written once from front to back. `replace` removes an old one first.
  *

@@ -18,9 +18,9 @@
  * q (B: the server), per token t with target y, in f64 and natural logarithms:
  *
  *      d  = log p(y) - log q(y)
- *      k3 = exp(d) - 1 - d >= 0, as expm1(d) - d; d is held to [-20, 20] and k3 to at most 10 first, as verl's
- *      `low_var_kl` does
- *           (verl/trainer/ppo/core_algos.py); TRL's GRPO holds neither. How many tokens were held is told.
+ *      k3 = exp(d) - 1 - d >= 0, as expm1(d) - d. d is clamped to [-20, 20] and k3 to at most 10 first, as verl's
+ *           `low_var_kl` does (verl/trainer/ppo/core_algos.py); TRL's GRPO clamps neither. The report counts the tokens
+ *           that were clamped
  *      KL(p || q) = sum over v of p(v) (log p(v) - log q(v)), where both sides have full rows of logits
  *      top-1: both sides' most probable token is the same
  *      loss = -mean log p(y), of either side; perplexity = exp(loss)
@@ -309,10 +309,10 @@ typedef struct lb_parity_cell {
     bool resumed, scored;      /* taken from an earlier run; has a token file that could be compared */
     lb_parity_row reference;   /* all tokens against the reference; worst: of the worst kind */
     lb_parity_verdict verdict; /* against the reference */
-    double worst, baseline,
-        worst_baseline; /* k3 of the worst kind; of all tokens, and of the worst kind, against the baseline */
-    bool matters;       /* it changes the verdict, or stands above noise and threshold from the baseline */
-    char message[240];  /* why it could not be scored */
+    /* k3: of the worst kind; compared with the baseline, of all tokens and of the worst kind */
+    double worst, baseline, worst_baseline;
+    bool matters;      /* it changes the verdict, or stands above noise and threshold from the baseline */
+    char message[240]; /* why it could not be scored */
 } lb_parity_cell;
 
 typedef struct lb_parity_matrix {

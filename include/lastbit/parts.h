@@ -13,7 +13,8 @@
  *
  * An engine cuts its work into units by what they are (a rank, a step, a tensor), never by how many workers there are.
  * A unit gives a record, which depends on the unit alone; records are folded in the order of the units. So the answer
- * is a function of the question. Who made a record does not matter, and one that is there is not made again.
+ * is a function of the question. It does not matter which worker made a record, and a record that is there is not made
+ * again.
  *
  * Three ways to share the work out:
  *

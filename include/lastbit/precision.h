@@ -1,8 +1,8 @@
 /* Precision: what a precision swap does to each tensor it touches, and the table of it.
  *
- * A replay under `--precision` rounds or quantises operands of the ops selected. An observer hears of each
- * (lb_quantisation); the table gathers them per layer and role, over ops, steps and ranks, beside the losses with and
- * without the swaps.
+ * A replay under `--precision` rounds or quantises operands of the ops selected. An observer is told of each
+ * (lb_quantisation). The table adds them up per layer and role, over ops, steps and ranks, and holds the losses with
+ * and without the swaps.
  */
 #ifndef LASTBIT_PRECISION_H
 #define LASTBIT_PRECISION_H

@@ -10,11 +10,11 @@
  *     if (status == LB_OK) printf("%llu ops gave the recorded bits\n", (unsigned long long)summary.bitwise);
  *     lb_replay_close(replay);
  *
- *   isolated  each op from its recorded inputs: its local error. Where these were not kept, a value that was computed
- *             and has the recorded digest is as good; orders of additions that libraries use are tried until one gives
- *             it
+ *   isolated  each op from its recorded inputs: its local error. Where the bytes of an input were not kept, it is
+ *             computed; orders of additions that libraries use are tried until the value has the recorded digest
  *   layer     each layer from its recorded inputs
- *   chained   from the sources of the first step on, through the window; a re-base (an unseen write) re-anchors
+ *   chained   from the sources of the first step on, through the window. Where code that was not recorded wrote to a
+ *             storage, the recorded bytes are taken, and the chain goes on from these
  *
  * Several ranks run together: each to its next collective, which completes when all members have arrived. One rank
  * alone takes the recorded outputs of its collectives.

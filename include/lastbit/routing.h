@@ -6,12 +6,12 @@
  *         upstream        own                  forced from here on, or not
  *
  * A flip is an expert that was chosen for a token and would not be under the swaps; it is paired as in
- * replay/session/expert_flip.h with the one chosen in its place. Flips are looked for with the recorded ids in force,
- * so that no layer inherits another one's choices. The margin of a flip is how far apart both experts' recorded scores
- * were: logits, where the scores are a softmax or sigmoid of them. Upstream: what both scores move by when the router
- * as it was recorded gets the hidden states of the replay. A flip is a near tie when its margin is at most upstream and
- * rounding together (8 u max|score| of that token, u the unit roundoff of the scores); a wider one is a router
- * difference: the router itself (its weights, precision or order) has changed.
+ * replay/composites/expert_flip.h with the one chosen in its place. Flips are looked for with the recorded ids in
+ * force, so that no layer inherits another one's choices. The margin of a flip is how far apart both experts' recorded
+ * scores were: logits, where the scores are a softmax or sigmoid of them. Upstream: what both scores move by when the
+ * router as it was recorded gets the hidden states of the replay. A flip is a near tie when its margin is at most
+ * upstream and rounding together (8 u max|score| of that token, u the unit roundoff of the scores); a wider one is a
+ * router difference: the router itself (its weights, precision or order) has changed.
  */
 #ifndef LASTBIT_ROUTING_H
 #define LASTBIT_ROUTING_H

@@ -10,7 +10,7 @@ with its own worst places. So for every row the search maximises
 by drawing from what is hard (every exponent, neighbourhoods of zeros, kinks, thresholds and of the points where functions cancel, subnormals, the
 largest numbers, rows with a large mean, terms that cancel) and then by hill climbing from the worst it has seen: bits of values are changed, the
 layout and the shape stay. Elementwise rows are searched thousands of elements at a time, since elements do not know their neighbours; of the others one
-call is one individual. What computes is the code that `replay` uses (replay/machine/bound.c), so a ratio above 1 is a verdict that would be wrong.
+call is one individual. What computes is the code that `replay` uses (replay/judgement/bound.c), so a ratio above 1 is a verdict that would be wrong.
 EXACT rows have the ratio infinity where bits differ (signs of zeros aside) and 0 elsewhere.
 
 torch chooses its code by the processor, oneDNN and MKL as well: `--isa` runs the search in a child process for each that this processor can be

@@ -52,7 +52,7 @@ def cases(name, seed=0):
 
 
 def allowed(row, y, twin, dtype, terms):
-    """The bound of ops.h, per element (replay/machine/bound.c evaluates it for users)."""
+    """The bound of ops.h, per element (replay/judgement/bound.c evaluates it for users)."""
     u = 2.0**-53 if dtype == torch.float64 else 2.0**-24
     tiny = 2.0**-1074 if dtype == torch.float64 else 2.0**-149
     factor = row.contents.roundings + row.contents.roundings_per_term * max(terms, 0)
