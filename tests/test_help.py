@@ -26,6 +26,12 @@ def test_help_of_a_command_is_its_page_and_fits_a_screen(lastbit, command):
     assert len(text.splitlines()) <= 65, len(text.splitlines())  # 60, and the fields of its JSON
 
 
+@pytest.mark.parametrize("command", ["audit", "fingerprint"])
+def test_a_command_that_reads_checkpoints_names_each_kind(lastbit, command):
+    text = lastbit.run("help", command, expect=0).stdout
+    assert [kind for kind in ("safetensors", "index", "distributed checkpoint", "torch.save", "GGUF") if kind not in text] == []
+
+
 @pytest.mark.parametrize("topic", TOPICS)
 def test_topics_fit_a_screen(lastbit, topic):
     text = lastbit.run("help", topic, expect=0).stdout

@@ -40,10 +40,10 @@ static const lb_command command = {
     .synopsis = "[CKPT]",
     .about =
         "Says whether a checkpoint or an adapter holds what was trained. CKPT is safetensors (one file, or a folder "
-        "with an index), a torch distributed checkpoint, torch.save files, or a folder of files of several ranks "
-        "(mp_rank_00, rank-0, adapter_model-00000-of-00002).\n"
-        "By itself: keys that lack or come twice, shards that are absent or bit-equal, parts that do not tile their "
-        "tensor, a whole tensor with a part that is zero or there twice, NaN and infinity, tensors that are zero, "
+        "with an index), a torch distributed checkpoint, torch.save files, GGUF, or a folder of files of several "
+        "ranks (mp_rank_00, rank-0, adapter_model-00000-of-00002). Quantised tensors of GGUF are counted, not judged.\n"
+        "By itself: keys that lack or come twice, shards that are absent or bit-equal, parts that do not tile "
+        "their tensor, a whole tensor with a part that is zero or there twice, NaN and infinity, tensors that are zero, "
         "constant, dead, fresh from an initialiser or of another dtype where their siblings in other layers are not, "
         "tensors, rows, heads and experts off their siblings, fp8 without scales, files that end too early, optimizer "
         "slots that lack. --restart also asks for what the next step needs.\n"
