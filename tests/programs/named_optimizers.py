@@ -51,8 +51,10 @@ TORCHS = {
 }
 OWN = ["own", "own_uncorrected", "own_lion", "own_names"]
 # Rules that make a number from others of its tensor, as other libraries have them; the last are faults.
+CLIPS = ["lamb_clipped", "lamb_clipped_reads", "lamb_clipped_pair", "lamb_clipped_eps", "lamb_below"]
 WHOLE = ["hf_adafactor", "hf_adafactor_relative", "jordan", "jordan_sums", "lamb", "lamb_plain", "lamb_without_decay"]
 WHOLE_FAULTS = ["jordan_half", "jordan_undecayed", "lamb_half", "adafactor_half", "jordan_squared"]
+CLIP_FAULTS = ["lamb_unclipped", "lamb_clips_own", "lamb_clips_always", "lamb_clipped_half"]
 # AdamW that updates f32 masters of bf16 parameters: its own states, or what it was given, copied after its step.
 MASTERS = ["masters_inside", "masters_outside", "masters_outside_foreach", "masters_cast", "masters_inside_half"]
 FAULTS = [
@@ -142,23 +144,38 @@ class Muon(optim.Optimizer):
 
 
 class Lamb(optim.Optimizer):
-    """You et al., algorithm 2; `plain` without the correction of the moments, which the first implementations left out."""
+    """You et al., algorithm 2; `plain` without the correction of the moments, which the first implementations left out. `max_grad_norm`: as
+    apex and timm have it; `reads` the norm into Python, `eps` is added to it."""
 
-    def __init__(self, parameters, lr, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.1, how=""):
-        super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+    def __init__(self, parameters, lr, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.1, how="", max_grad_norm=None):
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(parameters, options | ({"max_grad_norm": max_grad_norm} if max_grad_norm else {}))
         self.how = how
+
+    def divisor(self, group, p):
+        """What the gradient of p is divided by."""
+        own = "own" in self.how
+        gradients = [q.grad for g in self.param_groups for q in g["params"] if (not own or q is p) and (g is group or "group" not in self.how)]
+        norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
+        norm = norm + group["eps"] if "eps" in self.how else norm
+        by = (norm.item() if "reads" in self.how else norm) / group["max_grad_norm"]
+        if "always" in self.how or "unclipped" in self.how:
+            return by if "always" in self.how else 1
+        return max(1, by) if "reads" in self.how else by.clamp(min=1)
 
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
             b1, b2 = group["betas"]
-            for p in group["params"]:
+            divisors = [self.divisor(group, p) if "max_grad_norm" in group else 1 for p in group["params"]]
+            for p, by in zip(group["params"], divisors):
                 state = self.state[p]
                 if not state:
                     state.update(step=0, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
                 state["step"] += 1
-                m = state["exp_avg"].mul_(b1).add_(p.grad, alpha=1 - b1)
-                v = state["exp_avg_sq"].mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
+                g = p.grad / by
+                m = state["exp_avg"].mul_(b1).add_(g, alpha=1 - b1)
+                v = state["exp_avg_sq"].mul_(b2).addcmul_(g, g, value=1 - b2)
                 first, second = (1, 1) if "plain" in self.how else (1 - b1 ** state["step"], 1 - b2 ** state["step"])
                 u = m / first / ((v / second).sqrt() + group["eps"]) + group["weight_decay"] * p
                 ratio = p.norm() / u.norm() if "plain" in self.how or p.norm() > 0 else 1
@@ -307,9 +324,9 @@ def optimizer_of(name, model):
     if name.startswith("jordan"):
         return Muon(matrices, 1e-2, how=name)
     if name.startswith("lamb"):
-        made = Lamb(parameters, 1e-2, weight_decay=0.0 if name == "lamb_without_decay" else 0.1, how=name)
-        made.param_groups[0].update({"max_grad_norm": 1.0} if name == "lamb_clipped" else {})
-        return made
+        clips = {"max_grad_norm": 30.0 if "below" in name or "always" in name else 0.01} if "clip" in name or "below" in name else {}
+        parameters = [{"params": parameters[:2]}, {"params": parameters[2:]}] if "pair" in name or "group" in name else parameters
+        return Lamb(parameters, 1e-2, weight_decay=0.0 if name == "lamb_without_decay" else 0.1, how=name, **clips)
     if name.startswith("masters_inside"):
         made = Masters(parameters, **BOTH, fault="half" if name.endswith("half") else "")
         made.__class__ = type("AdamW", (Masters,), {})

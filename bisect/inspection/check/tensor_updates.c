@@ -1,5 +1,5 @@
 /* Rules of whole tensors against what was done: see tensor_updates.h. Every published form is tried; where none fits,
- * no decay, and one factor on all that is taken beside decay. */
+ * no decay, another norm to clip by, and one factor on all that is taken beside decay. */
 #include "check/tensor_updates.h"
 
 #include <math.h>
@@ -8,6 +8,13 @@
 
 /* Two ways of writing one rule in f64 are no further apart, beside the largest update of the tensor. */
 static const double LEAST = 1e-7;
+
+/* What was done in the place of the rule. */
+typedef struct change {
+    bool undecayed;   /* without the decay that its group says */
+    lb_clip_way clip; /* by another norm; below LB_CLIP_FORMS: no */
+    double factor;    /* of all that is taken beside decay; 1 */
+} change;
 
 typedef struct judged {
     lb_check_step *step;
@@ -18,9 +25,11 @@ typedef struct judged {
     uint32_t tensors, plain, mastered, large, unseen, uncounted, unexplained;
     const lb_optimizer_tensor *odd;
     uint32_t odd_tensors;
-    bool undecayed;     /* `odd`: without the decay that its group says */
-    double factor, gap; /* of `odd` */
-    double *room;       /* of one tensor */
+    change why;              /* of `odd` */
+    double gap;              /* and how far it is from the rule */
+    double norm, group_norm; /* of the gradients that the optimizer read, and that the group did; NaN: not known */
+    int64_t read;            /* how many numbers they are */
+    double *room;            /* of one tensor */
     bool failed;
 } judged;
 
@@ -29,6 +38,7 @@ static lb_tensor_numbers numbers_of(const judged *g, const lb_optimizer_tensor *
     const lb_layout *shape = &g->step->run.program->values[t->source].layout;
     lb_tensor_numbers x = {.shape = shape, .before = t->before, .gradient = t->gradient};
     for (uint32_t k = 0; k < LB_TENSOR_STATES; k++) x.states[k] = t->state[k];
+    x.norm = g->norm, x.group_norm = g->group_norm;
     x.steps = !isnan(t->steps) ? t->steps : lb_optimizer_step_had_begun(t) ? NAN : 1;
     return x;
 }
@@ -68,14 +78,40 @@ static double factor_of(judged *g, const lb_tensor_rule *r, uint32_t form, const
     return squares > 0 ? products / squares : NAN;
 }
 
-static bool fits(judged *g, const lb_tensor_rule *rule, uint32_t form, const lb_optimizer_tensor *t)
+/* What the divisor of all gradients has to be multiplied by for the same, as far as it is near 1. */
+static double divisor_of(judged *g, const lb_tensor_rule *r, uint32_t form, const lb_optimizer_tensor *t)
+{
+    const double nearby = 1e-4;
+    lb_tensor_rule larger = *r;
+    double products = 0, squares = 0, *moved = malloc(((size_t)t->n + 1) * sizeof *moved);
+    const lb_tensor_numbers x = numbers_of(g, t);
+    larger.divides = 1 + nearby;
+    g->failed |= !moved;
+    if (moved && lb_tensor_rule_apply(&larger, form, &x, moved) == LB_OK &&
+        lb_tensor_rule_apply(r, form, &x, g->room) == LB_OK)
+        for (uint32_t k = 0; k < t->n; k++) {
+            const double slope = (moved[k] - g->room[k]) / nearby;
+            products += (t->after[k] - g->room[k]) * slope, squares += slope * slope;
+        }
+    free(moved);
+    return squares > 0 ? 1 + products / squares : 1;
+}
+
+static double reading_of(const judged *g, const lb_optimizer_tensor *t)
 {
     const lb_dtype dtype = g->step->run.program->values[t->source].dtype;
-    const double reading = lb_tensor_rule_reading(rule, dtype, t->numel);
+    return lb_tensor_rule_reading(g->rule, dtype, lb_tensor_rule_clips(g->rule) ? g->read : t->numel);
+}
+
+static bool fits(judged *g, const lb_tensor_rule *rule, uint32_t form, const lb_optimizer_tensor *t)
+{
+    const double reading = reading_of(g, t);
     lb_tensor_rule r = *rule;
-    if (reading > 0) r.times = factor_of(g, rule, form, t);
-    if (reading > 0 && !(fabs(r.times - 1) <= reading)) r.times = 1;
-    return gap_of(g, &r, form, t) <= LEAST;
+    if (gap_of(g, rule, form, t) <= LEAST) return true;
+    if (!(reading > 0)) return false;
+    double *read = lb_tensor_rule_clips(rule) ? &r.divides : &r.times;
+    *read = (read == &r.divides ? divisor_of : factor_of)(g, rule, form, t);
+    return fabs(*read - 1) <= reading && gap_of(g, &r, form, t) <= LEAST;
 }
 
 /* The form that fits, the last one first; LB_TENSOR_FORMS: none. */
@@ -87,39 +123,49 @@ static uint32_t fitting_form(judged *g, const lb_tensor_rule *r, const lb_optimi
     return LB_TENSOR_FORMS;
 }
 
-static bool explain(judged *g, const lb_optimizer_tensor *t, bool *undecayed, double *factor)
+static bool explain(judged *g, const lb_optimizer_tensor *t, change *why)
 {
     lb_tensor_rule r = *g->rule;
-    *undecayed = r.weight_decay != 0, *factor = 1, r.weight_decay = 0;
-    if (*undecayed && fitting_form(g, &r, t) < LB_TENSOR_FORMS) return true;
-    *undecayed = false;
+    *why = (change){.undecayed = r.weight_decay != 0, .factor = 1};
+    r.weight_decay = 0;
+    if (why->undecayed && fitting_form(g, &r, t) < LB_TENSOR_FORMS) return true;
+    why->undecayed = false, r = *g->rule;
+    for (why->clip = LB_CLIP_FORMS; lb_tensor_rule_clips(&r) && why->clip < LB_CLIP_WAYS; why->clip++) {
+        r.clips_by = why->clip;
+        if (fitting_form(g, &r, t) < LB_TENSOR_FORMS) return true;
+    }
+    why->clip = LB_CLIP_ALL;
     for (uint32_t form = 0; form < LB_TENSOR_FORMS && !g->failed; form++) {
-        *factor = factor_of(g, g->rule, form, t), r = *g->rule, r.times = *factor;
-        if (isfinite(*factor) && gap_of(g, &r, form, t) <= LEAST) return true;
+        why->factor = factor_of(g, g->rule, form, t), r = *g->rule, r.times = why->factor;
+        if (isfinite(why->factor) && fits(g, &r, form, t)) return true;
     }
     return false;
 }
 
+static bool is_same(const judged *g, const lb_optimizer_tensor *t, const change *why)
+{
+    const double apart = 1e-6 + reading_of(g, t);
+    return why->undecayed == g->why.undecayed && why->clip == g->why.clip &&
+           fabs(why->factor - g->why.factor) <= apart * fabs(why->factor);
+}
+
 static void judge_tensor(judged *g, const lb_optimizer_tensor *t)
 {
-    g->tensors++;
+    const bool saw = lb_optimizer_step_saw(t) && isfinite(g->norm);
     const bool counted = !isnan(numbers_of(g, t).steps) || !lb_tensor_rule_counts_steps(g->rule);
-    const bool judged_here = t->whole && lb_optimizer_step_saw(t) && counted;
-    g->large += !t->whole, g->unseen += t->whole && !lb_optimizer_step_saw(t);
-    g->uncounted += t->whole && lb_optimizer_step_saw(t) && !counted;
-    if (!judged_here) return;
+    g->tensors++;
+    g->large += !t->whole, g->unseen += t->whole && !saw;
+    g->uncounted += t->whole && saw && !counted;
+    if (!t->whole || !saw || !counted) return;
     g->room = malloc(((size_t)t->n + 1) * sizeof *g->room);
     g->failed |= !g->room;
     const uint32_t form = g->room ? fitting_form(g, g->rule, t) : LB_TENSOR_FORMS;
-    bool undecayed = false;
-    double factor = 1;
+    change why;
     if (form < LB_TENSOR_FORMS) {
         g->plain++, g->mastered += t->mastered, g->form = form;
-    } else if (g->room && g->unexplained < 2 && !t->copied && explain(g, t, &undecayed, &factor)) {
-        if (!g->odd) g->odd = t, g->undecayed = undecayed, g->factor = factor, g->gap = gap_of(g, g->rule, g->form, t);
-        const double apart =
-            1e-6 + lb_tensor_rule_reading(g->rule, g->step->run.program->values[t->source].dtype, t->numel);
-        g->odd_tensors += undecayed == g->undecayed && fabs(factor - g->factor) <= apart * fabs(factor);
+    } else if (g->room && g->unexplained < 2 && !t->copied && explain(g, t, &why)) {
+        if (!g->odd) g->odd = t, g->why = why, g->gap = gap_of(g, g->rule, g->form, t);
+        g->odd_tensors += is_same(g, t, &why);
     } else {
         g->unexplained++;
     }
@@ -127,19 +173,27 @@ static void judge_tensor(judged *g, const lb_optimizer_tensor *t)
     g->room = NULL;
 }
 
+static void say_change(const judged *g, char *text, size_t size)
+{
+    if (g->why.undecayed)
+        snprintf(text, size, "leaves weight decay out");
+    else if (g->why.clip >= LB_CLIP_FORMS)
+        snprintf(text, size, "%s (%.4g of all, at most %.4g)", lb_tensor_clip_words(g->why.clip), g->norm,
+                 g->rule->max_norm);
+    else
+        snprintf(text, size, "moves %.6g times as far as its rule says", g->why.factor);
+}
+
 static bool tell_finding(const judged *g)
 {
     const lb_program *p = g->step->run.program;
     lb_check_finding *f = lb_proof_list_add(g->step->report, LB_CHECK_UPDATE, p);
-    char what[80];
+    char what[200];
     if (!f) return false;
     lb_proof_list_place(f, p, g->odd->op, LB_NONE, g->step->path);
-    f->factor = g->undecayed ? NAN : g->factor, f->effect = g->gap;
+    f->factor = g->why.undecayed || g->why.clip >= LB_CLIP_FORMS ? NAN : g->why.factor, f->effect = g->gap;
     snprintf(f->layer, sizeof f->layer, "%s", g->odd->name);
-    if (g->undecayed)
-        snprintf(what, sizeof what, "leaves weight decay out");
-    else
-        snprintf(what, sizeof what, "moves %.6g times as far as its rule says", g->factor);
+    say_change(g, what, sizeof what);
     snprintf(f->message, sizeof f->message,
              "%s group %u %s: %u of its %u parameters are not where %s takes them with the options of the group, the "
              "first (%s) by up to %.2g of its largest update",
@@ -176,6 +230,10 @@ bool lb_tensor_updates_judge(lb_check_step *c, const lb_optimizer_step *s, uint3
     const lb_program *p = c->run.program;
     judged g = {.step = c, .group = &p->groups[group], .rule = rule};
     g.name = lb_program_text(p, g.group->optimizer);
+    if (lb_tensor_rule_clips(rule)) {
+        g.group_norm = lb_optimizer_step_norm(s, g.group, false, &g.read);
+        g.norm = lb_optimizer_step_norm(s, g.group, true, &g.read);
+    }
     for (uint32_t i = 0; i < s->n && !g.failed; i++)
         if (s->tensors[i].group == g.group && s->tensors[i].read != LB_NONE) judge_tensor(&g, &s->tensors[i]);
     char what[160];
@@ -183,9 +241,16 @@ bool lb_tensor_updates_judge(lb_check_step *c, const lb_optimizer_step *s, uint3
     *found = g.odd != NULL;
     if (g.failed || (g.odd && !tell_finding(&g)) || !tell_left(&g, what)) return false;
     if (!g.plain || g.odd || g.unexplained) return true;
+    const bool alone = g.form / 16 == LB_CLIP_GROUP;
+    const double norm = alone ? g.group_norm : g.norm;
+    char clip[120] = "";
+    if (lb_tensor_rule_clips(rule))
+        snprintf(clip, sizeof clip, ", by gradients whose norm %.4g%s %s %.4g", norm,
+                 alone ? ", of this group alone," : "", norm > rule->max_norm ? "it clips to" : "is below its bound",
+                 rule->max_norm);
     return lb_proof_list_prove(
-        c->report, "step %lld: %s group %u moved %u parameters%s as %s does%s%s", (long long)p->step, g.name,
+        c->report, "step %lld: %s group %u moved %u parameters%s as %s does%s%s%s", (long long)p->step, g.name,
         g.group->index, g.plain, g.mastered ? ", through masters among its states," : "",
-        lb_tensor_family_name(rule->family), rule->weight_decay != 0 ? ", with weight decay" : "",
+        lb_tensor_family_name(rule->family), clip, rule->weight_decay != 0 ? ", with weight decay" : "",
         g.large ? ", the others not tried" : "");
 }

@@ -102,6 +102,7 @@ static bool add_tensor(lb_optimizer_step *s, const lb_group *g, const lb_trained
     rules r = {lb_optimizer_rule_of(p, g, &rule) ? NULL : &rule, NULL};
     if (!r.numbers && !lb_tensor_rule_of(p, g, &of_tensors)) r.tensors = &of_tensors;
     find_states(p, &r, &t);
+    t.clipped = r.tensors && lb_tensor_rule_clips(r.tensors), t.squares = NAN;
     t.whole = r.tensors && t.numel <= LB_OPTIMIZER_WHOLE && s->whole + t.numel <= LB_OPTIMIZER_WHOLES;
     if (t.whole) s->whole += t.numel, t.n = (uint32_t)t.numel;
     lb_optimizer_tensor *grown = lb_array_grow(s->tensors, s->n, sizeof *grown);
@@ -214,14 +215,26 @@ static void take_sources(lb_optimizer_step *s, lb_optimizer_tensor *t)
     if (recorded(s, t->count, &x)) lb_shadow_numbers(&x, &t->steps), t->steps += 1;
 }
 
+/* How large it is as a whole, if only some of its numbers are kept. */
+static void take_squares(lb_optimizer_step *s, lb_optimizer_tensor *t, const lb_tensor *gradient)
+{
+    double *all = lb_shadow_numbers_copy(gradient);
+    s->failed |= !all;
+    t->squares = 0;
+    for (int64_t k = 0; all && k < lb_layout_numel(&gradient->layout); k++) t->squares += all[k] * all[k];
+    free(all);
+}
+
 void lb_optimizer_step_note(lb_optimizer_step *s, const lb_event *event)
 {
     const uint32_t *giver = s->run->graph.giver;
     lb_tensor x;
     for (uint32_t i = 0; i < s->n && !s->failed; i++) {
         lb_optimizer_tensor *t = &s->tensors[i];
-        if (t->read != LB_NONE && giver[t->read] == event->op && lb_event_exact(event, t->read, &x))
+        if (t->read != LB_NONE && giver[t->read] == event->op && lb_event_exact(event, t->read, &x)) {
             take(s, t, &x, &t->gradient);
+            if (t->clipped) take_squares(s, t, &x);
+        }
         if (t->op != event->op || !lb_event_exact(event, t->last, &x)) continue;
         take(s, t, &x, &t->after);
         take_sources(s, t);
@@ -233,6 +246,32 @@ bool lb_optimizer_step_saw(const lb_optimizer_tensor *t)
     bool seen = t->before && t->gradient && t->after && !t->scaled;
     for (uint32_t k = 0; seen && k < t->n; k++) seen = isfinite(t->gradient[k]) && isfinite(t->after[k]);
     return seen;
+}
+
+/* Groups that one step of an optimizer updates. */
+static bool is_of_one(const lb_group *a, const lb_group *b)
+{
+    return a->optimizer == b->optimizer && a->first_op == b->first_op && a->ops == b->ops;
+}
+
+double lb_optimizer_step_norm(const lb_optimizer_step *s, const lb_group *group, bool whole, int64_t *numel)
+{
+    const lb_program *p = s->run->program;
+    uint32_t gradients = 0;
+    double squares = 0;
+    *numel = 0;
+    for (uint32_t i = 0; i < p->n_groups; i++) {
+        const lb_group *g = &p->groups[i];
+        for (uint32_t k = 0; k < g->params && (g == group || (whole && is_of_one(g, group))); k++)
+            gradients += p->group_params[g->first_param + k].gradient >= 0;
+    }
+    for (uint32_t i = 0; i < s->n; i++) {
+        const lb_optimizer_tensor *t = &s->tensors[i];
+        if (t->group != group && !(whole && is_of_one(t->group, group))) continue;
+        if (t->read == LB_NONE) continue;
+        squares += t->squares, *numel += t->numel, gradients--;
+    }
+    return gradients ? NAN : sqrt(squares);
 }
 
 bool lb_optimizer_step_had_begun(const lb_optimizer_tensor *t)

@@ -21,11 +21,13 @@ typedef struct lb_optimizer_tensor {
     bool mastered; /* it began, and went on, as a state of more digits, of which it is a copy */
     bool narrow;   /* a state of it has 8 bits or less: codes, with scales elsewhere */
     bool whole;    /* all numbers, of states as many as they have */
+    bool clipped;  /* by a norm over all gradients of its optimizer */
     bool scaled;   /* an op that updates it divides the gradient by a scale of its own */
     int64_t numel;
     uint32_t n;
     double *before, *gradient, *after, *state[LB_RULE_STATES]; /* n each; NULL: not seen */
-    double steps;                                              /* counted, this one included; NaN: not known */
+    double squares; /* of `clipped`: what the squares of all numbers of the gradient add up to; NaN: not seen */
+    double steps;   /* counted, this one included; NaN: not known */
 } lb_optimizer_tensor;
 
 typedef struct lb_optimizer_step {
@@ -46,6 +48,9 @@ bool lb_optimizer_step_copies(const char *op_name);
 bool lb_optimizer_step_saw(const lb_optimizer_tensor *tensor);
 /* Did the step begin with a state of it? */
 bool lb_optimizer_step_had_begun(const lb_optimizer_tensor *tensor);
+/* The norm of all gradients that an optimizer read for the parameters of a group, or of all of its groups (`whole`), and
+ * how many numbers they are. NaN: not all were seen. */
+double lb_optimizer_step_norm(const lb_optimizer_step *step, const lb_group *group, bool whole, int64_t *numel);
 void lb_optimizer_step_release(lb_optimizer_step *step);
 
 #endif

@@ -73,7 +73,7 @@ static const char *read_lamb(const lb_program *p, const lb_group *g, lb_tensor_r
 {
     r->first = OPTION(NAN, "betas.0", "beta1"), r->second = OPTION(NAN, "betas.1", "beta2");
     r->eps = OPTION(NAN, "eps", "epsilon");
-    if (OPTION(0, "max_grad_norm") > 0) return "it divides by a norm over the gradients of all its parameters";
+    r->max_norm = fmax(0, OPTION(0, "max_grad_norm"));
     return isnan(r->first) || isnan(r->second) || isnan(r->eps) ? "its group does not say the betas and eps" : NULL;
 }
 
@@ -83,7 +83,7 @@ const char *lb_tensor_rule_of(const lb_program *p, const lb_group *g, lb_tensor_
                                                             lb_tensor_rule *) = {read_adafactor, read_muon, read_lamb};
     const size_t i = class_of(p, g);
     if (i == sizeof classes / sizeof *classes) return "its rule is not known";
-    *r = (lb_tensor_rule){.family = classes[i].family, .times = 1};
+    *r = (lb_tensor_rule){.family = classes[i].family, .times = 1, .divides = 1};
     r->lr = OPTION(NAN, "lr", "learning_rate"), r->weight_decay = OPTION(0, "weight_decay", "wd");
     r->ascends = OPTION(0, "maximize") != 0;
     const char *why = readers[r->family](p, g, r);
@@ -133,7 +133,7 @@ int64_t lb_tensor_rule_state_numel(const lb_tensor_rule *r, uint32_t k, const lb
 
 double lb_tensor_rule_reading(const lb_tensor_rule *r, lb_dtype dtype, int64_t n)
 {
-    if (r->family != LB_TENSOR_ADAFACTOR || r->relative) return 0;
+    if (!lb_tensor_rule_clips(r) && (r->family != LB_TENSOR_ADAFACTOR || r->relative)) return 0;
     return 2 * lb_dtype_unit_roundoff(dtype) + 2 * sqrt((double)n) * lb_dtype_unit_roundoff(LB_F32);
 }
 
@@ -274,16 +274,43 @@ static lb_status muon(const lb_tensor_rule *r, uint32_t form, const lb_tensor_nu
 
 /* ---- LAMB ---- */
 
+bool lb_tensor_rule_clips(const lb_tensor_rule *r)
+{
+    return r->max_norm > 0;
+}
+
+const char *lb_tensor_clip_words(lb_clip_way way)
+{
+    return way == LB_CLIP_NONE  ? "does not clip its gradients"
+           : way == LB_CLIP_OWN ? "clips each gradient by its own norm, and not by that of all"
+                                : "divides by the norm of its gradients where that is below its max_grad_norm, too";
+}
+
+/* What its gradients are divided by. */
+static double divisor_of(const lb_tensor_rule *r, lb_clip_way way, const lb_tensor_numbers *x)
+{
+    if (!lb_tensor_rule_clips(r) || way == LB_CLIP_NONE) return 1;
+    const double norm = way == LB_CLIP_GROUP ? x->group_norm
+                        : way == LB_CLIP_OWN ? norm_of(x->gradient, lb_layout_numel(x->shape))
+                                             : x->norm + (way == LB_CLIP_ALL_EPS ? r->eps : 0);
+    const double by = norm / r->max_norm * r->divides;
+    return way == LB_CLIP_ALWAYS ? by : fmax(1, by);
+}
+
 /* Forms: without the correction of the moments; without the ratio where nothing decays; the norm of p at most 10; a
- * ratio of 0 where p is 0, as the paper has it, and not 1. */
+ * ratio of 0 where p is 0, as the paper has it, and not 1; above these, by which norm gradients are clipped. */
 static lb_status lamb(const lb_tensor_rule *r, uint32_t form, const lb_tensor_numbers *x, double *after)
 {
     const bool plain = form & 1, decays = form & 2, least = form & 4, strict = form & 8;
-    if (form > 15 || (decays && r->weight_decay != 0)) return LB_ERR_NOT_FOUND;
+    const lb_clip_way clip = form < 16 ? r->clips_by : (lb_clip_way)(form / 16);
+    if (clip >= (form < 16 ? LB_CLIP_WAYS : LB_CLIP_FORMS) || (form > 15 && !lb_tensor_rule_clips(r)))
+        return LB_ERR_NOT_FOUND;
+    if (decays && r->weight_decay != 0) return LB_ERR_NOT_FOUND;
+    const double by = divisor_of(r, clip, x) * (r->ascends ? -1 : 1);
     const int64_t n = lb_layout_numel(x->shape);
     const double first = plain ? 1 : 1 - pow(r->first, x->steps), second = plain ? 1 : 1 - pow(r->second, x->steps);
     for (int64_t i = 0; i < n; i++) {
-        const double g = r->ascends ? -x->gradient[i] : x->gradient[i];
+        const double g = x->gradient[i] / by;
         const double m = r->first * (x->states[0] ? x->states[0][i] : 0) + (1 - r->first) * g;
         const double v = r->second * (x->states[1] ? x->states[1][i] : 0) + (1 - r->second) * g * g;
         after[i] = m / first / (sqrt(v / second) + r->eps) + r->weight_decay * x->before[i];

@@ -9,7 +9,9 @@
  *     Muon       m = momentum m + (1 - momentum) g; u = m, with Nesterov (1 - momentum) g + momentum m; five rounds of
  *                x = a x + (b x x' + c (x x')^2) x from x = u / |u|; p -= lr s x, s by the sizes of the matrix (Jordan
  *                et al. 2024, https://kellerjordan.github.io/posts/muon), as torch.optim.Muon and muon.py have it
- *     LAMB       u = Adam's update + decay p; p -= lr |p| / |u| u (You et al. 2020, algorithm 2)
+ *     LAMB       u = Adam's update + decay p; p -= lr |p| / |u| u (You et al. 2020, algorithm 2); where the group has a
+ *                max_grad_norm, g is first divided by max(1, |all g of the optimizer| / max_grad_norm), as apex and timm
+ *                have it
  *
  * Programs of one name differ in details (which s, what eps is added to, a bias correction): those are its forms, and a
  * tensor that one of them explains is proven. */
@@ -25,7 +27,19 @@ typedef enum lb_tensor_family {
     LB_TENSOR_FAMILIES
 } lb_tensor_family;
 
-enum { LB_TENSOR_STATES = 3, LB_TENSOR_FORMS = 16 };
+enum { LB_TENSOR_STATES = 3, LB_TENSOR_FORMS = 48 };
+
+/* Which norm LAMB clips its gradients by. */
+typedef enum lb_clip_way {
+    LB_CLIP_ALL,     /* of the gradients of all its groups */
+    LB_CLIP_ALL_EPS, /* the same and eps */
+    LB_CLIP_GROUP,   /* of those of the group alone */
+    LB_CLIP_FORMS,   /* the ways above are published */
+    LB_CLIP_NONE = LB_CLIP_FORMS,
+    LB_CLIP_OWN,    /* of the tensor's own */
+    LB_CLIP_ALWAYS, /* as ALL, and what has a smaller norm is made larger */
+    LB_CLIP_WAYS
+} lb_clip_way;
 
 /* A rule with the options of one group. */
 typedef struct lb_tensor_rule {
@@ -35,7 +49,10 @@ typedef struct lb_tensor_rule {
     double lr, weight_decay, first, second, eps, eps2, clip, momentum, decay;
     double coefficients[3];
     int rounds;
-    double times; /* what is taken beside decay, multiplied by that: 1 */
+    double times;    /* what is taken beside decay, multiplied by that: 1 */
+    double max_norm; /* of LAMB's gradients; 0: they are not clipped */
+    lb_clip_way clips_by;
+    double divides; /* what they are divided by, multiplied by that: 1 */
 } lb_tensor_rule;
 
 /* All numbers of a parameter before its update. */
@@ -44,6 +61,7 @@ typedef struct lb_tensor_numbers {
     const double *before, *gradient;
     const double *states[LB_TENSOR_STATES]; /* NULL: there was none, zeros */
     double steps;                           /* t of the update, from 1 */
+    double norm, group_norm;                /* of all gradients that its optimizer read, and of its group's */
 } lb_tensor_numbers;
 
 /* The rule that a class of this name has by the options of its group. NULL, or why there is none. */
@@ -55,8 +73,13 @@ bool lb_tensor_rule_has_state(const lb_tensor_rule *rule, uint32_t k, const char
 /* The numbers of that state for a parameter of this shape; 0: it has none. */
 int64_t lb_tensor_rule_state_numel(const lb_tensor_rule *rule, uint32_t k, const lb_layout *shape);
 bool lb_tensor_rule_counts_steps(const lb_tensor_rule *rule);
+/* Does it clip by a norm over all gradients that its optimizer read? */
+bool lb_tensor_rule_clips(const lb_tensor_rule *rule);
+/* "clips each gradient by its own norm", …: what a way that is not published does. */
+const char *lb_tensor_clip_words(lb_clip_way way);
 /* torch's Adafactor reads two norms of a tensor of n numbers into Python: they are what was recorded, rounded to the
- * parameter's dtype and summed up in f32, and scale the update by as much. 0: a rule that reads none. */
+ * parameter's dtype and summed up in f32, and scale the update by as much. So may the norm be that gradients are clipped
+ * by, n of them in all. 0: a rule that reads none. */
 double lb_tensor_rule_reading(const lb_tensor_rule *rule, lb_dtype dtype, int64_t n);
 /* The tensor behind the update in one of the rule's forms, of which 0 is what the options say; LB_ERR_NOMEM.
  * LB_ERR_NOT_FOUND: there is no such form. */

@@ -18,17 +18,22 @@ WHOLE = {
     **dict.fromkeys(["adafactor", "adafactor_decay", "adafactor_bf16", "hf_adafactor", "hf_adafactor_relative"], ("Adafactor", 6)),
     **dict.fromkeys(["muon", "muon_rms", "muon_rounds", "jordan", "jordan_sums"], ("Muon", 2)),
     **dict.fromkeys(["lamb", "lamb_plain", "lamb_without_decay"], ("LAMB", 6)),
+    **dict.fromkeys(["lamb_clipped", "lamb_clipped_reads", "lamb_clipped_eps", "lamb_below"], ("LAMB", 6)),
+    **dict.fromkeys(["lamb_clipped_pair", "lamb_clips_group"], ("LAMB", 4)),
 }
 WHOLE_FAULTS = {
     "jordan_half": ("Muon group 0 moves 0.5 times as far", 0.5, 2),
     "jordan_undecayed": ("Muon group 0 leaves weight decay out", None, 2),
     "adafactor_half": ("Adafactor group 0 moves 0.5", 0.5, 6),
     "lamb_half": ("Lamb group 0 moves 0.5 times as far", 0.5, 6),
+    "lamb_unclipped": ("Lamb group 0 does not clip its gradients", None, 6),
+    "lamb_clips_own": ("Lamb group 0 clips each gradient by its own norm", None, 6),
+    "lamb_clips_always": ("Lamb group 0 divides by the norm of its gradients where that is below", None, 6),
+    "lamb_clipped_half": ("Lamb group 0 moves 0.5 times as far", 0.5, 6),
 }
 UNKNOWN = {
     "no_rule": "its rule is not known",
     "lion_silent": "its group does not say the betas",
-    "lamb_clipped": "it divides by a norm over the gradients of all its parameters",
 }
 MASTERS = ["masters_inside", "masters_outside", "masters_outside_foreach", "masters_cast"]
 OWN = {"own": "Adam", "own_uncorrected": "Adam", "own_names": "Adam", "own_lion": "Lion"}
@@ -92,6 +97,13 @@ def test_a_rule_that_mixes_the_numbers_of_a_tensor_is_proven(lastbit, steps, nam
     answer = answer_of(lastbit, steps, name, 0)
     assert (answer["findings"], answer["not_judged"]) == ([], [])
     assert any(f"moved {n} parameters as {rule} does" in line for line in answer["proven"]), answer["proven"]
+
+
+def test_which_norm_gradients_are_clipped_by_is_said(lastbit, steps):
+    ours, alone = ("; ".join(answer_of(lastbit, steps, name, 0)["proven"]) for name in ("lamb_clipped_pair", "lamb_clips_group"))
+    assert ours.count("it clips to 0.01, with weight decay") == 2 and "alone" not in ours, ours
+    assert alone.count(", of this group alone, it clips to 0.01, with weight decay") == 2, alone
+    assert "is below its bound 30" in "; ".join(answer_of(lastbit, steps, "lamb_below", 0)["proven"])
 
 
 @pytest.mark.parametrize("name", WHOLE_FAULTS)
