@@ -51,7 +51,7 @@ TORCHS = {
 }
 OWN = ["own", "own_uncorrected", "own_lion", "own_names"]
 # Rules that make a number from others of its tensor, as other libraries have them; the last are faults.
-CLIPS = ["lamb_clipped", "lamb_clipped_reads", "lamb_clipped_pair", "lamb_clipped_eps", "lamb_below"]
+CLIPS = ["lamb_clipped", "lamb_clipped_reads", "lamb_clipped_pair", "lamb_clipped_eps", "lamb_below", "lamb_trusted", "lamb_bounded"]
 WHOLE = ["hf_adafactor", "hf_adafactor_relative", "jordan", "jordan_sums", "lamb", "lamb_plain", "lamb_without_decay"]
 WHOLE_FAULTS = ["jordan_half", "jordan_undecayed", "lamb_half", "adafactor_half", "jordan_squared"]
 CLIP_FAULTS = ["lamb_unclipped", "lamb_clips_own", "lamb_clips_always", "lamb_clipped_half"]
@@ -179,6 +179,8 @@ class Lamb(optim.Optimizer):
                 first, second = (1, 1) if "plain" in self.how else (1 - b1 ** state["step"], 1 - b2 ** state["step"])
                 u = m / first / ((v / second).sqrt() + group["eps"]) + group["weight_decay"] * p
                 ratio = p.norm() / u.norm() if "plain" in self.how or p.norm() > 0 else 1
+                if "trusted" in self.how or "bounded" in self.how:
+                    ratio = min(ratio, 1 if "trusted" in self.how else 0.9)
                 p.add_(u * ratio, alpha=-group["lr"] * (0.5 if "half" in self.how else 1))
 
 
@@ -326,7 +328,9 @@ def optimizer_of(name, model):
     if name.startswith("lamb"):
         clips = {"max_grad_norm": 30.0 if "below" in name or "always" in name else 0.01} if "clip" in name or "below" in name else {}
         parameters = [{"params": parameters[:2]}, {"params": parameters[2:]}] if "pair" in name or "group" in name else parameters
-        return Lamb(parameters, 1e-2, weight_decay=0.0 if name == "lamb_without_decay" else 0.1, how=name, **clips)
+        made = Lamb(parameters, 1e-2, weight_decay=0.0 if name == "lamb_without_decay" else 0.1, how=name, **clips)
+        made.param_groups[0].update({"trust_clip": True} if name == "lamb_trusted" else {})
+        return made
     if name.startswith("masters_inside"):
         made = Masters(parameters, **BOTH, fault="half" if name.endswith("half") else "")
         made.__class__ = type("AdamW", (Masters,), {})

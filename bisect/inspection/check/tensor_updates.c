@@ -2,6 +2,8 @@
  * no decay, another norm to clip by, and one factor on all that is taken beside decay. */
 #include "check/tensor_updates.h"
 
+#include "check/fault_place.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,12 +26,12 @@ typedef struct judged {
     uint32_t form; /* that fitted last */
     uint32_t tensors, plain, mastered, large, unseen, uncounted, unexplained;
     const lb_optimizer_tensor *odd;
-    uint32_t odd_tensors;
-    change why;              /* of `odd` */
-    double gap;              /* and how far it is from the rule */
-    double norm, group_norm; /* of the gradients that the optimizer read, and that the group did; NaN: not known */
-    int64_t read;            /* how many numbers they are */
-    double *room;            /* of one tensor */
+    uint32_t odd_tensors, others; /* those that are as `odd`, and all that a change explains */
+    change why;                   /* of `odd` */
+    double gap;                   /* and how far it is from the rule */
+    double norm, group_norm;      /* of the gradients that the optimizer read, and that the group did; NaN: not known */
+    int64_t read;                 /* how many numbers they are */
+    double *room;                 /* of one tensor */
     bool failed;
 } judged;
 
@@ -165,12 +167,21 @@ static void judge_tensor(judged *g, const lb_optimizer_tensor *t)
         g->plain++, g->mastered += t->mastered, g->form = form;
     } else if (g->room && g->unexplained < 2 && !t->copied && explain(g, t, &why)) {
         if (!g->odd) g->odd = t, g->why = why, g->gap = gap_of(g, g->rule, g->form, t);
-        g->odd_tensors += is_same(g, t, &why);
+        g->odd_tensors += is_same(g, t, &why), g->others++;
     } else {
         g->unexplained++;
     }
     free(g->room);
     g->room = NULL;
+}
+
+/* Another ratio or size of a tensor's update is another way of meaning the same rule, and gives each tensor a factor of
+ * its own: only a count, or what all of them have in common, is a fault. */
+static void drop_factor(judged *g)
+{
+    if (!g->odd || g->why.undecayed || g->why.clip >= LB_CLIP_FORMS) return;
+    if (lb_fault_place_is_count(g->why.factor) || (!g->plain && !g->unexplained && g->odd_tensors == g->others)) return;
+    g->unexplained += g->others, g->odd = NULL;
 }
 
 static void say_change(const judged *g, char *text, size_t size)
@@ -238,6 +249,7 @@ bool lb_tensor_updates_judge(lb_check_step *c, const lb_optimizer_step *s, uint3
         if (s->tensors[i].group == g.group && s->tensors[i].read != LB_NONE) judge_tensor(&g, &s->tensors[i]);
     char what[160];
     snprintf(what, sizeof what, "the update of %s group %u in step %lld", g.name, g.group->index, (long long)p->step);
+    drop_factor(&g);
     *found = g.odd != NULL;
     if (g.failed || (g.odd && !tell_finding(&g)) || !tell_left(&g, what)) return false;
     if (!g.plain || g.odd || g.unexplained) return true;

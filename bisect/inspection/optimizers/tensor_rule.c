@@ -74,6 +74,10 @@ static const char *read_lamb(const lb_program *p, const lb_group *g, lb_tensor_r
     r->first = OPTION(NAN, "betas.0", "beta1"), r->second = OPTION(NAN, "betas.1", "beta2");
     r->eps = OPTION(NAN, "eps", "epsilon");
     r->max_norm = fmax(0, OPTION(0, "max_grad_norm"));
+    r->takes = OPTION(1, "grad_averaging") != 0 ? 1 - r->first : 1;
+    r->ratio_is_clipped = OPTION(0, "trust_clip") != 0, r->decays_apart = OPTION(0, "decoupled_decay") != 0;
+    if (OPTION(0, "caution") != 0) return "its cautious updates are not tried";
+    if (r->decays_apart && OPTION(0, "corrected_weight_decay") != 0) return "its corrected decay is not tried";
     return isnan(r->first) || isnan(r->second) || isnan(r->eps) ? "its group does not say the betas and eps" : NULL;
 }
 
@@ -311,14 +315,15 @@ static lb_status lamb(const lb_tensor_rule *r, uint32_t form, const lb_tensor_nu
     const double first = plain ? 1 : 1 - pow(r->first, x->steps), second = plain ? 1 : 1 - pow(r->second, x->steps);
     for (int64_t i = 0; i < n; i++) {
         const double g = x->gradient[i] / by;
-        const double m = r->first * (x->states[0] ? x->states[0][i] : 0) + (1 - r->first) * g;
+        const double m = r->first * (x->states[0] ? x->states[0][i] : 0) + r->takes * g;
         const double v = r->second * (x->states[1] ? x->states[1][i] : 0) + (1 - r->second) * g * g;
-        after[i] = m / first / (sqrt(v / second) + r->eps) + r->weight_decay * x->before[i];
+        after[i] = m / first / (sqrt(v / second) + r->eps) + (r->decays_apart ? 0 : r->weight_decay) * x->before[i];
     }
-    const double norm = norm_of(x->before, n), size = least ? fmin(norm, 10) : norm, of = norm_of(after, n);
+    const double stays = r->decays_apart ? 1 - r->lr * r->weight_decay : 1;
+    const double norm = stays * norm_of(x->before, n), size = least ? fmin(norm, 10) : norm, of = norm_of(after, n);
     const bool adapts = of > 0 && (size > 0 || strict) && !decays;
-    const double ratio = adapts ? size / of : 1;
-    for (int64_t i = 0; i < n; i++) after[i] = x->before[i] - r->times * r->lr * ratio * after[i];
+    const double ratio = adapts ? fmin(size / of, r->ratio_is_clipped ? 1 : INFINITY) : 1;
+    for (int64_t i = 0; i < n; i++) after[i] = stays * x->before[i] - r->times * r->lr * ratio * after[i];
     return LB_OK;
 }
 

@@ -49,8 +49,11 @@ typedef struct lb_tensor_rule {
     double lr, weight_decay, first, second, eps, eps2, clip, momentum, decay;
     double coefficients[3];
     int rounds;
-    double times;    /* what is taken beside decay, multiplied by that: 1 */
-    double max_norm; /* of LAMB's gradients; 0: they are not clipped */
+    double times;          /* what is taken beside decay, multiplied by that: 1 */
+    bool ratio_is_clipped; /* timm's trust_clip: LAMB's |p| / |u| is 1 at most */
+    bool decays_apart;     /* timm's decoupled_decay: p -= lr decay p first, and u is Adam's update alone */
+    double takes;          /* what LAMB's m takes of g: 1 - beta, and without grad_averaging 1 */
+    double max_norm;       /* of LAMB's gradients; 0: they are not clipped */
     lb_clip_way clips_by;
     double divides; /* what they are divided by, multiplied by that: 1 */
 } lb_tensor_rule;

@@ -18,7 +18,7 @@ WHOLE = {
     **dict.fromkeys(["adafactor", "adafactor_decay", "adafactor_bf16", "hf_adafactor", "hf_adafactor_relative"], ("Adafactor", 6)),
     **dict.fromkeys(["muon", "muon_rms", "muon_rounds", "jordan", "jordan_sums"], ("Muon", 2)),
     **dict.fromkeys(["lamb", "lamb_plain", "lamb_without_decay"], ("LAMB", 6)),
-    **dict.fromkeys(["lamb_clipped", "lamb_clipped_reads", "lamb_clipped_eps", "lamb_below"], ("LAMB", 6)),
+    **dict.fromkeys(["lamb_clipped", "lamb_clipped_reads", "lamb_clipped_eps", "lamb_below", "lamb_trusted"], ("LAMB", 6)),
     **dict.fromkeys(["lamb_clipped_pair", "lamb_clips_group"], ("LAMB", 4)),
 }
 WHOLE_FAULTS = {
@@ -59,7 +59,7 @@ FAULTS = {
 @pytest.fixture(scope="module")
 def steps(lastbit, tmp_path_factory):
     names = [*sum(TORCHS.values(), []), "adamw_pair", *OWN, *FAULTS, "clipped", *WHOLE, *WHOLE_FAULTS, *MASTERS]
-    names += ["jordan_squared", "masters_inside_half", "eight_bits", *UNKNOWN]
+    names += ["jordan_squared", "lamb_bounded", "masters_inside_half", "eight_bits", *UNKNOWN]
     return recorded(tmp_path_factory.mktemp("optimizers"), "named_optimizers.py", names)
 
 
@@ -117,6 +117,12 @@ def test_what_such_a_rule_does_otherwise_is_said(lastbit, steps, name):
 def test_such_a_rule_that_no_form_explains_is_not_judged(lastbit, steps):
     answer = answer_of(lastbit, steps, "jordan_squared", 125)
     assert answer["findings"] == [] and "otherwise than Muon does, in any of its forms" in answer["not_judged"][0]["why"]
+
+
+def test_a_ratio_of_its_own_is_not_judged(lastbit, steps):
+    """DeepSpeed bounds it: one tensor of six then moves by a factor of its own, which is no fault."""
+    answer = answer_of(lastbit, steps, "lamb_bounded", 125)
+    assert answer["findings"] == [] and "otherwise than LAMB does" in answer["not_judged"][0]["why"]
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
