@@ -1,4 +1,5 @@
-"""Optimizers that are named after a rule: named_optimizers.py FOLDER NAME… writes FOLDER/NAME.lb, the third step of a training.
+"""Optimizers that are named after a rule: named_optimizers.py FOLDER NAME… writes FOLDER/NAME.lb, the third step of a training;
+NAME_first the first.
 
 OWN is an AdamW that a program wrote by itself, as transformers had one (steps counted in Python, eps before the correction, decay behind the
 update); FAULTS are the same and torch's own with one thing changed."""
@@ -356,8 +357,9 @@ def main(folder, *names):
         model = nn.Sequential(nn.Linear(8, 80), nn.Tanh(), nn.LayerNorm(80), nn.Linear(80, 64))
         if name.endswith("bf16") or name.startswith("masters"):
             model.bfloat16()
-        optimizer = optimizer_of(name, model)
-        with lastbit.torch.capture(pathlib.Path(folder) / f"{name}.lb", level="ops", steps="2") as capture:
+        optimizer = optimizer_of(name.removesuffix("_first"), model)
+        steps = "0" if name.endswith("_first") else "2"
+        with lastbit.torch.capture(pathlib.Path(folder) / f"{name}.lb", level="ops", steps=steps) as capture:
             for step in range(3):
                 with capture.step(step):
                     x = torch.randn(5, 8, dtype=model[0].weight.dtype)

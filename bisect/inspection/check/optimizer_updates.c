@@ -2,6 +2,7 @@
  * gradient, states and options, so that rounding has no part in the difference. Where they differ, one change to the
  * rule is looked for, or two, that explain every number. */
 #include "check/fault_place.h"
+#include "check/master_copies.h"
 #include "check/tensor_updates.h"
 #include "moved/optimizer_step.h"
 #include "optimizers/rule_changes.h"
@@ -308,5 +309,6 @@ lb_status lb_check_step_updates(lb_check_step *c, lb_err *err)
     bool found = false, said = true;
     for (uint32_t i = 0; i < c->run.program->n_groups && !found && said; i++)
         said = judge_group(c, &c->updates, i, &found);
+    said = said && lb_master_copies_judge(c);
     return said && !c->updates.failed ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for updates");
 }

@@ -1,6 +1,7 @@
 /* Absorbed updates, counted: see update_log.h. */
 #include "check/update_log.h"
 
+#include "moved/masters.h"
 #include "moved/optimizer_step.h"
 
 #include "base/array.h"
@@ -170,7 +171,7 @@ void lb_update_log_note(void *context, uint32_t op, uint32_t v, const double *re
             continue;
         }
         t->dtype = p->values[v].dtype;
-        t->copied |= lb_optimizer_step_copies(lb_op_name(p, &p->ops[op]));
+        t->copied |= lb_masters_copies(lb_op_name(p, &p->ops[op]));
         if (t->copied) continue;
         if (!from) begin(log, t, op, v);
         if (t->lost || log->failed || lb_layout_numel(&p->values[v].layout) != t->n) continue;

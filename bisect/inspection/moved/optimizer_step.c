@@ -1,6 +1,8 @@
 /* Numbers before and behind an update: see optimizer_step.h. */
 #include "moved/optimizer_step.h"
 
+#include "moved/masters.h"
+
 #include "shadow/shadow_numbers.h"
 
 #include "base/array.h"
@@ -14,11 +16,6 @@
 static bool is_update(const lb_program *p, const lb_group *g, uint32_t op)
 {
     return op >= g->first_op && op - g->first_op < g->ops && p->ops[op].phase == LB_PHASE_OPTIMIZER;
-}
-
-bool lb_optimizer_step_copies(const char *name)
-{
-    return strncmp(name, "aten::copy_", 11) == 0 || strncmp(name, "aten::_foreach_copy_", 20) == 0;
 }
 
 /* A fused update takes the scale of a GradScaler as its last argument but one. */
@@ -35,11 +32,26 @@ static void find_last(const lb_program *p, const lb_moved_run *run, lb_optimizer
         const lb_value *x = &p->values[v];
         const uint32_t giver = run->graph.giver[v];
         if (x->storage != like->storage || giver == LB_NONE || !is_update(p, t->group, giver)) continue;
-        if (lb_layout_numel(&x->layout) != t->numel || !lb_op_writes_flagged(p, &p->ops[giver], LB_VALUE_PARAMETER))
+        if (lb_layout_numel(&x->layout) != t->numel || lb_op_writes(p, &p->ops[giver], like->storage) == LB_NONE)
             continue;
-        t->copied |= lb_optimizer_step_copies(lb_op_name(p, &p->ops[giver]));
+        t->copied |= lb_masters_copies(lb_op_name(p, &p->ops[giver]));
         t->scaled |= takes_scale(p, &p->ops[giver]);
         if (t->last == LB_NONE || x->version > p->values[t->last].version) t->last = v, t->op = giver;
+    }
+}
+
+/* What the update leaves in the parameter that the tensor is a master of. */
+static void find_back(const lb_program *p, const lb_moved_run *run, lb_optimizer_tensor *t)
+{
+    for (uint32_t v = 0; v < p->n_values && t->copy != LB_NONE; v++) {
+        const lb_value *x = &p->values[v], *copy = &p->values[t->copy];
+        const uint32_t giver = run->graph.giver[v];
+        if (giver == LB_NONE || giver < t->group->first_op || lb_op_is_source(p, &p->ops[giver])) continue;
+        if (giver > t->op && x->dtype == copy->dtype &&
+            lb_op_reads(p, &p->ops[giver], p->values[t->last].storage) != LB_NONE)
+            t->cast |= lb_layout_numel(&x->layout) == t->numel;
+        if (x->storage != copy->storage || lb_layout_numel(&x->layout) != t->numel) continue;
+        if (t->back == LB_NONE || x->version > p->values[t->back].version) t->back = v;
     }
 }
 
@@ -93,12 +105,13 @@ static bool add_tensor(lb_optimizer_step *s, const lb_group *g, const lb_trained
     lb_optimizer_rule rule;
     lb_tensor_rule of_tensors;
     lb_optimizer_tensor t = {.name = row->name, .group = g, .source = row->held, .read = row->read};
-    t.last = t.op = t.count = LB_NONE, t.steps = lb_optimizer_rule_count(p, g);
+    t.copy = row->copy, t.last = t.op = t.count = t.back = LB_NONE, t.steps = lb_optimizer_rule_count(p, g);
     for (uint32_t k = 0; k < LB_RULE_STATES; k++) t.states[k] = LB_NONE;
     t.numel = lb_layout_numel(&p->values[row->held].layout);
     t.n = (uint32_t)(t.numel < LB_OPTIMIZER_NUMBERS ? t.numel : LB_OPTIMIZER_NUMBERS);
     find_last(p, s->run, &t);
     if (t.last == LB_NONE || !t.n) return true;
+    find_back(p, s->run, &t);
     rules r = {lb_optimizer_rule_of(p, g, &rule) ? NULL : &rule, NULL};
     if (!r.numbers && !lb_tensor_rule_of(p, g, &of_tensors)) r.tensors = &of_tensors;
     find_states(p, &r, &t);
@@ -167,19 +180,14 @@ static void take_other(lb_optimizer_step *s, lb_optimizer_tensor *t, const lb_te
         *to = x;
 }
 
-/* Rounded to the parameter's dtype it is the parameter, in every bit, and it has more digits. */
-static bool is_master(const lb_tensor *x, const lb_tensor *parameter)
+/* Is what was copied to the parameter a cast of it that its optimizer made in this step? */
+static bool is_made_here(const lb_optimizer_step *s, const lb_optimizer_tensor *t)
 {
-    if (lb_dtype_precision(x->dtype) <= lb_dtype_precision(parameter->dtype) || !lb_layout_is_contiguous(&x->layout) ||
-        !lb_layout_is_contiguous(&parameter->layout))
-        return false;
-    const size_t n = (size_t)lb_layout_numel(&x->layout), bytes = lb_dtype_bytes(parameter->dtype, n);
-    void *rounded = malloc(bytes + 1);
-    if (!rounded) return false;
-    lb_convert(parameter->dtype, rounded, x->dtype, x->data, n, NULL);
-    const bool same = !memcmp(rounded, parameter->data, bytes);
-    free(rounded);
-    return same;
+    const lb_program *p = s->run->program;
+    const lb_op *op = &p->ops[t->op];
+    if (op->args < 2 || lb_op_args(p, op)[1].tag != LB_ARG_VALUE) return false;
+    const int64_t storage = p->values[lb_op_args(p, op)[1].u.value].storage;
+    return lb_masters_made_of(s->run, lb_masters_first(s->run, storage)) == t->source;
 }
 
 /* Where a copied parameter's own numbers are: a state; `which` of the others, UINT32_MAX: none is. */
@@ -187,8 +195,9 @@ static uint32_t take_master(lb_optimizer_step *s, lb_optimizer_tensor *t)
 {
     lb_tensor x, parameter;
     if (!t->copied || !recorded(s, t->source, &parameter)) return UINT32_MAX;
+    if (is_made_here(s, t)) t->copied = false, t->mastered = true; /* it began as the parameter itself */
     for (uint32_t i = 0; i < t->n_others && i < 3; i++) {
-        if (!recorded(s, t->others[i], &x) || !is_master(&x, &parameter)) continue;
+        if (!recorded(s, t->others[i], &x) || !lb_masters_rounds_to(&x, &parameter)) continue;
         take(s, t, &x, &t->before);
         t->copied = false, t->mastered = true;
         return i;
@@ -200,7 +209,8 @@ static uint32_t take_master(lb_optimizer_step *s, lb_optimizer_tensor *t)
 static void take_sources(lb_optimizer_step *s, lb_optimizer_tensor *t)
 {
     lb_tensor x;
-    if (t->before) return;
+    if (t->begun) return;
+    t->begun = true;
     const uint32_t master = take_master(s, t);
     if (recorded(s, t->source, &x)) take(s, t, &x, &t->before);
     for (uint32_t k = 0; k < LB_RULE_STATES; k++)
@@ -231,6 +241,10 @@ void lb_optimizer_step_note(lb_optimizer_step *s, const lb_event *event)
     lb_tensor x;
     for (uint32_t i = 0; i < s->n && !s->failed; i++) {
         lb_optimizer_tensor *t = &s->tensors[i];
+        const bool made = !lb_op_is_source(s->run->program, &s->run->program->ops[giver[t->source]]);
+        if (made && giver[t->source] == event->op && lb_event_exact(event, t->source, &x)) take(s, t, &x, &t->before);
+        if (t->back != LB_NONE && giver[t->back] == event->op && lb_event_exact(event, t->back, &x))
+            take(s, t, &x, &t->behind);
         if (t->read != LB_NONE && giver[t->read] == event->op && lb_event_exact(event, t->read, &x)) {
             take(s, t, &x, &t->gradient);
             if (t->clipped) take_squares(s, t, &x);
@@ -285,7 +299,7 @@ void lb_optimizer_step_release(lb_optimizer_step *s)
 {
     for (uint32_t i = 0; i < s->n; i++) {
         lb_optimizer_tensor *t = &s->tensors[i];
-        free(t->before), free(t->gradient), free(t->after);
+        free(t->before), free(t->gradient), free(t->after), free(t->behind);
         for (uint32_t k = 0; k < LB_RULE_STATES; k++) free(t->state[k]);
     }
     free(s->tensors);

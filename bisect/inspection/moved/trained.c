@@ -1,7 +1,7 @@
 /* Losses, parameters and gradients of a step: see trained.h. */
 #include "moved/trained.h"
 
-#include "moved/optimizer_step.h"
+#include "moved/masters.h"
 
 #include "base/array.h"
 
@@ -90,14 +90,6 @@ static void follow(const lb_moved_run *run, lb_trained *t)
 
 /* ---- parameters ---- */
 
-/* A part of a parameter may lie flat where the step begins with it. */
-static bool has_its_form(const lb_layout *l, const lb_layout *like)
-{
-    const bool flat = l->ndim == 1 || like->ndim == 1;
-    if (flat && lb_layout_numel(l) == lb_layout_numel(like)) return true;
-    return lb_layout_same_shape(l, like);
-}
-
 /* The last value in a storage, of that many elements, that an op before `end` gave; of backward alone where `phase`
  * says so. */
 static uint32_t last_in(const lb_moved_run *run, int64_t storage, const lb_layout *like, uint32_t end, bool backward)
@@ -109,7 +101,7 @@ static uint32_t last_in(const lb_moved_run *run, int64_t storage, const lb_layou
         const uint32_t giver = run->graph.giver[v];
         if (x->storage != storage || giver == LB_NONE || giver >= end || !lb_dtype_is_float(x->dtype)) continue;
         if (backward && p->ops[giver].phase != LB_PHASE_BACKWARD) continue;
-        if (!has_its_form(&x->layout, like)) continue;
+        if (!lb_masters_has_form(&x->layout, like)) continue;
         if (found == LB_NONE || x->version > p->values[found].version) found = v;
     }
     return found;
@@ -126,7 +118,7 @@ static uint32_t last_named(const lb_moved_run *run, const lb_group_param *param,
         const lb_value *x = &p->values[v];
         const uint32_t giver = run->graph.giver[v];
         if (x->storage != param->gradient || !(x->flags & LB_VALUE_GRADIENT) || x->name != param->name) continue;
-        if (giver == LB_NONE || giver >= end || !has_its_form(&x->layout, like)) continue;
+        if (giver == LB_NONE || giver >= end || !lb_masters_has_form(&x->layout, like)) continue;
         if (before && p->ops[giver].phase == LB_PHASE_OPTIMIZER) continue;
         if (found == LB_NONE || x->version > p->values[found].version) found = v;
     }
@@ -140,22 +132,11 @@ static bool shares_buffer(const lb_program *p, const lb_group_param *param)
     return false;
 }
 
-static uint32_t source_in(const lb_moved_run *run, int64_t storage)
-{
-    const lb_program *p = run->program;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (!lb_op_is_source(p, &p->ops[i])) continue;
-        const uint32_t v = lb_op_results(p, &p->ops[i])[0];
-        if (p->values[v].storage == storage && lb_dtype_is_float(p->values[v].dtype)) return v;
-    }
-    return LB_NONE;
-}
-
 /* A gradient that is not zero when the step begins: of an accumulation that began before, or of a step whose gradients
  * stayed. */
 static uint32_t left_in(const lb_moved_run *run, int64_t storage, const lb_layout *like)
 {
-    const uint32_t v = source_in(run, storage);
+    const uint32_t v = lb_masters_source(run, storage);
     if (v == LB_NONE || lb_layout_numel(&run->program->values[v].layout) != lb_layout_numel(like)) return LB_NONE;
     lb_tensor t;
     double *x = lb_moved_run_recorded(run, v, &t);
@@ -167,57 +148,16 @@ static uint32_t left_in(const lb_moved_run *run, int64_t storage, const lb_layou
 
 /* A reader sees the parameter itself or a window on it. One behind the op that gave the gradient is none: the gradient
  * is of a forward that ran in an earlier step, and what reads the parameter here (a checkpoint, the next forward) leads
- * to no loss of it. */
+ * to no loss of it. Nor is one behind the last loss. */
 static uint32_t first_reader(const lb_moved_run *run, int64_t storage, uint32_t gradient)
 {
     const lb_program *p = run->program;
     const uint32_t giver = gradient == LB_NONE ? LB_NONE : run->graph.giver[gradient];
-    for (uint32_t i = 0; i < p->n_ops && i < giver; i++)
+    const uint32_t end = run->n_roots ? run->roots[run->n_roots - 1].op : p->n_ops;
+    for (uint32_t i = 0; i < p->n_ops && i < giver && i < end; i++)
         if (p->ops[i].phase == LB_PHASE_FORWARD && !lb_op_is_source(p, &p->ops[i]) &&
             lb_op_reads(p, &p->ops[i], storage) != LB_NONE)
             return i;
-    return LB_NONE;
-}
-
-/* ---- masters ---- */
-
-/* Is `value` what lies in the storage, or a cast of it? */
-static bool is_of(const lb_program *p, uint32_t value, int64_t storage, uint32_t before)
-{
-    if (p->values[value].storage == storage) return true;
-    for (uint32_t i = before; i-- > 0;) {
-        const lb_op *op = &p->ops[i];
-        if (op->results != 1 || lb_op_results(p, op)[0] != value) continue;
-        return strncmp(lb_op_name(p, op), "aten::_to_copy", 14) == 0 && lb_op_reads(p, op, storage) != LB_NONE;
-    }
-    return false;
-}
-
-/* Where a copy of what lies in `storage` goes: `to` and `from` are values, or lists of them side by side. */
-static uint32_t copied_in(const lb_program *p, const lb_arg *to, const lb_arg *from, int64_t storage, uint32_t op)
-{
-    if (to->tag == LB_ARG_VALUE && from->tag == LB_ARG_VALUE)
-        return is_of(p, from->u.value, storage, op) ? to->u.value : LB_NONE;
-    uint32_t found = LB_NONE;
-    if (to->tag != LB_ARG_LIST || from->tag != LB_ARG_LIST || to->count != from->count) return LB_NONE;
-    for (uint32_t i = 0; i < to->count && found == LB_NONE; i++)
-        found = copied_in(p, &p->args[to->u.first + i], &p->args[from->u.first + i], storage, op);
-    return found;
-}
-
-/* The parameter that gets a copy of an optimizer's own, behind its update: what the step begins with there. LB_NONE:
- * none does. */
-static uint32_t copied_to(const lb_moved_run *run, const lb_group *g, const lb_group_param *param,
-                          const lb_layout *like)
-{
-    const lb_program *p = run->program;
-    for (uint32_t i = g->ops ? g->first_op : p->n_ops; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (op->args < 2 || !lb_optimizer_step_copies(lb_op_name(p, op))) continue;
-        const uint32_t v = copied_in(p, lb_op_args(p, op), lb_op_args(p, op) + 1, param->storage, i);
-        const uint32_t source = v == LB_NONE ? LB_NONE : source_in(run, p->values[v].storage);
-        if (source != LB_NONE && has_its_form(&p->values[source].layout, like)) return source;
-    }
     return LB_NONE;
 }
 
@@ -236,36 +176,54 @@ static int64_t padding_of(const lb_moved_run *run, int64_t storage)
     return -1;
 }
 
+/* Whose gradient it is by name, and what forward reads: of a master its copy. */
+static void find_copy(const lb_moved_run *run, const lb_group *g, const lb_group_param *param, lb_trained_row *row)
+{
+    const lb_program *p = run->program;
+    row->reader = first_reader(run, param->storage, row->gradient);
+    if (row->reader != LB_NONE && lb_masters_leads(run, row->reader)) return;
+    row->copy = lb_masters_copy(run, g, param, row->held, row->read);
+    if (row->copy == LB_NONE) return;
+    uint32_t of;
+    const uint32_t own = lb_masters_gradient(run, row->held, row->read, &of);
+    if (own != LB_NONE && of == row->copy) { /* what lies between the two was copied, unscaled and clipped */
+        row->gradient = own;
+        row->start = left_in(run, p->values[own].storage, &p->values[row->held].layout);
+    }
+    row->source = row->copy, row->reader = first_reader(run, p->values[row->copy].storage, row->gradient);
+    if (strcmp(row->name, "?") == 0 && p->values[row->copy].name != LB_NONE)
+        row->name = lb_program_text(p, p->values[row->copy].name);
+}
+
 static bool add_row(const lb_moved_run *run, lb_trained *t, const lb_group *g, const lb_group_param *param)
 {
     const lb_program *p = run->program;
-    const uint32_t source = source_in(run, param->storage);
-    t->unseen += source == LB_NONE && param->gradient >= 0; /* without a gradient it takes no part */
-    if (source == LB_NONE) return true;
+    const uint32_t held = lb_masters_held(run, g, param->storage);
+    const bool made = held != LB_NONE && !lb_op_is_source(p, &p->ops[run->graph.giver[held]]);
     const uint32_t end = g->ops ? g->first_op : p->n_ops;
-    const lb_layout *like = &p->values[source].layout;
     lb_trained_row row = {.name = lb_program_text(p, param->name),
-                          .held = source,
-                          .source = source,
+                          .held = held,
+                          .source = held,
+                          .copy = LB_NONE,
                           .gradient = LB_NONE,
                           .read = LB_NONE,
                           .start = LB_NONE,
                           .has_gradient = param->gradient >= 0};
-    if (row.has_gradient && shares_buffer(p, param)) {
-        row.gradient = last_named(run, param, like, end, true);
-        row.read = last_named(run, param, like, end, false);
-    } else if (row.has_gradient) {
-        row.gradient = last_in(run, param->gradient, like, end, true);
-        row.read = last_in(run, param->gradient, like, end, false);
+    if (held != LB_NONE && row.has_gradient) {
+        const lb_layout *like = &p->values[held].layout;
+        const bool shares = shares_buffer(p, param);
+        row.gradient =
+            shares ? last_named(run, param, like, end, true) : last_in(run, param->gradient, like, end, true);
+        row.read = shares ? last_named(run, param, like, end, false) : last_in(run, param->gradient, like, end, false);
+        row.start = left_in(run, param->gradient, like);
     }
     if (row.gradient == LB_NONE) row.gradient = row.read;
-    row.reader = first_reader(run, param->storage, row.gradient);
-    if (row.reader == LB_NONE) {
-        const uint32_t copy = copied_to(run, g, param, like);
-        if (copy != LB_NONE) row.source = copy, row.reader = first_reader(run, p->values[copy].storage, row.gradient);
+    if (held != LB_NONE) find_copy(run, g, param, &row);
+    if (held == LB_NONE || (made && row.copy == LB_NONE)) {
+        t->unseen += row.has_gradient; /* without a gradient it takes no part */
+        return true;
     }
     row.padding = padding_of(run, p->values[row.source].storage);
-    if (row.has_gradient) row.start = left_in(run, param->gradient, like);
     lb_trained_row *rows = lb_array_grow(t->rows, t->n, sizeof *rows);
     if (!rows) return false;
     t->rows = rows, t->rows[t->n++] = row;
@@ -285,7 +243,7 @@ static bool list_parameters(const lb_moved_run *run, lb_trained *t)
     for (uint32_t i = 0; i < p->n_groups; i++)
         for (uint32_t k = 0; k < p->groups[i].params; k++) {
             const lb_group_param *param = &p->group_params[p->groups[i].first_param + k];
-            if (is_listed(t, source_in(run, param->storage))) continue;
+            if (is_listed(t, lb_masters_held(run, &p->groups[i], param->storage))) continue;
             if (!add_row(run, t, &p->groups[i], param)) return false;
         }
     return true;

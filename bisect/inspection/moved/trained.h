@@ -7,8 +7,9 @@
 
 typedef struct lb_trained_row {
     const char *name;
-    uint32_t held;     /* value with which the step begins, of what the optimizer updates */
-    uint32_t source;   /* the same, or of the parameter that a copy of it is written to: what forward reads */
+    uint32_t held;     /* value with which the optimizer's step begins, of what it updates */
+    uint32_t copy;     /* where that is a master: value with which the step begins, of its parameter; LB_NONE */
+    uint32_t source;   /* `copy` or `held`: what forward reads */
     uint32_t gradient; /* the last value that backward gave there; LB_NONE */
     uint32_t read;     /* the last value there when its optimizer stepped; LB_NONE */
     uint32_t start;    /* what lay in the gradient when the step began; LB_NONE: nothing, or zeros */

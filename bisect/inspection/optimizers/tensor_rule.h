@@ -81,8 +81,8 @@ bool lb_tensor_rule_clips(const lb_tensor_rule *rule);
 /* "clips each gradient by its own norm", …: what a way that is not published does. */
 const char *lb_tensor_clip_words(lb_clip_way way);
 /* torch's Adafactor reads two norms of a tensor of n numbers into Python: they are what was recorded, rounded to the
- * parameter's dtype and summed up in f32, and scale the update by as much. So may the norm be that gradients are clipped
- * by, n of them in all. 0: a rule that reads none. */
+ * parameter's dtype and summed up in f32, and scale the update by as much. So may the norm be that gradients are
+ * clipped by, n of them in all. 0: a rule that reads none. */
 double lb_tensor_rule_reading(const lb_tensor_rule *rule, lb_dtype dtype, int64_t n);
 /* The tensor behind the update in one of the rule's forms, of which 0 is what the options say; LB_ERR_NOMEM.
  * LB_ERR_NOT_FOUND: there is no such form. */
