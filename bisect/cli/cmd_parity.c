@@ -287,6 +287,24 @@ static bool at_floor(const lb_block_swap *row, const lb_block_swap *floor)
     return row->run && floor->run && row->all.k3 <= 1.5 * floor->all.k3 + 1e-15;
 }
 
+/* The first class that could not be exchanged by itself; NULL: all were. */
+static const char *left_out(const lb_block_swap *rows, uint32_t n)
+{
+    for (uint32_t i = 1; i < n; i++)
+        if (!rows[i].run && strlen(rows[i].classes) == 1) return rows[i].classes;
+    return NULL;
+}
+
+/* Of what no exchange cures. */
+static void print_rest(const lb_block_swap *rows, uint32_t n)
+{
+    const char *class = left_out(rows, n);
+    if (class)
+        printf("; what is left may lie in blocks %s, which could not be exchanged, or outside of the blocks", class);
+    else
+        printf("; what is left lies outside of the blocks (embedding, norms, head, dtype of the residual)");
+}
+
 /* What the table says, in a sentence: the fewest classes that take the gap to the floor, or the one that takes most of
  * it. */
 static void print_swaps_answer(const lb_block_swap *rows, uint32_t n, const lb_block_swap *floor)
@@ -303,12 +321,13 @@ static void print_swaps_answer(const lb_block_swap *rows, uint32_t n, const lb_b
     else if (at_floor(best, floor))
         printf("blocks %s: exchanging them takes k3 from %.4g to %.4g, which is the floor\n\n", best->classes,
                rows->all.k3, best->all.k3);
-    else
-        printf("no exchange takes k3 to the floor: from %.4g to %.4g with blocks %s%s\n\n", rows->all.k3, best->all.k3,
-               best->classes,
-               floor->run && n > 2 ? "; what is left lies outside of the blocks (embedding, norms, head, dtype of the "
-                                     "residual)"
-                                   : "");
+    else {
+        printf("no exchange takes k3 to the floor%s: from %.4g to %.4g with blocks %s",
+               best->worst < threshold ? ", though one takes it below the threshold" : "", rows->all.k3,
+               best->all.k3, best->classes);
+        if (floor->run && n > 2) print_rest(rows, n);
+        printf("\n\n");
+    }
 }
 
 static void print_swaps(const lb_block_swap *rows, uint32_t n, const lb_block_swap *floor, const char *const *paths)

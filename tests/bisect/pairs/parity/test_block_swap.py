@@ -38,6 +38,19 @@ def test_attention_that_differs_is_told_from_experts(lastbit, runs):
     assert rows["A"]["k3"] < 0.05 * rows[""]["k3"] and rows["E"]["k3"] > 0.5 * rows[""]["k3"] and rows["AE"]["k3"] < 1e-12
 
 
+def test_a_class_that_cannot_be_exchanged_is_where_the_rest_may_lie(lastbit, tmp_path):
+    """Eager attention is handed a mask, and SDPA none: of bf16 the floor is shown, and what is left is not said to lie elsewhere."""
+    for name, words in (("eager", ["eager"]), ("sdpa", ["sdpa", "1.1"])):
+        lastbit.record(tmp_path / f"{name}.lb", "tests/programs/attention_blocks.py", *words, options=("--level", "ops"), expect=0)
+    pair = (tmp_path / "eager.lb", tmp_path / "sdpa.lb")
+    rows = {row["classes"]: row for row in lastbit.json("parity", *pair, "--swap-block", "each")["swaps"]}
+    assert not rows["A"]["run"] and rows["D"]["run"] and rows["D"]["k3"] < 0.1 * rows[""]["k3"]
+    text = lastbit.run("parity", *pair, "--swap-block", "each").stdout
+    assert "no exchange takes k3 to the floor, though one takes it below the threshold" in text.splitlines()[0]
+    assert text.splitlines()[0].endswith("what is left may lie in blocks A, which could not be exchanged, or outside of the blocks")
+    assert "floor (second, replayed)" in text and "over floor" in text
+
+
 def test_exit_codes_and_misuse(lastbit, runs):
     pair = (runs("none"), runs("attention"))
     lastbit.run("parity", *pair, "--threshold", "1e-5", "--swap-block", "E", expect=1)
