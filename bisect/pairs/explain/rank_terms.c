@@ -436,22 +436,27 @@ static void find_flip(const lb_sum_terms *t, const lb_rank_terms *terms, const c
                 f->received[r] = received_at(t, &t->received[i], f->at);
 }
 
-/* "rank 3 to rank 4 (bit 17, or bit 19)", one hop after the other. */
+static void print_bits(uint64_t bits, char *text, size_t room)
+{
+    const int one = lb_sum_fault_one_bit(bits);
+    size_t used = (size_t)snprintf(text, room, one >= 0 ? "bit %d" : "bits", one);
+    for (int b = 0, n = 0; one < 0 && b < 64 && used < room; b++)
+        if (bits >> b & 1) used += (size_t)snprintf(text + used, room - used, "%s%d", n++ ? "," : " ", b);
+}
+
+/* "bit 17, or bit 19 on the way from rank 3 to rank 4", as collective_result_text.c says it of one capture. */
 static void print_hops(const lb_sum_terms *t, const lb_sum_fault_hop *hops, uint32_t n, char *text, size_t room)
 {
     size_t used = 0;
     for (uint32_t i = 0; i < n && used < room; i++) {
-        const int bit = lb_sum_fault_one_bit(hops[i].bits);
-        const bool same = i && hops[i].from == hops[i - 1].from && hops[i].to == hops[i - 1].to;
-        if (!same)
-            used += (size_t)snprintf(text + used, room - used, "%s rank %d to rank %d (",
-                                     i ? "), or from" : ", changed from", t->ranks[hops[i].from], t->ranks[hops[i].to]);
-        if (used < room && bit >= 0)
-            used += (size_t)snprintf(text + used, room - used, "%sbit %d", same ? ", or " : "", bit);
-        else if (used < room)
-            used += (size_t)snprintf(text + used, room - used, "%sseveral bits", same ? ", or " : "");
+        const bool last = i + 1 == n || hops[i + 1].from != hops[i].from || hops[i + 1].to != hops[i].to;
+        char bits[200];
+        print_bits(hops[i].bits, bits, sizeof bits);
+        used += (size_t)snprintf(text + used, room - used, "%s%s", i ? ", or " : "", bits);
+        if (last && used < room)
+            used += (size_t)snprintf(text + used, room - used, " on the way from rank %d to rank %d",
+                                     t->ranks[hops[i].from], t->ranks[hops[i].to]);
     }
-    if (used < room) snprintf(text + used, room - used, ")");
 }
 
 /* "element 77 that rank 2 received has bit 3 turned over, …"; "" where all elements are legal, or many are not. */
@@ -480,10 +485,11 @@ static lb_status tell_flip(const lb_sum_terms *t, char *text, size_t room, lb_er
         const lb_sum_fault_question question = {t->reduction, &terms, f.at, f.received, NULL, may_be, &asked};
         const uint32_t n = lb_sum_fault_ways(&question, ways, WAYS);
         for (uint32_t i = 0; i < n && used < room; i++) {
-            if (i) used += (size_t)snprintf(text + used, room - used, ", or");
+            used += (size_t)snprintf(text + used, room - used,
+                                     i ? "; in order %s, which gives the same sums, " : ": in order %s it is ",
+                                     ways[i].order);
             if (used < room) print_hops(t, ways[i].hops, ways[i].n, text + used, room - used);
             used = strlen(text);
-            used += (size_t)snprintf(text + used, room - used, " in order %s", ways[i].order);
         }
     }
     free(sum);

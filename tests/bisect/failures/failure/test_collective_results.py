@@ -70,7 +70,8 @@ def test_the_hop_of_a_ring_is_named(lastbit, record):
     row = of_kind(lastbit.json("ranks", late, expect=1), "result")[0]
     assert row["ranks"] == [2, 3] and row["hop"] == {"from": 1, "to": 2} and row["bit"] == 9
     explained = lastbit.run("explain", good, late, expect=1).stdout
-    assert "element 5 that rank 2 received has bit 9 turned over, changed from rank 1 to rank 2" in explained
+    assert "element 5 that rank 2 received has bit 9 turned over: in order ring it is bit 9 on the way from rank 1 to rank 2" in explained
+    assert "it is bit 9 on the way from rank 1 to rank 2" in row["message"]  # in the same words
     for pair in ((good, late), (late, good)):
         first = lastbit.json("diff", *pair, expect=1)["first"]
         assert first["hop"] == {"from": 1, "to": 2} and row["message"] in first["why"]

@@ -166,11 +166,11 @@ def test_no_legal_order_and_what_was_changed(lastbit, results, tmp_path, n):
             assert fault.said in told["why"] and fault.said in place["why"], (fault.said, told["why"], place["why"])
             continue
         _, sender, receiver = fault.said
-        assert f"rank {sender} to rank {receiver} (" in told["why"] and "bit 22" in told["why"], (fault.said, told["why"])
+        assert f"on the way from rank {sender} to rank {receiver}" in told["why"] and "bit 22" in told["why"], (fault.said, told["why"])
         assert f"from rank {sender} to rank {receiver}" in place["why"] and "bit 22" in place["why"], (fault.said, place["why"])
         if n == 5:  # of five ranks no other order gives the same sums
             assert place["hop"] == {"from": sender, "to": receiver}, place
-            assert f"changed from rank {sender} to rank {receiver} (" in told["why"]
+            assert f"it is bit 22 on the way from rank {sender} to rank {receiver}" in told["why"]
 
 
 @pytest.mark.parametrize("n", RANKS)
