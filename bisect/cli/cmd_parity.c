@@ -87,6 +87,8 @@ static json_t *row_json(const lb_parity_row *row)
                    {"perplexity_b", row->perplexity_b},
                    {"noise", row->noise},
                    {"noise_loss_factor", row->noise_loss},
+                   {"k3_limit", row->k3_limit},
+                   {"loss_factor_limit", row->loss_limit},
                    {"above_noise", row->noise > 0 ? row->k3 / row->noise : NAN}};
     const char *reason = lb_parity_reason_name(row->reason);
     json_object_set_new(o, "reason", *reason ? json_string(reason) : json_null());
@@ -323,8 +325,8 @@ static void print_swaps_answer(const lb_block_swap *rows, uint32_t n, const lb_b
                rows->all.k3, best->all.k3);
     else {
         printf("no exchange takes k3 to the floor%s: from %.4g to %.4g with blocks %s",
-               best->worst < threshold ? ", though one takes it below the threshold" : "", rows->all.k3,
-               best->all.k3, best->classes);
+               best->worst < threshold ? ", though one takes it below the threshold" : "", rows->all.k3, best->all.k3,
+               best->classes);
         if (floor->run && n > 2) print_rest(rows, n);
         printf("\n\n");
     }

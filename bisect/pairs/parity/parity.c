@@ -113,7 +113,7 @@ static void finish(lb_parity_row *row)
 
 static lb_parity_row new_row(const char *name)
 {
-    return (lb_parity_row){.name = name, .noise = NAN, .noise_loss = NAN};
+    return (lb_parity_row){.name = name, .noise = NAN, .noise_loss = NAN, .k3_limit = NAN, .loss_limit = NAN};
 }
 
 /* Rows by kind, where A or else B tells kinds, and by position. */

@@ -123,16 +123,23 @@ static bool decide_by_findings(lb_parity_report *r)
     return false;
 }
 
+static void judge(lb_parity_row *row, double threshold, double least_gap)
+{
+    row->k3_limit = lb_parity_verdict_k3_limit(row, threshold);
+    row->loss_limit = lb_parity_verdict_loss_limit(row);
+    row->reason = reason_of(row, threshold, least_gap);
+}
+
 void lb_parity_verdict_decide(lb_parity_report *r, double threshold)
 {
     const double steps[] = {LEAST_GAP, printed_step(r, false), printed_step(r, true)};
     const double gap = fmax(steps[0], fmax(steps[1], steps[2]));
     const lb_parity_row *worst = NULL;
-    r->all.reason = reason_of(&r->all, threshold, gap);
-    for (uint32_t i = 0; i < r->n_positions; i++) r->positions[i].reason = reason_of(&r->positions[i], threshold, gap);
+    judge(&r->all, threshold, gap);
+    for (uint32_t i = 0; i < r->n_positions; i++) judge(&r->positions[i], threshold, gap);
     for (uint32_t i = 0; i < r->n_kinds; i++) {
         lb_parity_row *row = &r->kinds[i];
-        row->reason = reason_of(row, threshold, gap);
+        judge(row, threshold, gap);
         if (row->reason == LB_PARITY_BY_WITHIN) continue;
         if (!worst || (worst->reason == LB_PARITY_BY_NOISE && row->reason != LB_PARITY_BY_NOISE) ||
             (row->reason != LB_PARITY_BY_NOISE && row->k3 > worst->k3))

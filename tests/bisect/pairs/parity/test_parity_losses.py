@@ -106,12 +106,14 @@ def test_limits_stand_on_the_noise_floor(lastbit, tmp_path):
     assert lastbit.json("parity", first, near, expect=1)["verdict"] == "fail"  # k3 0.0036, of no known floor
     answer = lastbit.json("parity", first, near, "--noise", again, expect=125)
     assert answer["verdict"] == "undecided" and answer["tokens"][0]["reason"] == "noise" and "two runs of the first side" in answer["decided"]
+    assert answer["tokens"][0]["k3_limit"] == pytest.approx(2 * answer["tokens"][0]["noise"]) and answer["tokens"][0]["loss_factor_limit"] == 3
     assert lastbit.json("parity", first, far, "--noise", again, expect=1)["verdict"] == "fail"
     # A text by heart whose loss two runs of the first side leave 4 times apart: 5 times is noise, 300 is not.
     learned = [write(tmp_path / f"{n}.jsonl", n * memorised(1e-5)) for n in (1, 4, 5, 300)]
     assert lastbit.json("parity", learned[0], learned[2], expect=1)["tokens"][0]["reason"] == "loss"
     answer = lastbit.json("parity", learned[0], learned[2], "--noise", learned[1], expect=0)
     assert answer["loss"]["noise_factor"] == pytest.approx(4) and answer["verdict"] == "pass"
+    assert answer["all"]["loss_factor_limit"] == pytest.approx(16) and answer["all"]["k3_limit"] == 1e-3  # the floor's factor, squared
     assert lastbit.json("parity", learned[0], learned[3], "--noise", learned[1], expect=1)["verdict"] == "fail"
 
 
