@@ -79,6 +79,7 @@ static bool is_position_of(const lb_token_ids *positions, const lb_token_ids *id
 
 bool lb_first_positions_judge(lb_check_step *c, const lb_scored_step *s, const lb_token_marks *marks)
 {
+    if (s->home) return true; /* positions are looked up where tokens are */
     uint8_t *ancestors = calloc((size_t)c->run.program->n_values + 1, 1), *seen = calloc((size_t)s->n_ids + 1, 1);
     bool done = ancestors && seen;
     for (uint32_t k = 0; k < s->n_losses && done; k++) {

@@ -56,12 +56,12 @@ static void mark_token(relation kind, const lb_scored_rows *loss, const lb_token
  * the first, and that share no memory with them? */
 static bool is_later(const judge *j, uint32_t number, uint8_t *first)
 {
-    const lb_moved_run *run = &j->check->run;
-    const lb_program *p = run->program;
+    const lb_moved_run *run = lb_scored_rows_home(&j->check->run, &j->scored);
+    const lb_program *p = run->program, *own = j->check->run.program;
     const lb_scored_rows *a = &j->scored.losses[0], *b = &j->scored.losses[number];
     const uint32_t from = j->scored.ids[a->ids].value, to = j->scored.ids[b->ids].value;
     int64_t begin[2], end[2];
-    if (a->ids == b->ids || !p->ops[a->op].line || p->ops[a->op].line != p->ops[b->op].line) return false;
+    if (a->ids == b->ids || !own->ops[a->op].line || own->ops[a->op].line != own->ops[b->op].line) return false;
     if (lb_scored_rows_follows(run, first, to)) return false;
     if (p->values[from].storage != p->values[to].storage || run->graph.giver[from] != run->graph.giver[to]) return true;
     return lb_layout_dense_range(&p->values[from].layout, &begin[0], &end[0], NULL) == LB_OK &&
@@ -72,7 +72,7 @@ static bool is_later(const judge *j, uint32_t number, uint8_t *first)
 /* The tokens of the first micro-batch are changed, all later ones stay. */
 static bool mark_carried(const judge *j, const lb_relation_tokens *tokens)
 {
-    const lb_moved_run *run = &j->check->run;
+    const lb_moved_run *run = lb_scored_rows_home(&j->check->run, &j->scored);
     const uint32_t first = j->scored.losses[0].ids;
     const lb_token_ids *ids = &j->scored.ids[first];
     uint8_t *behind = calloc((size_t)run->program->n_values + 1, 1);
@@ -142,9 +142,13 @@ static bool mark_hidden(const judge *j, uint32_t number, const lb_relation_token
 
 /* ---- what is said ---- */
 
-static const char *op_name(const judge *j, uint32_t op)
+static const lb_program *program_of(const judge *j, const lb_relation_answer *a)
 {
-    const lb_program *p = j->check->run.program;
+    return a->place ? a->place->program : j->check->run.program;
+}
+
+static const char *op_name(const lb_program *p, uint32_t op)
+{
     return op == LB_NONE ? "" : lb_op_name(p, &p->ops[op]);
 }
 
@@ -163,7 +167,7 @@ static bool goes_on(const judge *j, uint32_t number)
 /* The statistics of a batch are of all its sequences, which the layer's name says. */
 static const char *what_is_meant(const judge *j, relation kind, const lb_relation_answer *a, uint32_t op)
 {
-    if (kind == ROWS && strstr(op_name(j, op), "batch_norm")) return "sequences of the batch meet";
+    if (kind == ROWS && strstr(op_name(program_of(j, a), op), "batch_norm")) return "sequences of the batch meet";
     for (uint32_t k = 1; kind == CARRIED && k <= a->loss; k++)
         if (j->scored.losses[k].ids != j->scored.losses[0].ids)
             return goes_on(j, k) ? "a micro-batch goes on where the one before it ended, and its state is carried"
@@ -194,10 +198,10 @@ static void say(const judge *j, relation kind, const lb_relation_answer *a, char
              a->broken, a->compared);
 }
 
-static lb_check_finding *found_at(const lb_check_report *report, uint32_t op)
+static lb_check_finding *found_at(const lb_check_report *report, const lb_program *p, uint32_t op)
 {
     for (uint32_t i = 0; i < report->n_findings; i++)
-        if (report->findings[i].index == op) return &report->findings[i];
+        if (report->findings[i].index == op && report->findings[i].rank == p->rank) return &report->findings[i];
     return NULL;
 }
 
@@ -206,15 +210,15 @@ static bool find(const judge *j, relation kind, const lb_relation_answer *a)
     static const lb_check_kind kinds[] = {LB_CHECK_CARRIED, LB_CHECK_FUTURE,    LB_CHECK_FUTURE,
                                           LB_CHECK_ROWS,    LB_CHECK_DOCUMENTS, LB_CHECK_PADDING};
     lb_check_step *c = j->check;
-    const lb_program *p = c->run.program;
+    const lb_program *p = program_of(j, a);
     char text[400];
     say(j, kind, a, text, sizeof text);
     const uint32_t op = a->op == LB_NONE ? j->scored.losses[a->loss].op : a->op;
     const char *meant = what_is_meant(j, kind, a, op);
     if (meant)
         return lb_proof_list_prove(c->report, "step %lld: %s in %s (%s), as it is meant to", (long long)p->step, meant,
-                                   op_name(j, op), lb_op_layer(p, &p->ops[op]));
-    lb_check_finding *f = found_at(c->report, op);
+                                   op_name(p, op), lb_op_layer(p, &p->ops[op]));
+    lb_check_finding *f = found_at(c->report, p, op);
     if (f) { /* one cause */
         const size_t used = strlen(f->message);
         snprintf(f->message + used, sizeof f->message - used, "; %s: %s", lb_check_kind_name(kinds[kind]), text);
@@ -342,7 +346,11 @@ static lb_status judge_step(judge *j, lb_err *err)
     lb_check_step *c = j->check;
     bool said = true;
     for (uint32_t i = 0; i < j->scored.n_losses; i++) {
-        LB_TRY(lb_token_marks_find(&c->run, &j->scored, i, &j->marks[i], err));
+        lb_token_marks *m = &j->marks[i];
+        LB_TRY(lb_token_marks_find(&c->run, &j->scored, i, m, err));
+        if (!j->scored.home || m->hidden || m->document) continue;
+        lb_token_marks_release(m); /* the rank that looks the tokens up may have been told more of them */
+        LB_TRY(lb_token_marks_find(j->scored.home, &j->scored, i, m, err));
     }
     said &= lb_scored_labels_judge(c, &j->scored) && lb_first_positions_judge(c, &j->scored, j->marks);
     const uint32_t proven = c->report->n_proven, found = c->report->n_findings, left = c->report->n_unjudged;
@@ -369,6 +377,11 @@ lb_status lb_check_step_relations(lb_check_step *c, bool *judged, lb_err *err)
     lb_status status = lb_scored_rows_find(&c->run, &j.scored, err);
     if (status == LB_OK && j.scored.waits &&
         !leave(&j, "relations between tokens", "its losses lie behind collectives"))
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    if (status == LB_OK && j.scored.apart &&
+        !lb_proof_list_pass(c->report, "relations between tokens",
+                            "its losses score tokens that another rank looks up, and no recorded rank that runs "
+                            "together with it has them"))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
     *judged = status == LB_OK && j.scored.n_losses;
     if (*judged) {

@@ -115,7 +115,7 @@ static bool note_op(void *context, const lb_event *event)
     run *r = run_of(context, event->rank);
     if (r->status != LB_OK) return false;
     if (r->fed) put_computed(r, event);
-    if (!r->leads) return true;
+    if (!r->leads) return !r->changed->look_beside || r->changed->look_beside(r->changed->context, r->moved, event);
     if (r->changed->look && !r->changed->look(r->changed->context, event)) return false;
     return event->op < r->changed->last;
 }
@@ -168,7 +168,10 @@ static bool begin(ranks_run *all, const lb_changed_run *changed)
     for (uint32_t i = 0; i < all->n; i++) {
         lb_moved_run *moved = all->runs[i], *lead = all->runs[0];
         run *r = &all->ranks[i];
-        *r = (run){.moved = moved, .changed = changed, .leads = !i, .fed = is_fed(lead, moved, changed)};
+        *r = (run){.moved = moved,
+                   .changed = changed,
+                   .leads = !i,
+                   .fed = is_fed(changed->home ? changed->home : lead, moved, changed)};
         r->asked = calloc((size_t)moved->program->n_values + 1, 1);
         if (!r->asked) return false;
     }

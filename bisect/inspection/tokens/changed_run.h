@@ -21,6 +21,9 @@ typedef struct lb_changed_run {
     uint32_t last;    /* the run ends behind this op; LB_NONE: the step's end */
     /* Told of each op that has run; false stops the run. */
     bool (*look)(void *context, const lb_event *event);
+    /* The same of ops of the other ranks that run together; NULL. */
+    bool (*look_beside)(void *context, const lb_moved_run *run, const lb_event *event);
+    const lb_moved_run *home; /* whose values the changes are; NULL: of the run that is asked for */
     void *context;
 } lb_changed_run;
 

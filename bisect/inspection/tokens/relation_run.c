@@ -107,16 +107,74 @@ static void look_at_value(trial *t, uint32_t op, uint32_t v, const lb_tensor *te
     free(x);
 }
 
+/* ---- what other ranks made of the tokens ---- */
+
+static lb_beside *beside_of(const lb_relation_run *r, const lb_moved_run *run)
+{
+    for (uint32_t i = 0; r->beside && i < r->run->n_together; i++)
+        if (r->beside[i].run == run) return &r->beside[i];
+    return NULL;
+}
+
+/* Must the token stay in every micro-batch? Which one a value of another rank is of is not known. */
+static bool stays_everywhere(const trial *t, const lb_token_ids *like, int64_t i)
+{
+    const lb_scored_step *s = t->relation->scored;
+    bool stays = true;
+    for (uint32_t k = 0; k < s->n_losses; k++) {
+        const lb_token_ids *ids = &s->ids[s->losses[k].ids];
+        if (ids->rows == like->rows && ids->columns == like->columns) stays &= t->tokens->stays[s->losses[k].ids][i];
+    }
+    return stays;
+}
+
+static void look_at_beside(trial *t, lb_beside *b, uint32_t op, uint32_t v, const lb_tensor *tensor)
+{
+    const lb_scored_step *s = t->relation->scored;
+    const lb_token_ids *ids = &s->ids[s->losses[0].ids];
+    const int64_t n = ids->rows * ids->columns;
+    lb_token_rows shape;
+    if (t->tokens && !b->values[v]) return;
+    if (!lb_token_rows_of(&tensor->layout, ids->rows, ids->columns, is_softmax(b->run->program, op), &shape)) return;
+    double *x = lb_shadow_numbers_copy(tensor);
+    lb_token_sum *sums = x ? malloc(((size_t)n + 1) * sizeof *sums) : NULL;
+    if (sums) lb_token_rows_add_up(&shape, x, sums);
+    t->failed |= !sums;
+    free(x);
+    if (!t->tokens) {
+        free(b->values[v]), b->values[v] = sums;
+        return;
+    }
+    b->kept[v] = 1;
+    for (int64_t i = 0; sums && i < n && b->kept[v] == 1; i++)
+        if (stays_everywhere(t, ids, i) && !(lb_token_rows_gap(&b->values[v][i], &sums[i]) <= LB_TOKEN_ROWS_ROUNDING))
+            b->kept[v] = 2;
+    free(sums);
+}
+
+static bool is_looked_at(const lb_event *event, uint32_t i)
+{
+    const lb_tensor *t = &event->shadow[i];
+    return event->values[i] != LB_NONE && t->data && lb_dtype_is_float(t->dtype) && !lb_dtype_is_complex(t->dtype);
+}
+
+static bool look_beside(void *context, const lb_moved_run *run, const lb_event *event)
+{
+    trial *t = context;
+    lb_beside *b = beside_of(t->relation, run);
+    if (!b || run->program->ops[event->op].phase != LB_PHASE_FORWARD || !event->shadow) return true;
+    for (uint32_t i = 0; i < event->n_results; i++)
+        if (is_looked_at(event, i)) look_at_beside(t, b, event->op, event->values[i], &event->shadow[i]);
+    return !t->failed;
+}
+
 static bool look(void *context, const lb_event *event)
 {
     trial *t = context;
     const lb_program *p = t->relation->run->program;
     if (p->ops[event->op].phase == LB_PHASE_FORWARD && event->shadow)
         for (uint32_t i = 0; i < event->n_results; i++) {
-            const uint32_t v = event->values[i];
-            if (v != LB_NONE && event->shadow[i].data && lb_dtype_is_float(event->shadow[i].dtype) &&
-                !lb_dtype_is_complex(event->shadow[i].dtype))
-                look_at_value(t, event->op, v, &event->shadow[i]);
+            if (is_looked_at(event, i)) look_at_value(t, event->op, event->values[i], &event->shadow[i]);
         }
     for (uint32_t i = 0; i < t->relation->scored->n_losses; i++)
         if (t->relation->scored->losses[i].op == event->op) look_at_loss(t, i, event);
@@ -147,6 +205,30 @@ static uint32_t last_loss(const lb_scored_step *scored)
     return last;
 }
 
+static bool open_beside(lb_relation_run *r)
+{
+    bool done = (r->beside = calloc((size_t)r->run->n_together + 1, sizeof *r->beside)) != NULL;
+    for (uint32_t i = 0; i < r->run->n_together && done; i++) {
+        lb_beside *b = &r->beside[i];
+        const lb_moved_run *run = r->run->together[i];
+        if (run == r->run) continue;
+        b->run = run, b->values = calloc((size_t)run->program->n_values + 1, sizeof *b->values);
+        b->kept = calloc((size_t)run->program->n_values + 1, 1);
+        done = b->values && b->kept;
+    }
+    return done;
+}
+
+static void close_beside(lb_relation_run *r)
+{
+    for (uint32_t i = 0; r->beside && i < r->run->n_together; i++) {
+        const lb_beside *b = &r->beside[i];
+        for (uint32_t v = 0; b->values && v < b->run->program->n_values; v++) free(b->values[v]);
+        free(b->values), free(b->kept);
+    }
+    free(r->beside);
+}
+
 lb_status lb_relation_run_open(lb_moved_run *run, const lb_scored_step *scored, bool holds, lb_relation_run *r,
                                lb_err *err)
 {
@@ -158,8 +240,10 @@ lb_status lb_relation_run_open(lb_moved_run *run, const lb_scored_step *scored, 
     if (!r->loss_of || !r->values || !r->scores) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
     memset(r->loss_of, 0xFF, n * sizeof *r->loss_of);
     if (!list_ancestors(r)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
+    if (scored->home && !open_beside(r)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for values of other ranks");
     trial t = {.relation = r};
-    const lb_changed_run plain = {.holds = holds, .last = last_loss(scored), .look = look, .context = &t};
+    const lb_changed_run plain = {
+        .holds = holds, .last = last_loss(scored), .look = look, .look_beside = look_beside, .context = &t};
     LB_TRY(lb_changed_run_run(run, &plain, err));
     return t.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for sums of tokens") : LB_OK;
 }
@@ -169,21 +253,38 @@ void lb_relation_run_close(lb_relation_run *r)
     for (uint32_t v = 0; r->values && v < r->run->program->n_values; v++) free(r->values[v]);
     for (uint32_t i = 0; r->scores && i < r->scored->n_losses; i++) free(r->scores[i]);
     free(r->loss_of), free(r->values), free(r->scores);
+    close_beside(r);
     *r = (lb_relation_run){0};
 }
 
 /* A shape may tell the wrong dimension (as many channels as tokens), and scores of tokens by tokens are hidden later: a
  * value from which one follows that stayed as it had to has not broken the relation. */
-static bool name_op(trial *t)
+static bool first_broken(const lb_moved_run *run, const uint8_t *kept, uint32_t *op)
 {
-    const lb_moved_run *run = t->relation->run;
     uint8_t *innocent = calloc((size_t)run->program->n_values + 1, 1);
     bool done = innocent != NULL;
     for (uint32_t v = 0; v < run->program->n_values && done; v++)
-        if (t->kept[v] == 1) done = lb_scored_rows_ancestors(run, v, innocent);
+        if (kept[v] == 1) done = lb_scored_rows_ancestors(run, v, innocent);
     for (uint32_t v = 0; v < run->program->n_values && done; v++)
-        if (t->kept[v] == 2 && !innocent[v] && run->graph.giver[v] < t->answer->op) t->answer->op = run->graph.giver[v];
+        if (kept[v] == 2 && !innocent[v] && run->graph.giver[v] < *op) *op = run->graph.giver[v];
     free(innocent);
+    return done;
+}
+
+/* On the rank that looked the tokens up, on one between, or on the one that scores them. */
+static bool name_op(trial *t)
+{
+    const lb_relation_run *r = t->relation;
+    const lb_moved_run *home = r->scored->home;
+    bool done = first_broken(r->run, t->kept, &t->answer->op);
+    for (int others = 0; others < 2 && done && r->beside; others++)
+        for (uint32_t i = 0; i < r->run->n_together && done && !t->answer->place; i++) {
+            const lb_beside *b = &r->beside[i];
+            uint32_t op = LB_NONE;
+            if (!b->run || (b->run == home) == others) continue;
+            done = first_broken(b->run, b->kept, &op);
+            if (op != LB_NONE) t->answer->op = op, t->answer->place = b->run;
+        }
     return done;
 }
 
@@ -223,6 +324,8 @@ lb_status lb_relation_run_try(lb_relation_run *r, const lb_relation_tokens *toke
                                     .chose = &r->chose,
                                     .last = last_loss(r->scored),
                                     .look = look,
+                                    .look_beside = look_beside,
+                                    .home = r->scored->home,
                                     .context = &t};
     lb_status status = done ? lb_changed_run_run(r->run, &changed, err) : LB_ERR_NOMEM;
     if (status == LB_OK && answer->broken && !name_op(&t)) status = LB_ERR_NOMEM;

@@ -13,6 +13,13 @@
 #include "tokens/scored_rows.h"
 #include "tokens/token_rows.h"
 
+/* Values of another rank's program, in the step as it is. */
+typedef struct lb_beside {
+    const lb_moved_run *run;
+    lb_token_sum **values;
+    uint8_t *kept; /* of the last try, as in this one's */
+} lb_beside;
+
 typedef struct lb_relation_run {
     lb_moved_run *run;
     const lb_scored_step *scored;
@@ -22,6 +29,7 @@ typedef struct lb_relation_run {
     bool holds;            /* decisions are those that were recorded */
     bool holds_whole;      /* in the next try: those of whole numbers are */
     bool chose;            /* a try made decisions anew that follow from numbers */
+    lb_beside *beside;     /* of each rank between the tokens and the losses: its values, as above */
 } lb_relation_run;
 
 /* What is changed, and what must stay: per row of ids a byte for each token. */
@@ -37,6 +45,7 @@ typedef struct lb_relation_answer {
     uint32_t loss;             /* of that row */
     int64_t row;
     uint32_t op; /* the first whose result changed for a token that had to stay, and so did all behind it; LB_NONE */
+    const lb_moved_run *place; /* of that op: another rank, on the way from the tokens to the losses; NULL: this one */
 } lb_relation_answer;
 
 /* One run of the step as it is. */

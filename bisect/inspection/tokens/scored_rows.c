@@ -160,16 +160,26 @@ static bool add_ids(const lb_moved_run *run, lb_scored_step *s, uint32_t value, 
     return true;
 }
 
-static bool list_candidates(const lb_moved_run *run, lb_scored_step *s)
+static bool list_ids(const lb_moved_run *run, lb_scored_step *s)
+{
+    uint8_t *seen = malloc((size_t)run->program->n_values + 1);
+    bool done = seen != NULL;
+    for (uint32_t i = 0; i < run->program->n_ops && done; i++) {
+        const lb_op *op = &run->program->ops[i];
+        const uint32_t ids = looked_up(run, op);
+        if (ids != LB_NONE && is_table(run, lb_op_args(run->program, op)[0].u.value, seen))
+            done = add_ids(run, s, ids, i);
+    }
+    free(seen);
+    return done;
+}
+
+static bool list_losses(const lb_moved_run *run, lb_scored_step *s)
 {
     uint8_t *seen = malloc((size_t)run->program->n_values + 1);
     bool done = seen != NULL;
     for (uint32_t i = 0; i < run->program->n_ops && done; i++) {
         lb_scored_rows loss;
-        const lb_op *op = &run->program->ops[i];
-        const uint32_t ids = looked_up(run, op);
-        if (ids != LB_NONE && is_table(run, lb_op_args(run->program, op)[0].u.value, seen))
-            done = add_ids(run, s, ids, i);
         if (!is_loss(run, i, &loss, seen) || s->n_losses == MOST_LISTED) continue;
         lb_scored_rows *losses = lb_array_grow(s->losses, s->n_losses, sizeof *losses);
         done &= losses != NULL;
@@ -185,6 +195,7 @@ static bool list_candidates(const lb_moved_run *run, lb_scored_step *s)
 typedef struct reading {
     lb_moved_run *run;
     lb_scored_step *scored;
+    const lb_moved_run *beside; /* the rank whose tokens they are, where it is another; NULL */
     bool failed;
 } reading;
 
@@ -234,15 +245,21 @@ static void read_weights(lb_scored_rows *loss, const lb_event *event, int64_t n)
     free(x);
 }
 
-static bool read_numbers(void *context, const lb_event *event)
+static bool read_tokens(reading *r, const lb_moved_run *run, const lb_event *event)
 {
-    reading *r = context;
     for (uint32_t i = 0; i < r->scored->n_ids; i++) {
         lb_token_ids *ids = &r->scored->ids[i];
-        if (ids->tokens || !reads(r->run, event->op, ids->value)) continue;
+        if (ids->tokens || !reads(run, event->op, ids->value)) continue;
         ids->tokens = whole_numbers(event, ids->value);
         if (ids->tokens && ids->tokens_first) r->failed |= !lb_scored_rows_turn(ids, ids->tokens, false);
     }
+    return !r->failed;
+}
+
+static bool read_numbers(void *context, const lb_event *event)
+{
+    reading *r = context;
+    read_tokens(r, r->run, event);
     for (uint32_t i = 0; i < r->scored->n_losses; i++) {
         lb_scored_rows *loss = &r->scored->losses[i];
         if (loss->op == event->op) loss->targets = whole_numbers(event, loss->labels);
@@ -292,12 +309,14 @@ static int64_t first_token(const lb_moved_run *run, const lb_scored_rows *loss, 
     return -1;
 }
 
+/* `ancestors`: of the scores. `elsewhere`: the ids are another rank's, and their tokens alone tell. */
 static bool align(const lb_moved_run *run, lb_scored_rows *loss, const lb_token_ids *ids, uint32_t number,
-                  const uint8_t *ancestors)
+                  const uint8_t *ancestors, bool elsewhere)
 {
     const int64_t rows = lb_layout_numel(&run->program->values[loss->labels].layout);
     int64_t labelled = 0, found = -1, fits = 0;
-    if (!ids->tokens || !loss->targets || !ancestors[ids->value] || ids->columns < 2 || rows % ids->rows) return false;
+    if (!ids->tokens || !loss->targets || ids->columns < 2 || rows % ids->rows) return false;
+    if (!elsewhere && !ancestors[ids->value]) return false;
     for (int64_t i = 0; i < rows; i++) labelled += loss->targets[i] >= 0 && loss->targets[i] < loss->classes;
     const int64_t per_row = rows / ids->rows;
     for (int64_t by = 0; by <= MOST_SHIFT; by++) {
@@ -339,8 +358,9 @@ static bool align_all(const lb_moved_run *run, lb_scored_step *s)
         bool found = false;
         memset(ancestors, 0, n);
         done = lb_scored_rows_ancestors(run, loss.scores, ancestors);
-        for (uint32_t k = s->n_ids; k-- > 0 && done && !found;) found = align(run, &loss, &s->ids[k], k, ancestors);
-        if (found) loss.ids = given_as(run, s, loss.ids, ancestors);
+        for (uint32_t k = s->n_ids; k-- > 0 && done && !found;)
+            found = align(run, &loss, &s->ids[k], k, ancestors, s->home != NULL);
+        if (found && !s->home) loss.ids = given_as(run, s, loss.ids, ancestors);
         if (found)
             s->losses[kept++] = loss;
         else
@@ -425,12 +445,85 @@ static bool has_collective(const lb_program *p, uint32_t last)
     return false;
 }
 
+lb_moved_run *lb_scored_rows_home(lb_moved_run *run, const lb_scored_step *s)
+{
+    return s->home ? s->home : run;
+}
+
+static void release_ids(lb_scored_step *s)
+{
+    for (uint32_t i = 0; i < s->n_ids; i++) free(s->ids[i].tokens), free(s->ids[i].spare), free(s->ids[i].ordinary);
+    free(s->ids);
+    s->ids = NULL, s->n_ids = 0;
+}
+
+/* The tokens of another rank, as its embeddings read them. */
+static bool read_beside(void *context, const lb_moved_run *run, const lb_event *event)
+{
+    reading *r = context;
+    return run != r->beside || read_tokens(r, run, event);
+}
+
+static lb_status read_other(lb_moved_run *run, lb_moved_run *other, lb_scored_step *s, lb_err *err)
+{
+    reading r = {.run = run, .scored = s, .beside = other};
+    const lb_changed_run plain = {.holds = true, .last = last_read(run, s), .look_beside = read_beside, .context = &r};
+    LB_TRY(lb_changed_run_run(run, &plain, err));
+    return r.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens") : LB_OK;
+}
+
+/* Does a loss score tokens that the other rank looked up? */
+static bool is_home(const lb_moved_run *run, const lb_scored_step *s)
+{
+    uint8_t *ancestors = malloc((size_t)run->program->n_values + 1);
+    bool found = false;
+    for (uint32_t i = 0; ancestors && i < s->n_losses && !found; i++) {
+        lb_scored_rows loss = s->losses[i];
+        memset(ancestors, 0, (size_t)run->program->n_values + 1);
+        if (!lb_scored_rows_ancestors(run, loss.scores, ancestors)) break;
+        for (uint32_t k = s->n_ids; k-- > 0 && !found;) found = align(run, &loss, &s->ids[k], k, ancestors, true);
+    }
+    free(ancestors);
+    return found;
+}
+
+/* The losses of a pipeline's last stage: the rank that looked their tokens up. */
+static lb_status find_home(lb_moved_run *run, lb_scored_step *s, lb_err *err)
+{
+    for (uint32_t i = 0; i < run->n_together && !s->home; i++) {
+        lb_moved_run *other = run->together[i];
+        if (other == run) continue;
+        if (!list_ids(other, s)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
+        if (s->n_ids) LB_TRY(read_other(run, other, s, err));
+        if (is_home(run, s)) s->home = other;
+        if (!s->home) release_ids(s);
+    }
+    return LB_OK;
+}
+
+/* Does a loss follow from what another rank sent? */
+static bool follows_message(const lb_moved_run *run, const lb_scored_step *s)
+{
+    const lb_program *p = run->program;
+    uint8_t *ancestors = calloc((size_t)p->n_values + 1, 1);
+    bool follows = false;
+    for (uint32_t i = 0; ancestors && i < s->n_losses; i++)
+        follows |= !lb_scored_rows_ancestors(run, s->losses[i].scores, ancestors);
+    for (uint32_t v = 0; ancestors && v < p->n_values && !follows; v++) {
+        const uint32_t giver = ancestors[v] ? run->graph.giver[v] : LB_NONE;
+        follows = giver != LB_NONE && strstr(lb_op_name(p, &p->ops[giver]), "recv");
+    }
+    free(ancestors);
+    return follows;
+}
+
 lb_status lb_scored_rows_find(lb_moved_run *run, lb_scored_step *s, lb_err *err)
 {
     *s = (lb_scored_step){0};
-    if (!list_candidates(run, s)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for losses");
-    if (!s->n_ids || !s->n_losses) {
-        s->n_losses = 0;
+    if (!list_ids(run, s) || !list_losses(run, s)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for losses");
+    const bool elsewhere = !s->n_ids && s->n_losses && follows_message(run, s);
+    if (!s->n_losses || (!s->n_ids && !(elsewhere && run->together))) {
+        s->apart = elsewhere, s->n_losses = 0;
         return LB_OK;
     }
     s->waits = !run->together && has_collective(run->program, last_read(run, s));
@@ -442,7 +535,9 @@ lb_status lb_scored_rows_find(lb_moved_run *run, lb_scored_step *s, lb_err *err)
     reading r = {.run = run, .scored = s};
     const lb_changed_run plain = {.holds = true, .last = last_read(run, s), .look = read_numbers, .context = &r};
     LB_TRY(lb_changed_run_run(run, &plain, err));
+    if (elsewhere && !r.failed) LB_TRY(find_home(run, s, err));
     bool done = !r.failed && align_all(run, s);
+    s->apart = elsewhere && !s->home;
     for (uint32_t i = 0; i < s->n_ids && done; i++)
         if (s->ids[i].tokens) done = list_spares(&s->ids[i]);
     return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
@@ -450,8 +545,8 @@ lb_status lb_scored_rows_find(lb_moved_run *run, lb_scored_step *s, lb_err *err)
 
 void lb_scored_rows_release(lb_scored_step *s)
 {
-    for (uint32_t i = 0; i < s->n_ids; i++) free(s->ids[i].tokens), free(s->ids[i].spare), free(s->ids[i].ordinary);
     for (uint32_t i = 0; i < s->n_losses; i++) free(s->losses[i].targets), free(s->losses[i].weights);
-    free(s->ids), free(s->losses);
+    release_ids(s);
+    free(s->losses);
     *s = (lb_scored_step){0};
 }

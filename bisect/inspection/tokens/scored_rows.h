@@ -43,8 +43,14 @@ typedef struct lb_scored_step {
     lb_scored_rows *losses;
     uint32_t n_losses;
     bool waits; /* a loss lies behind a collective, so that the step cannot run without the other ranks */
+    bool apart; /* losses by whole numbers that were given, behind what another rank sent, and no tokens */
+    /* Of the last stage of a pipeline: the first one's run, whose values the ids are, found by the tokens that the
+     * labels stand in; NULL: the ids are this run's own. */
+    lb_moved_run *home;
 } lb_scored_step;
 
+/* The run whose values a step's ids are. */
+lb_moved_run *lb_scored_rows_home(lb_moved_run *run, const lb_scored_step *scored);
 /* One exact run; LB_OK with no losses where none scores tokens, or where it waits for other ranks. */
 lb_status lb_scored_rows_find(lb_moved_run *run, lb_scored_step *scored, lb_err *err);
 void lb_scored_rows_release(lb_scored_step *scored);

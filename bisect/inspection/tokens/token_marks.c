@@ -194,7 +194,9 @@ lb_status lb_token_marks_find(lb_moved_run *run, const lb_scored_step *scored, u
     const lb_token_ids *ids = &scored->ids[scored->losses[loss].ids];
     const int64_t n = ids->rows * ids->columns;
     uint8_t *ancestors = calloc((size_t)p->n_values + 1, 1);
-    bool done = ancestors && lb_scored_rows_ancestors(run, scored->losses[loss].scores, ancestors);
+    const bool looks_up = run == scored->home; /* whatever that rank reads leads to the scores of another */
+    bool done = ancestors && (looks_up || lb_scored_rows_ancestors(run, scored->losses[loss].scores, ancestors));
+    if (done && looks_up) memset(ancestors, 1, (size_t)p->n_values + 1);
     *marks = (lb_token_marks){.mask = LB_NONE, .positions = LB_NONE};
     for (uint32_t i = 0; i < p->n_ops && done; i++) {
         if (!lb_op_is_source(p, &p->ops[i])) continue;
@@ -203,7 +205,9 @@ lb_status lb_token_marks_find(lb_moved_run *run, const lb_scored_step *scored, u
         const int64_t given = lb_layout_numel(l);
         const bool by_token = is_by_token(l, ids);
         if (!ancestors[v] || !(by_token || lb_token_squares_shape(l, ids->rows, ids->columns))) continue;
-        if (run->graph.giver[ids->value] == i || p->values[v].flags & LB_VALUE_PARAMETER) continue;
+        if (((!scored->home || looks_up) && run->graph.giver[ids->value] == i) ||
+            p->values[v].flags & LB_VALUE_PARAMETER)
+            continue;
         double *x = numbers_of(run, v);
         double hides;
         if (x && !by_token)
