@@ -253,7 +253,19 @@ static void print_kind(lb_audit_kind kind)
         for (const char *at = lb_audit_kind_name(kind); *at; at++) putchar(*at == '_' ? ' ' : *at);
 }
 
-static void print_group(const group *g)
+/* What is no tensor's is a thing of its own each time. */
+static void print_each(const lb_audit_report *r, const group *g)
+{
+    enum { MOST = 8 };
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_findings && n < MOST; i++) {
+        const lb_audit_finding *f = &r->findings[i];
+        if (f->group == g->first->group) n++, printf("    %s\n", f->message);
+    }
+    if (g->findings > n) printf("    and %" PRIu32 " more\n", g->findings - n);
+}
+
+static void print_group(const lb_audit_report *r, const group *g)
 {
     if (g->first->note) printf("note: ");
     print_kind(g->first->kind);
@@ -262,10 +274,12 @@ static void print_group(const group *g)
         printf("\n    %s\n", g->first->message);
         return;
     }
-    if (g->tensors)
-        printf(": %" PRIu32 " of %" PRIu64 " tensors\n", g->tensors, g->of);
-    else
+    if (!g->tensors) {
         printf(": %" PRIu32 " times\n", g->findings);
+        print_each(r, g);
+        return;
+    }
+    printf(": %" PRIu32 " of %" PRIu64 " tensors\n", g->tensors, g->of);
     for (uint32_t k = 0; k < g->patterns && k < MOST_PATTERNS; k++) printf("    %s\n", g->pattern[k]);
     if (g->patterns > MOST_PATTERNS) printf("    and %" PRIu32 " more\n", g->patterns - MOST_PATTERNS);
     printf("    the first:");
@@ -279,7 +293,7 @@ static void print_findings(const lb_audit_report *r)
         for (uint32_t i = 0; i < r->n_findings; i++)
             if (begins(r, i, gravity)) {
                 const group g = group_at(r, i);
-                print_group(&g);
+                print_group(r, &g);
             }
 }
 

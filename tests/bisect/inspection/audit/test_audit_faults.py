@@ -269,6 +269,8 @@ def test_restart_by_files_of_transformers(lastbit, tmp_path):
     model, optimizer = models.trained("llama")
     models.save(model, tmp_path)
     assert len(lacking(lastbit.json("audit", tmp_path, "--restart", expect=1))) == 7  # the step, too
+    text = lastbit.run("audit", tmp_path, "--restart", expect=1).stdout
+    assert [m for m in lacking(lastbit.json("audit", tmp_path, "--restart", expect=1)) if m not in text] == []  # each by itself, not the first alone
     torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
     messages = lacking(lastbit.json("audit", tmp_path, "--restart", expect=1))
     assert [m.split(":")[0].startswith(n) for m, n in zip(messages, NEEDS[1:], strict=True)] == [True] * 5
