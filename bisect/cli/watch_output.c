@@ -39,7 +39,8 @@ bool lb_watch_is_unreadable(const lb_watch_counts *counts)
 
 bool lb_watch_is_foreign(const lb_watched_log *log, const lb_watch_report *r)
 {
-    return !r->records && !log->counts.names.n_others && log->counts.format != LB_WATCH_CAPTURE;
+    const lb_watch_format format = log->counts.format;
+    return !r->records && (!log->counts.names.n_others || format == LB_WATCH_AUTO) && format != LB_WATCH_CAPTURE;
 }
 
 const char *lb_watch_verdict(const lb_watched_log *log, const lb_watch_report *r)
@@ -115,7 +116,7 @@ static void print_fields(const lb_watched_log *log, const lb_watch_report *r)
 {
     const lb_watch_names *names = &log->counts.names;
     if (!names->n_others || (r->rows[LB_WATCH_loss] && r->rows[LB_WATCH_gnorm])) return;
-    const char *field = r->rows[LB_WATCH_loss] ? "gnorm" : "loss";
+    const char *field = !r->records ? "step=NAME and --field loss" : r->rows[LB_WATCH_loss] ? "gnorm" : "loss";
     printf("%-10s--field %s=NAME, where NAME is one of ", "", field);
     for (uint32_t i = 0; i < names->n_others && i < NAMES_SHOWN; i++) {
         char name[4 * LB_WATCH_NAME];

@@ -225,6 +225,11 @@ static void note(lb_watch_names *seen, lb_watch_field field, const char *name, s
     snprintf(seen->others[seen->n_others++], LB_WATCH_NAME, "%.*s", (int)n, name);
 }
 
+void lb_field_offer(lb_watch_names *seen, const char *name, size_t n)
+{
+    note(seen, LB_WATCH_FIELDS, name, n, false);
+}
+
 /* Whether the log has another name for the field that is as good. */
 static bool has_better(const lb_watch_names *seen, lb_watch_field field, const char *name, size_t n)
 {

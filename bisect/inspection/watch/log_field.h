@@ -21,6 +21,8 @@ void lb_field_names_release(lb_field_names *names);
  * folders is known by its last part ("Loss/train", "optim/total_grad_norm"), unless the log has a better one for that
  * field; one of an evaluation never is. */
 lb_watch_field lb_field_of(const lb_field_names *names, const char *name, size_t n);
+/* The log has a number of that name, which no field is known to be. */
+void lb_field_offer(lb_watch_names *seen, const char *name, size_t n);
 /* Whether a word means a field by itself, without ':' or '=' behind it: "iter 10", "loss 4.2". */
 bool lb_field_is_plain(const char *name, size_t n);
 

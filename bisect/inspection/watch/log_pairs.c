@@ -165,6 +165,23 @@ static bool names_without_number(const lb_pairs_reader *r, const char *line, siz
     return false;
 }
 
+void lb_pairs_offer(const char *line, size_t n, lb_watch_names *seen)
+{
+    enum { MOST = 16 };
+    span names[MOST];
+    uint32_t found = 0;
+    for (size_t at = 1; at < n && found < MOST; at++) {
+        bool marked;
+        size_t before = at;
+        lb_log_number number;
+        if (!number_begins(line, n, at)) continue;
+        names[found] = word_before(line, &before, &marked);
+        if (marked && names[found].n && isalpha((unsigned char)*names[found].text)) found++;
+        at += lb_log_number_read(line + at, n - at, &number) - 1;
+    }
+    for (uint32_t i = 0; found > 1 && i < found; i++) lb_field_offer(seen, names[i].text, names[i].n);
+}
+
 lb_line_answer lb_pairs_read(lb_pairs_reader *r, const char *line, size_t n, lb_watch_record *record, const char **why)
 {
     found f = {0};

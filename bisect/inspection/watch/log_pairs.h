@@ -20,5 +20,7 @@ void lb_pairs_reader_init(lb_pairs_reader *reader, const lb_field_names *names);
  * loss or a norm whose number is none. OTHER: anything else. */
 lb_line_answer lb_pairs_read(lb_pairs_reader *reader, const char *line, size_t n, lb_watch_record *record,
                              const char **why);
+/* Names of the numbers of a line that names two and more ("it=3 my_loss=2.1"), though it is no step. */
+void lb_pairs_offer(const char *line, size_t n, lb_watch_names *seen);
 
 #endif

@@ -306,12 +306,15 @@ static void take_line(lb_watch_log *log, const char *line, size_t n)
     if (log->format == LB_WATCH_AUTO) {
         log->format = format_of(log, line, n);
         if (log->format != LB_WATCH_AUTO) {
+            memset(&log->counts.names, 0, sizeof log->counts.names);
             log->names.seen = &log->counts.names; /* names of a format that it is not are none */
             memset(&log->line.known, 0, sizeof log->line.known);
         }
         if (log->format == LB_WATCH_CSV) lb_table_header(&log->table, &log->names, line, n);
         if (log->format == LB_WATCH_CSV) return; /* this was the header */
         if (log->format == LB_WATCH_AUTO) {
+            if (log->counts.lines == 1) lb_table_offer(line, n, &log->counts.names);
+            lb_pairs_offer(line, n < 4096 ? n : 4096, &log->counts.names);
             other_line(log, line, n);
             return;
         }

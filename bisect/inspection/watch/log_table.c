@@ -1,6 +1,7 @@
 /* Tables: see log_table.h. */
 #include "watch/log_table.h"
 
+#include <ctype.h>
 #include <string.h>
 
 /* The next cell, without its quotes; sets *at behind its separator, to NULL behind the last one. A doubled quote stays
@@ -49,6 +50,28 @@ bool lb_table_header(lb_table_reader *reader, const lb_field_names *names, const
     }
     reader->separator = 0;
     return false;
+}
+
+static bool is_name(const lb_watch_word *cell)
+{
+    bool name = cell->n > 0 && isalpha((unsigned char)*cell->text);
+    for (size_t i = 0; i < cell->n && name; i++)
+        name = isalnum((unsigned char)cell->text[i]) || strchr("_/.-", cell->text[i]);
+    return name;
+}
+
+void lb_table_offer(const char *line, size_t n, lb_watch_names *seen)
+{
+    const char separator = memchr(line, ',', n) ? ',' : memchr(line, ';', n) ? ';' : '\t', *at = line;
+    bool names = memchr(line, separator, n) != NULL;
+    while (at && names) {
+        const lb_watch_word cell = next_cell(separator, &at, line + n);
+        names = is_name(&cell);
+    }
+    for (at = line; at && names;) {
+        const lb_watch_word cell = next_cell(separator, &at, line + n);
+        lb_field_offer(seen, cell.text, cell.n);
+    }
 }
 
 bool lb_table_row(const lb_table_reader *reader, const char *line, size_t n, lb_watch_record *record, const char **why)

@@ -192,6 +192,17 @@ def test_a_detector_without_a_series_or_with_few_rows_is_not_silent(lastbit, tmp
     assert "silent" not in text
 
 
+def test_names_are_offered_where_no_line_is_known_for_a_step(lastbit, tmp_path):
+    pairs, table = tmp_path / "train.log", tmp_path / "train.csv"
+    pairs.write_text("Loading 3 shards\n" + "".join(f"round={i} objective={x:.4f} size_of_g=1.0\n" for i, x in enumerate(LOSS)))
+    table.write_text("round,objective,size_of_g\n" + "".join(f"{i},{x:.4f},1.0\n" for i, x in enumerate(LOSS)))
+    for path in (pairs, table):
+        text = lastbit.run("watch", path, expect=128).stdout
+        assert "--field step=NAME and --field loss=NAME, where NAME is one of round, objective, size_of_g\n" in text, text
+        answer = lastbit.json("watch", path, "--field", "step=round", "--field", "loss=objective", expect=0)
+        assert answer["series"][0]["name"] == "objective" and answer["series"][0]["rows"] == len(LOSS)
+
+
 def test_names_that_were_not_read_are_offered(lastbit, tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text("".join(json.dumps({"step": i, "objective": x, "norm_of_g": 1.0}) + "\n" for i, x in enumerate(LOSS)))
