@@ -28,6 +28,7 @@ enum {
     SETTLING = 64,
     QUIET_STEPS = 10,
     LONGEST = 2000,
+    WIDTHS = 4096, /* numbers after which old widths fade */
     LONGEST_FIT = 256
 };
 
@@ -35,9 +36,11 @@ static const double KAPPA[LB_LEVEL_SUMS] = {1, 2, 4, 0.3, 0.7, 1.7};
 
 /* ---- the noise of one level -------------------------------------------------------------------------------------- */
 
+/* What rounding adds to the square is no part of what u would be. */
 static double phi_of(const lb_level_noise *s)
 {
-    return s->square > 0 ? fmax(0, fmin(LARGEST_PHI, s->product / s->square)) : 0;
+    const double square = fmax(s->square - s->digit * s->digit / 12, s->product);
+    return square > 0 ? fmax(0, fmin(LARGEST_PHI, s->product / square)) : 0;
 }
 
 static double clipped(double x, double limit)
@@ -64,6 +67,21 @@ static void scatter(lb_level_noise *s, double e)
     const double off = clipped(e - s->lately, 5 * s->deviation);
     s->lately += LATELY * off;
     s->scatter += LATELY * (fabs(off) - s->scatter);
+}
+
+/* Numbers that means of u's squares and products are over: their rate forgets older ones. */
+static double remembered(const lb_level_noise *s)
+{
+    return fmin((double)s->learned, 4 / LEARN);
+}
+
+/* How far u scatters at most. Its square is a mean over numbers of which (1 - phi) / (1 + phi) are independent:
+ * standard errors of a variance are added; and where the noise is wider just now, that counts. */
+static double scatter_of(const lb_level_noise *s, double least)
+{
+    const double phi = phi_of(s), seen = fmax(remembered(s) * (1 - phi) / (1 + phi), 1);
+    const double square = s->square * (1 + LB_NOISE_MARGIN * sqrt(2 / seen));
+    return fmax(fmax(sqrt(square), TO_NORMAL * s->scatter / sqrt(1 - phi * phi)), 1e-3 * least);
 }
 
 /* What the number before does not explain; behind a level that was set anew there is none, and u scatters as far as it
@@ -128,8 +146,20 @@ static void fit(lb_level_model *m)
             lb_rising_sum_fit(&m->sums[i], &m->near.law, statistic > LB_LEVEL_STEP_1 ? fmax(near, 0.6 * spread) : near);
     }
     m->single_height = fmax(SINGLE_HEIGHT, lb_far_tail_height(&m->single, 1, SPIKE_LOGP));
-    m->second_height = fmax(SECOND_HEIGHT, lb_far_tail_height(&m->second, 2, 1.2 * SPIKE_LOGP));
-    m->third_height = fmax(THIRD_HEIGHT, lb_far_tail_height(&m->third, 3, SPIKE_LOGP));
+    /* Two of four are as rare as one is, twice, in six ways: that shows where two were hardly ever seen. */
+    const double twice = lb_far_tail_height(&m->single, 1, 0.5 * (SPIKE_LOGP + log(6)));
+    /* They are not whitened: of numbers near each other one is independent in (1 + phi) / (1 - phi). */
+    const double alike = (1 + phi_of(&m->near)) / (1 - phi_of(&m->near));
+    m->second_height = fmax(fmax(SECOND_HEIGHT, isfinite(twice) ? twice : 0),
+                            lb_far_tail_height(&m->second, 2 * alike, 1.2 * SPIKE_LOGP));
+    m->third_height = fmax(THIRD_HEIGHT, lb_far_tail_height(&m->third, 3 * alike, SPIKE_LOGP));
+}
+
+static void learn_width(lb_level_width *w, double width)
+{
+    const double rate = fmax(1.0 / WIDTHS, 1.0 / (double)++w->n), off = width - w->mean;
+    w->mean += rate * off;
+    w->square += rate * ((1 - rate) * off * off - w->square);
 }
 
 static void learn(lb_level_model *m, const lb_level_pending *p)
@@ -137,6 +167,7 @@ static void learn(lb_level_model *m, const lb_level_pending *p)
     learn_noise(&m->near, p->near, m->least);
     learn_noise(&m->far, p->far, m->least);
     if (m->near.learned <= 32) return;
+    learn_width(&m->width, (double)p->width);
     lb_noise_law_add(&m->absolute, (double)p->spread);
     lb_noise_memory_add(&m->absolute_memory, fmin((double)p->spread, LB_NOISE_CLIP));
     lb_far_tail_add(&m->single, (double)p->v);
@@ -178,19 +209,37 @@ static bool is_over(lb_level_model *m, lb_level_statistic statistic, double heig
 
 /* Numbers that wander, each near the one before, drift by a few of their deviations at any time. Where white noise lies
  * over what wanders, correlations of the first and the second order are c phi and c phi², of which c is the share that
- * wanders: its deviation, times phi², is the root of c phi^4. A past of n steps shows as much of it as n (1 - phi) /
- * (1 + phi) independent numbers would; a standard error of the variance is added. */
+ * wanders: its deviation, times phi², is the root of c phi^4. A past of n steps, as far as it is remembered, shows as
+ * much of it as n (1 - phi) / (1 + phi) independent numbers would; a standard error of the variance is added. */
 static double wandering(const lb_level_noise *s)
 {
     const double second = fmin(s->product_of_two, LARGEST_PHI * s->product);
     if (s->product <= 0 || second <= 0) return 0;
-    const double phi = second / s->product, seen = (double)s->learned * (1 - phi) / (1 + phi);
+    const double phi = second / s->product, seen = remembered(s) * (1 - phi) / (1 + phi);
     return sqrt(second * phi * phi * (1 + sqrt(2 / seen)));
 }
 
-static double least_drift(const lb_level_model *m)
+/* The smallest rise that counts: half a digit of the number and half a digit of the level are rounding. */
+static double least_rise(const lb_level_model *m)
 {
-    return m->n < DRIFT_BEGIN ? INFINITY : fmax(m->least, WANDERS * wandering(&m->far));
+    return m->least + m->near.digit;
+}
+
+/* What wanders moves by its deviation while the level follows it, and diffuses: over so many times as long by their
+ * root. */
+static double least_drift(const lb_level_model *m, uint32_t length)
+{
+    const double spans = fmax(length / SPAN, 1);
+    return m->n < DRIFT_BEGIN ? INFINITY : fmax(least_rise(m), WANDERS * wandering(&m->far) * sqrt(spans));
+}
+
+/* How many times its usual width the noise may have by chance. Widths are lognormal, as far as they were seen: means of
+ * 32 numbers, of which one in 64 is independent of those before. */
+static double widest(const lb_level_model *m)
+{
+    const double seen = fmax((double)m->width.n / 64, 1);
+    const double square = m->width.square * (1 + LB_NOISE_MARGIN * sqrt(2 / seen));
+    return exp(m->width.mean + sqrt(2 * fmax(m->logp - log(64), 1) * square));
 }
 
 static bool judge_sums(lb_level_model *m)
@@ -200,9 +249,10 @@ static bool judge_sums(lb_level_model *m)
         const double rise = lb_rising_sum_rise(s);
         const bool spread = i == LB_LEVEL_SPREAD - LB_LEVEL_STEP_1;
         if (spread && m->n < SPREAD_BEGIN) continue; /* how wide noise may be for a while is seen late */
-        const double least = spread ? fmax(0.5 * m->least, (WIDER - 1) * m->near.deviation)
-                             : i >= LB_LEVEL_DRIFT_03 - LB_LEVEL_STEP_1 ? least_drift(m)
-                                                                        : m->least;
+        const double wider = fmax(WIDER * m->near.deviation, widest(m)) - m->near.deviation;
+        /* What rises for longer than the level looks back is a drift, whatever sees it. */
+        const bool drifts = i >= LB_LEVEL_DRIFT_03 - LB_LEVEL_STEP_1 || s->length > 2 * SPAN;
+        const double least = spread ? fmax(0.5 * m->least, wider) : drifts ? least_drift(m, s->length) : least_rise(m);
         if (s->g > 0 && rise > least && s->g > lb_rising_sum_threshold(s, m->logp))
             return is_over(m, (lb_level_statistic)(LB_LEVEL_STEP_1 + i), rise, s->length);
     }
@@ -212,9 +262,10 @@ static bool judge_sums(lb_level_model *m)
 /* Whether a statistic is over its threshold; u: of this step. */
 static bool judge(lb_level_model *m, double u, const lb_level_pending *step)
 {
-    if (u > m->least && (double)step->v > m->single_height) return is_over(m, LB_LEVEL_SPIKE, u, 1);
-    if (u > m->least && (double)step->second > m->second_height) return is_over(m, LB_LEVEL_SPIKES, u, 2);
-    if (u > m->least && (double)step->third > m->third_height) return is_over(m, LB_LEVEL_THREE_SPIKES, u, 3);
+    if (u <= least_rise(m)) return judge_sums(m);
+    if ((double)step->v > m->single_height) return is_over(m, LB_LEVEL_SPIKE, u, 1);
+    if ((double)step->second > m->second_height) return is_over(m, LB_LEVEL_SPIKES, u, 2);
+    if ((double)step->third > m->third_height) return is_over(m, LB_LEVEL_THREE_SPIKES, u, 3);
     return judge_sums(m);
 }
 
@@ -368,7 +419,7 @@ void lb_level_init(lb_level_model *m, double least)
 static lb_level_pending read_step(lb_level_model *m, double near, double far)
 {
     const double e = whitened(&m->near, near), deviation = deviation_of(&m->near, m->least);
-    m->recent[m->n % 4] = near / fmax(sqrt(m->near.square), 1e-3 * m->least);
+    m->recent[m->n % 4] = near / scatter_of(&m->near, m->least);
     return (lb_level_pending){
         .near = {(float)near, (float)m->near.before, (float)m->near.before_that},
         .far = {(float)far, (float)m->far.before, (float)m->far.before_that},
@@ -376,6 +427,7 @@ static lb_level_pending read_step(lb_level_model *m, double near, double far)
         .spread = (float)(fabs(e - m->near.lately) / deviation), /* a level that is behind is not a wide noise */
         .second = (float)second_of(m->recent),
         .third = (float)third_of(m->recent),
+        .width = (float)log(fmax(m->near.scatter, 1e-3 * m->least)),
     };
 }
 

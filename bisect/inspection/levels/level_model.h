@@ -14,7 +14,9 @@
  * sums' own excursions. A loss falls, which the levels follow with half of their slope; what rises is followed late.
  * Nothing is judged before 64 steps, and what a step says is learned 128 steps later (a quarter of the run so far, if
  * that is less), and not at all when an alarm came in between: a slow rise does not teach the detector that it is
- * normal. A rise below `least` is none, however sure it is.
+ * normal. A rise below `least` and a digit is none, however sure it is, nor is one that what wanders would make by
+ * itself: by its deviation over the steps that a level looks back, by the root of the time over more. Wider noise has
+ * to be wider than its width, as it was seen to vary, comes to be by chance.
  *
  * p of step n is LB_WATCH_FALSE_ALARMS x log(1000) / ((n + 1000) log²(n + 1000)) / 18 statistics (nine of each of two
  * signals): the sum over all steps of a run of any length is below LB_WATCH_FALSE_ALARMS, the probability that a run
@@ -66,8 +68,14 @@ typedef struct lb_level_noise {
 /* What a step will teach when it has stood for some time. */
 typedef struct lb_level_pending {
     float near[3], far[3]; /* u of this step and of the two before */
-    float v, spread, second, third;
+    float v, spread, second, third, width;
 } lb_level_pending;
+
+/* Of the logarithm of how far the last numbers scatter. */
+typedef struct lb_level_width {
+    double mean, square; /* square: of the distance from the mean */
+    uint64_t n;
+} lb_level_width;
 
 typedef struct lb_level_model {
     double least;         /* the smallest rise that counts, in nats */
@@ -78,6 +86,7 @@ typedef struct lb_level_model {
     lb_level_noise near, far;
     lb_noise_law absolute;
     lb_noise_memory absolute_memory;
+    lb_level_width width;
     lb_rising_sum sums[LB_LEVEL_SUMS];
     lb_far_tail single, second, third;
     double single_height, second_height, third_height;

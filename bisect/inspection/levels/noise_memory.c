@@ -5,7 +5,6 @@
 #include <string.h>
 
 enum { FORGET = 4096 };
-#define MARGIN 2.7 /* standard errors of a variance; the start of a run, which is like nothing behind it, counts less */
 
 void lb_noise_memory_init(lb_noise_memory *s, uint32_t m)
 {
@@ -37,7 +36,7 @@ void lb_noise_memory_add(lb_noise_memory *s, double v)
 double lb_noise_memory_of(const lb_noise_memory *s)
 {
     const double seen = 0.6 * (double)(s->n < FORGET ? s->n : FORGET),
-                 margin = 1 + MARGIN * sqrt(2.0 * s->m / fmax(seen, s->m));
+                 margin = 1 + LB_NOISE_MARGIN * sqrt(2.0 * s->m / fmax(seen, s->m));
     if (s->n < 2 * s->m || !(s->square > 0)) return margin;
     return fmax(1, s->of_sums / (s->m * s->square)) * margin;
 }

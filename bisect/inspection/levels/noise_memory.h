@@ -7,6 +7,8 @@
 #include <stdint.h>
 
 enum { LB_MEMORY_LONGEST = 64 };
+#define LB_NOISE_MARGIN                                                                                                \
+    2.7 /* standard errors of a variance; the start of a run, which is like nothing behind it, counts less */
 
 typedef struct lb_noise_memory {
     uint32_t m; /* length of the sums */

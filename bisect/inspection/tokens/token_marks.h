@@ -11,7 +11,8 @@ typedef struct lb_token_marks {
     uint32_t mask, positions; /* sources that say so; LB_NONE */
 } lb_token_marks;
 
-/* Of one of the step's ids, as far as the scores of a loss follow from it; `run` may be that which looks them up. LB_ERR_NOMEM is the only failure. */
+/* Of one of the step's ids, as far as the scores of a loss follow from it; `run` may be that which looks them up.
+ * LB_ERR_NOMEM is the only failure. */
 lb_status lb_token_marks_find(lb_moved_run *run, const lb_scored_step *scored, uint32_t loss, lb_token_marks *marks,
                               lb_err *err);
 void lb_token_marks_release(lb_token_marks *marks);

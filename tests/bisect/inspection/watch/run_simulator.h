@@ -121,9 +121,18 @@ static inline double bounded(double z)
     return fmax(-12, fmin(12, z));
 }
 
+/* Numbers that follow each other give runs that have nothing to do with each other: the generator counts up by steps of
+ * one size, so that without this the run of the next seed would be the same draws, one later. */
+static inline uint64_t apart(uint64_t seed)
+{
+    run_noise g = {.seed = seed};
+    const uint64_t high = (uint64_t)(noise_uniform(&g) * 0x1p32), low = (uint64_t)(noise_uniform(&g) * 0x1p32);
+    return high << 32 | low;
+}
+
 static inline void simulate_clean(simulated_run *r, uint64_t seed)
 {
-    run_noise g = {.seed = seed * 0x9e3779b97f4a7c15u + 77};
+    run_noise g = {.seed = apart(seed)};
     memset(r, 0, sizeof *r);
     const int law = one_of(&g, SIMULATED_LAWS), norm_law = one_of(&g, SIMULATED_LAWS);
     r->noise = SIMULATED_NOISES[law].shape, r->norm_noise = SIMULATED_NOISES[norm_law].shape;
@@ -135,7 +144,7 @@ static inline void simulate_clean(simulated_run *r, uint64_t seed)
     const double norm = between_logs(&g, 0.1, 3), first_norm = between_logs(&g, 1, 20);
     const double trend = between(&g, -0.7, 0.7), settles = between_logs(&g, 10, 150);
     const int restart_at = r->restarts ? 300 + one_of(&g, 1500) : -1, back = 20 + one_of(&g, 500);
-    run_noise of_loss = {.seed = g.seed ^ 1}, of_norm = {.seed = g.seed ^ 2};
+    run_noise of_loss = {.seed = apart(g.seed ^ 1)}, of_norm = {.seed = apart(g.seed ^ 2)};
     for (int step = 0; step < RUN_STEPS && r->n < RUN_RECORDS; step++) {
         const int i = r->n++;
         r->step[i] = step;
@@ -159,7 +168,7 @@ static inline double ramp(int t, int steps)
 static inline void simulate_trouble(simulated_run *r, uint64_t seed, int trouble)
 {
     simulate_clean(r, seed);
-    run_noise g = {.seed = seed ^ 0x5bd1e995u};
+    run_noise g = {.seed = apart(seed ^ 0x5bd1e995u)};
     r->onset = 300 + one_of(&g, r->n - 900);
     const double size = fmax(between_logs(&g, 0.2, 1.5), 8 * r->sigma), part = between(&g, 0.8, 1.2);
     const double stuck_loss = r->loss[r->onset], stuck_norm = r->norm[r->onset], chance = log(50257);

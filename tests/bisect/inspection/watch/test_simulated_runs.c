@@ -27,25 +27,27 @@ static void clean_runs_raise_nothing(void **state)
     }
 }
 
-/* Runs that once had an alarm: a restart of a norm that wanders (two), noise over what wanders (two), numbers of two
- * digits that stood still (two), a slow rise that the level was behind of. */
+/* Runs that once had an alarm: three high numbers in a row of noise that wanders (four) or whose width does (one), two
+ * of a far tail (one), rises of rounded numbers (three), noise whose width wanders (two), numbers that stand still
+ * while it is calm (one), a drift of what diffuses (one). */
 static void runs_that_were_once_taken_for_trouble_raise_nothing(void **state)
 {
     (void)state;
-    static const uint64_t seeds[] = {1007138, 1007443, 1008420, 20014982, 1007083, 20000585, 20011336};
+    static const uint64_t seeds[] = {4000001261, 4000002229, 4000003942, 4000005003, 4000005293, 4000007846, 4000011622,
+                                     4000017307, 4000018510, 5000000413, 5000022231, 5000035363, 6000001632};
     static simulated_run r;
     char why[300];
     for (size_t k = 0; k < sizeof seeds / sizeof *seeds; k++) {
         simulate_clean(&r, seeds[k]);
         const int at = first_alarm(&r, why);
-        if (at >= 0) fail_msg("seed %d: record %d: %s", (int)seeds[k], at, why);
+        if (at >= 0) fail_msg("seed %llu: record %d: %s", (unsigned long long)seeds[k], at, why);
     }
 }
 
 static void trouble_of_every_kind_is_found(void **state)
 {
     (void)state;
-    enum { RUNS = 8 };
+    enum { RUNS = 32 };
     static simulated_run r;
     char why[300];
     int all = 0;
