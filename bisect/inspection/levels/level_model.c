@@ -147,7 +147,7 @@ static void fit(lb_level_model *m)
     }
     m->single_height = fmax(SINGLE_HEIGHT, lb_far_tail_height(&m->single, 1, SPIKE_LOGP));
     /* Two of four are as rare as one is, twice, in six ways: that shows where two were hardly ever seen. */
-    const double twice = lb_far_tail_height(&m->single, 1, 0.5 * (SPIKE_LOGP + log(6)));
+    const double twice = lb_far_tail_height(&m->single, 1, 0.5 * (1.2 * SPIKE_LOGP + log(6)));
     /* They are not whitened: of numbers near each other one is independent in (1 + phi) / (1 - phi). */
     const double alike = (1 + phi_of(&m->near)) / (1 - phi_of(&m->near));
     m->second_height = fmax(fmax(SECOND_HEIGHT, isfinite(twice) ? twice : 0),
