@@ -47,7 +47,8 @@ typedef struct ctc {
     int64_t steps, batch, classes, states, blank;
     const void *log_p;
     const int64_t *targets, *inputs, *lengths; /* labels; of each sample how many distributions and labels */
-    int64_t labels, row; /* how many are there; from one sample's to the next, 0: they follow each other */
+    int64_t labels, row;   /* how many are there; from one sample's to the next, 0: they follow each other */
+    logarithm *at, *spelt; /* room of one sample after the other: steps × states, and classes */
     bool ok;
 } ctc;
 
@@ -85,6 +86,8 @@ static ctc ctc_begin(lb_call *call, uint32_t first, uint32_t blank, const lb_ten
     if (!c.inputs || !c.lengths || alpha->layout.shape[0] != c.batch || alpha->layout.shape[1] != c.steps ||
         (targets->layout.ndim == 2 && targets->layout.shape[0] != c.batch))
         lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "lengths or results that do not fit");
+    c.at = lb_frame_scratch(&c.frame, (size_t)(c.steps * c.states) * sizeof *c.at);
+    c.spelt = lb_frame_scratch(&c.frame, (size_t)(c.classes + 1) * sizeof *c.spelt);
     c.ok = lb_frame_ok(&c.frame);
     return c;
 }
@@ -99,7 +102,7 @@ static bool take_sample(ctc *c, int64_t b, sample *s)
                 before + c->lengths[b] <= c->labels && c->blank >= 0 && c->blank < c->classes;
     for (int64_t i = 0; fits && i < c->lengths[b]; i++) fits = s->labels[i] >= 0 && s->labels[i] < c->classes;
     if (!fits) lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "lengths or labels out of range");
-    if (fits) s->at = lb_frame_scratch(&c->frame, (size_t)(s->steps * s->states) * sizeof *s->at);
+    s->at = c->at;
     return lb_frame_ok(&c->frame);
 }
 
@@ -198,12 +201,10 @@ static void gradient_step(const ctc *c, const sample *s, int64_t t, const void *
     }
 }
 
-static void gradient_sample(ctc *c, sample *s, const void *alpha, double loss, double scale, void *y, bool twin)
+static void gradient_sample(const ctc *c, sample *s, const void *alpha, double loss, double scale, void *y, bool twin)
 {
-    logarithm *spelt = lb_frame_scratch(&c->frame, (size_t)(c->classes + 1) * sizeof *spelt);
-    if (!lb_frame_ok(&c->frame)) return;
     fill(c, s, true);
-    for (int64_t t = 0; t < s->steps; t++) gradient_step(c, s, t, alpha, loss, scale, spelt, y, twin);
+    for (int64_t t = 0; t < s->steps; t++) gradient_step(c, s, t, alpha, loss, scale, c->spelt, y, twin);
 }
 
 /* grad, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, zero_infinity */

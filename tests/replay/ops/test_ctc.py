@@ -49,6 +49,22 @@ def test_a_wrong_path_and_a_wrong_share_are_outside_the_bound():
     assert bool((found > 1).all())
 
 
+def test_a_batch_of_any_size_is_computed():
+    """As many samples as a training step of speech has: room that was taken for each of them ran out at 16."""
+    draw = torch.Generator().manual_seed(1)
+    log_p, targets = torch.randn(9, 70, 6, generator=draw).log_softmax(-1), torch.randint(1, 6, (70, 3), generator=draw)
+    loss, alpha = torch.ops.aten._ctc_loss(log_p, targets, [9] * 70, [3] * 70, 0, False)
+    for name, values, right in (
+        ("aten::_ctc_loss", [log_p, targets, [9] * 70, [3] * 70, 0, False], [loss, alpha]),
+        (
+            "aten::_ctc_loss_backward",
+            [torch.ones(70), log_p, targets, [9] * 70, [3] * 70, loss, alpha, 0, False],
+            [torch.ops.aten._ctc_loss_backward(torch.ones(70), log_p, targets, [9] * 70, [3] * 70, loss, alpha, 0, False)],
+        ),
+    ):
+        assert all(float(found.max()) <= 1 for found in H.ratios(H.find(name)[0], values, right))
+
+
 @pytest.mark.parametrize("lengths", [([13, 9, 5], LENGTHS), (INPUTS, [5, 2, 3]), ([12, 9], LENGTHS)])
 def test_lengths_out_of_range_are_refused(lengths):
     log_p, targets, (loss, alpha) = recorded()
