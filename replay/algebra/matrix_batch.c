@@ -171,6 +171,17 @@ lb_matrix_columns lb_matrix_columns_transposed(lb_matrix_batch *batch, lb_matrix
     return t;
 }
 
+void lb_matrix_columns_mirror(lb_matrix_columns a, bool upper)
+{
+    for (int64_t j = 0; j < a.n; j++)
+        for (int64_t i = j + 1; i < a.m; i++) {
+            if (upper)
+                a.x[j * a.m + i] = a.x[i * a.m + j];
+            else
+                a.x[i * a.m + j] = a.x[j * a.m + i];
+        }
+}
+
 lb_matrix_columns lb_matrix_columns_product(lb_matrix_batch *batch, lb_matrix_columns a, lb_matrix_columns b)
 {
     if (a.n != b.m) lb_matrix_batch_refuse(batch, "matrices that do not fit");

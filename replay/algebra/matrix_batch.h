@@ -46,6 +46,8 @@ void lb_matrix_columns_write_nan(lb_matrix_batch *batch, uint32_t r, int core);
 void lb_matrix_numbers_write(lb_matrix_batch *batch, uint32_t r, int core, const int64_t *numbers, int64_t n);
 bool lb_matrix_columns_finite(lb_matrix_columns a);
 lb_matrix_columns lb_matrix_columns_transposed(lb_matrix_batch *batch, lb_matrix_columns a);
+/* One triangle of a square matrix becomes the mirror image of the other, which is the upper one where `upper`. */
+void lb_matrix_columns_mirror(lb_matrix_columns a, bool upper);
 /* a b, each element a sum over ascending k. */
 lb_matrix_columns lb_matrix_columns_product(lb_matrix_batch *batch, lb_matrix_columns a, lb_matrix_columns b);
 /* The unit roundoff of what was recorded of result `r`; that of the result where nothing was. */

@@ -14,6 +14,7 @@
  * Where nothing was recorded diagonals of R are not negative, eigenvectors begin with the unit vectors and have a
  * positive largest element. All is f64 and rounded once. A result is judged by what it promises: factorisation.h. */
 #include "algebra/matrix_batch.h"
+#include "algebra/singular_values.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -158,18 +159,6 @@ static bool diagonalise(lb_matrix_columns b, lb_matrix_columns v, double blurred
     return !rotated;
 }
 
-/* The other triangle is not read. */
-static void mirror(lb_matrix_columns a, bool upper)
-{
-    for (int64_t j = 0; j < a.n; j++)
-        for (int64_t i = j + 1; i < a.m; i++) {
-            if (upper)
-                a.x[j * a.m + i] = a.x[i * a.m + j];
-            else
-                a.x[i * a.m + j] = a.x[j * a.m + i];
-        }
-}
-
 /* Orthonormal columns nearest to the recorded ones, in their order; the unit vectors where nothing was recorded. */
 static lb_matrix_columns first_basis(lb_matrix_batch *batch, lb_matrix_columns recorded, int64_t n)
 {
@@ -241,7 +230,7 @@ static void eigh_one(lb_matrix_batch *batch, bool upper, bool vectors)
                       v0 = vectors ? lb_matrix_columns_branch(batch, 1, 2) : (lb_matrix_columns){0}, none = {0};
     const int64_t n = a.n;
     if (!a.x || is_too_large(batch, n, v0.x != NULL)) return;
-    mirror(a, upper);
+    lb_matrix_columns_mirror(a, upper);
     if (a.m != n || !lb_matrix_columns_finite(a)) {
         lb_matrix_columns_write_nan(batch, 0, 1), lb_matrix_columns_write_nan(batch, 1, 2);
         return;
@@ -250,7 +239,7 @@ static void eigh_one(lb_matrix_batch *batch, bool upper, bool vectors)
     if (v0.x) {
         b = lb_matrix_columns_product(batch, lb_matrix_columns_transposed(batch, v),
                                       lb_matrix_columns_product(batch, a, v));
-        if (b.x) mirror(b, true);
+        if (b.x) lb_matrix_columns_mirror(b, true);
     }
     lb_matrix_columns values = lb_matrix_columns_new(batch, n, 1), order = lb_matrix_columns_new(batch, n, 1);
     if (batch->status != LB_OK) return;
@@ -329,12 +318,8 @@ static void left_vectors(lb_matrix_columns w, lb_matrix_columns u, lb_matrix_col
 }
 
 /* A is tall here: m ≥ n. U has `width` columns. */
-typedef struct singular {
-    lb_matrix_columns u, values, v;
-} singular;
-
 static bool tall(lb_matrix_batch *batch, lb_matrix_columns a, lb_matrix_columns u0, lb_matrix_columns v0, int64_t width,
-                 bool vectors, double unit, singular *s)
+                 bool vectors, double unit, lb_singular *s)
 {
     const int64_t n = a.n;
     lb_matrix_columns none = {0}, order = lb_matrix_columns_new(batch, n, 1);
@@ -351,6 +336,12 @@ static bool tall(lb_matrix_batch *batch, lb_matrix_columns a, lb_matrix_columns 
     if (vectors && batch->status == LB_OK) left_vectors(w, s->u, u0, s->values.x, n, fmax(blurred, 0x1p-50 * size));
     sort_alone(s->values.x, n, -1);
     return batch->status == LB_OK;
+}
+
+bool lb_matrix_singular_take(lb_matrix_batch *batch, lb_matrix_columns a, lb_singular *s)
+{
+    const lb_matrix_columns none = {0};
+    return !is_too_large(batch, a.n, false) && tall(batch, a, none, none, a.n, true, 0, s);
 }
 
 static void svd_one(lb_matrix_batch *batch, bool full, bool vectors)
@@ -370,7 +361,7 @@ static void svd_one(lb_matrix_batch *batch, bool full, bool vectors)
     if (!vh0.x) u0 = none;
     const int64_t most = a.m > a.n ? a.m : a.n, least = a.m < a.n ? a.m : a.n;
     const double unit = blur(batch, vectors ? 0 : 1, most);
-    singular s = {0};
+    lb_singular s = {0};
     if (wide) a = lb_matrix_columns_transposed(batch, a);
     if (batch->status != LB_OK ||
         !tall(batch, a, wide ? v0 : u0, wide ? u0 : v0, full ? most : least, vectors, unit, &s))

@@ -6,6 +6,7 @@
  * matrices that are singular or not positive definite nothing is computed: what a library leaves behind there is its
  * own. */
 #include "algebra/matrix_batch.h"
+#include "algebra/singular_values.h"
 
 #include "functions/elementary.h"
 
@@ -375,36 +376,87 @@ static bool orthonormal(lb_matrix_batch *batch, lb_matrix_columns a, double noth
     return batch->status == LB_OK;
 }
 
-static double first_of(lb_matrix_batch *batch, uint32_t arg)
+/* The number of the matrix at hand, NAN where none was given. */
+static double number_of(lb_matrix_batch *batch, uint32_t arg)
 {
-    const lb_matrix_columns a = lb_frame_arg_given(batch->call, arg)
-                                    ? lb_matrix_columns_read(batch, lb_frame_arg_tensor(batch->call, arg), 0)
-                                    : (lb_matrix_columns){0};
-    return a.x && a.m * a.n == 1 ? a.x[0] : 0;
+    const lb_operand *o = arg < batch->call->n_args ? &batch->call->args[arg] : NULL;
+    if (!o || o->tag == LB_OPERAND_NONE) return NAN;
+    if (o->tag != LB_OPERAND_TENSOR) return o->f;
+    const lb_matrix_columns a = lb_matrix_columns_read(batch, &o->tensor, 0);
+    return a.x ? a.x[0] : NAN;
 }
 
-/* A, atol, rtol, hermitian. Of a matrix whose columns, or rows, are independent it is the one X for which X A, or A X,
- * is the identity and the other product symmetric. Which small singular values of others count as nothing is a choice
- * that a library makes near its tolerance. */
+/* What counts as nothing beside a largest singular value. */
+typedef struct tolerance {
+    double atol, rtol;
+} tolerance;
+
+static tolerance tolerance_of(lb_matrix_batch *batch, lb_matrix_columns a)
+{
+    const double most = (double)(a.m > a.n ? a.m : a.n), atol = fmax(number_of(batch, 1), 0),
+                 rtol = number_of(batch, 2), ulp = 2 * lb_dtype_unit_roundoff(batch->call->results[0].dtype);
+    return (tolerance){atol, !isnan(rtol) ? rtol : atol > 0 ? 0 : most * ulp};
+}
+
+/* Which of the values near the tolerance count is the library's choice: as was recorded, v'Xu is then 1 / value. */
+static bool counts(lb_matrix_batch *batch, const lb_singular *s, lb_matrix_columns recorded, int64_t j, double least)
+{
+    const double value = s->values.x[j], *u = s->u.x + j * s->u.m, *v = s->v.x + j * s->v.m;
+    const double blurred =
+        8 * (double)s->u.m * lb_matrix_branch_roundoff(batch, 0) * lb_matrix_length(s->values.x, s->values.m);
+    if (!recorded.x || fabs(value - least) > blurred || !(value > 0)) return value > least;
+    double sum = 0;
+    for (int64_t i = 0; i < s->u.m; i++) sum += u[i] * lb_matrix_dot(v, recorded.x + i * recorded.m, recorded.m);
+    return sum * value > 0.5;
+}
+
+/* By the singular values of a tall matrix that are not small. `recorded` is the result of this matrix. */
+static lb_matrix_columns inverse_of_large(lb_matrix_batch *batch, lb_matrix_columns a, lb_matrix_columns recorded,
+                                          tolerance t)
+{
+    lb_singular s;
+    lb_matrix_columns x = lb_matrix_columns_new(batch, a.n, a.m);
+    if (!x.x || !lb_matrix_singular_take(batch, a, &s)) return (lb_matrix_columns){0};
+    const double least = fmax(t.atol, t.rtol * (s.values.m ? s.values.x[0] : 0));
+    for (int64_t k = 0; k < s.values.m; k++) {
+        if (!counts(batch, &s, recorded, k, least)) continue;
+        for (int64_t j = 0; j < a.m; j++)
+            lb_matrix_add_scaled(x.x + j * x.m, s.u.x[k * s.u.m + j] / s.values.x[k], s.v.x + k * s.v.m, x.m);
+    }
+    return x;
+}
+
+/* By columns that do not depend on each other; empty where they do, to what counts as nothing. */
+static lb_matrix_columns inverse_of_independent(lb_matrix_batch *batch, lb_matrix_columns a, tolerance t)
+{
+    lb_matrix_columns q, r;
+    const double size = lb_matrix_length(a.x, a.m * a.n);
+    if (!orthonormal(batch, a, 8 * (t.atol + t.rtol * size), &q, &r)) return (lb_matrix_columns){0};
+    lb_matrix_columns x = lb_matrix_columns_transposed(batch, q);
+    for (int64_t j = 0; x.x && j < x.n; j++) solve_triangle(r, true, false, x.x + j * x.m);
+    return x;
+}
+
+/* self, atol, rtol, hermitian: of a matrix that is symmetric the upper triangle is not read. */
 static lb_status pseudoinverse(lb_call *call)
 {
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
-    const double u = lb_dtype_unit_roundoff(call->results[0].dtype);
     while (lb_matrix_batch_next(&batch)) {
-        lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0), q, r;
+        lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0), recorded = lb_matrix_columns_branch(&batch, 0, 2);
         if (!is_usable(&batch, a, false)) continue;
-        const double size = lb_matrix_length(a.x, a.m * a.n), most = (double)(a.m > a.n ? a.m : a.n),
-                     rtol = fmax(first_of(&batch, 2), most * 2 * u), atol = first_of(&batch, 1);
-        const bool wide = a.m < a.n;
-        if (wide) a = lb_matrix_columns_transposed(&batch, a);
-        if (!a.x) continue;
-        if (!orthonormal(&batch, a, 8 * (atol + rtol * size), &q, &r)) {
-            lb_matrix_batch_refuse(&batch, "a matrix whose columns and rows are not independent");
+        if (lb_frame_arg_int(call, 3, 0)) lb_matrix_columns_mirror(a, false);
+        if (!lb_matrix_columns_finite(a)) {
+            lb_matrix_columns_write_nan(&batch, 0, 2);
             continue;
         }
-        lb_matrix_columns x = lb_matrix_columns_transposed(&batch, q);
-        for (int64_t j = 0; x.x && j < x.n; j++) solve_triangle(r, true, false, x.x + j * x.m);
-        lb_matrix_columns_write(&batch, 0, 2, wide ? lb_matrix_columns_transposed(&batch, x) : x);
+        const tolerance t = tolerance_of(&batch, a);
+        const bool wide = a.m < a.n;
+        if (wide) a = lb_matrix_columns_transposed(&batch, a);
+        if (wide && recorded.x) recorded = lb_matrix_columns_transposed(&batch, recorded);
+        if (batch.status != LB_OK) continue;
+        lb_matrix_columns x = inverse_of_independent(&batch, a, t);
+        if (!x.x) x = inverse_of_large(&batch, a, recorded, t);
+        if (x.x) lb_matrix_columns_write(&batch, 0, 2, wide ? lb_matrix_columns_transposed(&batch, x) : x);
     }
     return lb_matrix_batch_end(&batch);
 }

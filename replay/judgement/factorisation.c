@@ -308,19 +308,45 @@ static double check_inverse(const check *c)
     return a.x && x.x && !gave_up(c, 1) ? inverse_of(c, a, x) : -1;
 }
 
-/* Of a matrix with independent columns X A is the identity, and A X symmetric; with independent rows the other way
- * round. Others are not judged. */
+/* A number that is an argument, one for all matrices or one for each. NAN: none was given; infinite: not known. */
+static double number_arg(const check *c, uint32_t i)
+{
+    if (i >= c->n_args || c->args[i].tag == LB_OPERAND_NONE) return NAN;
+    if (c->args[i].tag != LB_OPERAND_TENSOR) return c->args[i].f;
+    const lb_tensor *t = &c->args[i].tensor;
+    const int64_t n = is_real(t) ? lb_layout_numel(&t->layout) : 0;
+    return n == 1                                        ? element(t, 0)
+           : n && n == batches_of(&c->args[0].tensor, 2) ? element(t, offset_of(t, c->b, 0))
+                                                         : INFINITY;
+}
+
+static double asymmetry(const check *c, matrix a)
+{
+    return distance(c->w, transposed(c->w, a), a);
+}
+
+/* self, atol, rtol, hermitian. X is the pseudoinverse of what is left of A without its small singular values: AX and XA
+ * are symmetric, XAX is X, and AXA is A but for what was left out, which is at most the tolerance. X itself is at most
+ * its inverse. The largest singular value lies between |A|_F and that by the root of the smaller size. */
 static double check_pseudoinverse(const check *c)
 {
     matrix a = arg(c, 0), x = result(c, 0, 2);
     if (!a.x || !x.x) return -1;
-    const double size = norm(a) * norm(x);
-    if (!(size * 4 * c->unit < 1)) return -1; /* near what the library counts as nothing */
-    matrix left = product(c->w, x, a), right = product(c->w, a, x);
-    matrix one = a.m < a.n ? right : left, other = a.m < a.n ? left : right;
-    if (!one.x || !other.x) return -1;
-    return part(c, fmax(distance(c->w, one, identity(c->w, one.m)), distance(c->w, other, transposed(c->w, other))),
-                size);
+    if (flag(c, 3)) mirror(a, false);
+    const double least = (double)(a.m < a.n ? a.m : a.n), largest = __builtin_sqrt(square_sum(a)), size = norm(a),
+                 atol = fmax(number_arg(c, 1), 0), given = number_arg(c, 2),
+                 rtol = isnan(given) ? (atol > 0 ? 0 : c->unit) : given;
+    const double most = fmax(atol, rtol * largest), lowest = fmax(atol, rtol * largest / __builtin_sqrt(least));
+    const double inverse = norm(x);
+    if (!isfinite(most)) return -1;
+    if (inverse * lowest > __builtin_sqrt((double)a.n) * (1 + THRESHOLD * c->unit)) return INFINITY;
+    matrix ax = product(c->w, a, x), xa = product(c->w, x, a);
+    matrix xax = product(c->w, xa, x), axa = product(c->w, ax, a);
+    const double left_out = __builtin_sqrt((double)a.m) * most, off = distance(c->w, axa, a);
+    const double twice = size * inverse;
+    double worst = part(c, fmax(off - left_out, 0), twice * size);
+    worst = fmax(worst, part(c, distance(c->w, xax, x), twice * inverse));
+    return fmax(worst, part(c, fmax(asymmetry(c, ax), asymmetry(c, xa)), twice));
 }
 
 /* L Lᵀ, or Uᵀ U, of the triangle that arg `i` holds. */

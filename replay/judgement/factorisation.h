@@ -11,6 +11,7 @@
  *      Cholesky      |A - LLᵀ|_1 / |A|_1          LU: |PA - LU|_1 / (|L|_1 |U|_1)
  *      determinant   the product of its LU's diagonal with the sign of the exchanges
  *      inverse       min(|AX - I|_1, |XA - I|_1) / (|A|_1 |X|_1)
+ *      pseudoinverse |XAX - X|_1 / (|X|_1 |A|_1 |X|_1)  AX, XA symmetric    |AXA - A|_1 at most what may be left out
  *      solution      |AX - B|_1 / (|A|_1 |X|_1 + |B|_1)
  *
  * each at most 50 n ulp with n the larger size and ulp = 2u: LAPACK's own criterion for its routines and those of its

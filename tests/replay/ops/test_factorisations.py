@@ -126,9 +126,6 @@ def call(op, a):
 @pytest.mark.parametrize("op", CALLS)
 def test_residuals_are_small_for_what_torch_gives_and_large_for_what_was_changed(op, kind, dtype):
     args, results = call(op, matrices(kind, dtype))
-    if "pinv" in op and kind == "ill" and dtype == torch.float32:  # its singular values end where torch begins to leave them out
-        assert not ratio(op, args, results) >= 0
-        return
     assert 0 <= ratio(op, args, results) <= 1, "torch's own result"
     for k, r in enumerate(results):
         if not r.dtype.is_floating_point:
@@ -289,6 +286,48 @@ def test_an_inverse_by_an_ill_conditioned_upper_triangle_is_innocent():
     u = torch.eye(9) + 0.1 * u / u.abs().max()
     x = torch.ops.aten.cholesky_inverse(u, True).contiguous()
     assert ratio("cholesky_inverse", [u, True], [x]) <= 1 < ratio("cholesky_inverse", [u, True], [1.001 * x])
+
+
+def pseudoinverses(dtype):
+    """(args, torch's result): of full rank, of less, symmetric, with tolerances that leave numbers out, near the tolerance itself."""
+    low, plain = op_samples_factors.rectangular("low", dtype, 9, 6), op_samples_factors.rectangular("plain", dtype, 5, 8)
+    symmetric = op_samples_factors.symmetric("low", dtype)
+    near = op_samples_factors.orthogonal(7, torch.Generator().manual_seed(5))
+    near = (near * torch.tensor([1.0, 0.5, 0.1, 0.1, 0.1, 0.01, 0.0], dtype=torch.float64) @ near.mT).to(dtype)
+    number = lambda x: torch.tensor(x, dtype=dtype)  # noqa: E731
+    for a, atol, rtol, hermitian in (
+        (plain, None, None, False),
+        (low, None, None, False),
+        (low.mT, None, None, False),
+        (symmetric, None, None, True),
+        (plain, number(1.5), None, False),
+        (plain, None, number(1.0), False),
+        (near, None, number(0.1), False),
+        (near, number(0.01), number(0.0), True),
+        (low, number([0.0, 2.0]), number([1e-3, 0.0]), False),
+        (torch.zeros(4, 3, dtype=dtype), None, None, False),
+    ):
+        x = torch.ops.aten.linalg_pinv.atol_rtol_tensor(a, atol=atol, rtol=rtol, hermitian=hermitian)
+        yield [a, atol, rtol, hermitian], x.contiguous()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_pseudoinverse_without_full_rank_is_innocent_and_a_wrong_one_is_found(dtype):
+    row = H.rows()["aten::linalg_pinv.atol_rtol_tensor"]
+    for args, x in pseudoinverses(dtype):
+        assert 0 <= ratio("linalg_pinv.atol_rtol_tensor", args, [x]) <= 1, args[1:]
+        for branch in ([x], [None]):
+            (ours,) = H.run_branch(row, args, [op_cases.blank_like(x)], branch)
+            assert 0 <= ratio("linalg_pinv.atol_rtol_tensor", args, [ours]) <= 1, args[1:]
+            tied = args[2] is not None and args[0].shape[-1] == 7  # three equal values at the tolerance: any basis of their space is right
+            assert tied or torch.allclose(ours, x, rtol=1e-3, atol=1e-4 * float(x.abs().max())), args[1:]
+        if x.abs().max() == 0:  # all of it is left out
+            assert ratio("linalg_pinv.atol_rtol_tensor", args, [x + 2 * args[0].mT.contiguous() + 1]) > 1
+            continue
+        for wrong in (x * 1.01, x.roll(1, -1), x + x.abs().max() * torch.eye(*x.shape[-2:], dtype=dtype)):
+            assert ratio("linalg_pinv.atol_rtol_tensor", args, [wrong]) > 1, args[1:]
+        if args[1] is None and args[2] is None:
+            assert ratio("linalg_pinv.atol_rtol_tensor", args, [torch.zeros_like(x)]) > 1
 
 
 def test_what_has_no_factor_is_refused():
