@@ -181,7 +181,7 @@ static bool take_call(lb_object_intake *intake, const lb_dispatch_plan *p, PyObj
     call->args = operands;
     call->n_args = p->n_args;
     call->flags |= p->flags;
-    /* No op here computes results of a sparse tensor again. */
+    /* Few ops compute results of a sparse tensor again. */
     if (intake->in_parts && !(p->flags & LB_OP_VIEW)) call->flags |= LB_OP_COMPOSITE;
     if (p->chance >= 0 && is_true(argument(p, args, n, kwargs, p->chance))) call->flags |= LB_OP_RANDOM;
     call->non_blocking = p->non_blocking >= 0 && is_true(argument(p, args, n, kwargs, p->non_blocking));

@@ -178,9 +178,10 @@ typedef struct lb_factors {
  *      self!       a dense tensor; a row that is elementwise takes a number, too
  *      tensors[]   a list of dense tensors, which may be empty
  *      indices?[]  a list of tensors of which some may be None, or none of it
+ *      mask%       a sparse tensor: the list of its parts
  *      weight      anything: a number, a word, a tensor that may be missing
  */
-#define LB_ARG_MARKS "!?[]"
+#define LB_ARG_MARKS "!?[]%"
 
 typedef struct lb_op_row {
     const char *name; /* "aten::add.Tensor" */
@@ -225,6 +226,8 @@ typedef enum lb_op_form {
     LB_FORM_MUTATES /* kernel itself writes the written args, passed as results in schema order: `_fused_adamw_` */
 } lb_op_form;
 const lb_op_row *lb_op_find(const char *name, lb_op_form *form);
+/* The same of an op that was given a sparse tensor: rows of a family of their own, `sparse::add.Tensor`. NULL: none. */
+const lb_op_row *lb_op_find_of_parts(const char *name, lb_op_form *form);
 /* The mark that `lastbit.torch.tap` leaves in a compiled or exported graph: a clone. */
 #define LB_OP_TAP "lastbit::tap"
 /* The aten op that computes the same as `name`, for what recognises ops by their names: taps are clones. Else
@@ -255,7 +258,7 @@ void lb_op_family_add(const lb_op_row *rows);
     X(expert_groups) X(masked_softmax) X(delta_rule) X(weight_norm) X(sync_norm)          \
     X(recurrent_cell) X(recurrent_layers) X(scaled_product) X(grid_sampler) X(distinct) X(gamma)                     \
     X(encoder) X(encoder_parts) X(fft) X(factorisation) X(linear_system) X(ctc) X(signal) X(blockwise) \
-    X(order_statistic) X(prims)
+    X(order_statistic) X(prims) X(sparse)
 /* clang-format on */
 #define LB_DECLARE_FAMILY(FAMILY) extern const lb_op_row lb_rows_##FAMILY[];
 LB_OP_FAMILIES(LB_DECLARE_FAMILY)

@@ -6,11 +6,15 @@
 
 #include <string.h>
 
-typedef enum presence { ANYTHING, REQUIRED, REQUIRED_LIST, OPTIONAL_LIST } presence;
+typedef enum presence { ANYTHING, REQUIRED, REQUIRED_LIST, OPTIONAL_LIST, PARTS } presence;
 
 static presence presence_of(const char *mark)
 {
-    return *mark == '!' ? REQUIRED : *mark == '[' ? REQUIRED_LIST : *mark == '?' ? OPTIONAL_LIST : ANYTHING;
+    return *mark == '!'   ? REQUIRED
+           : *mark == '[' ? REQUIRED_LIST
+           : *mark == '?' ? OPTIONAL_LIST
+           : *mark == '%' ? PARTS
+                          : ANYTHING;
 }
 
 static bool all_there(const lb_operand *list)
@@ -33,6 +37,7 @@ static const char *wrong_with(const lb_call *call, const lb_operand *arg, presen
     if (arg->tag == LB_OPERAND_TENSORS && (presence == ANYTHING || presence == REQUIRED))
         return "is a sparse tensor, of which its parts were recorded";
     if (presence == ANYTHING || presence == OPTIONAL_LIST) return NULL;
+    if (presence == PARTS) return arg->tag == LB_OPERAND_TENSORS && all_there(arg) ? NULL : "is no sparse tensor";
     if (presence == REQUIRED_LIST) {
         const bool empty = arg->tag == LB_OPERAND_NUMBERS && !arg->count;
         return empty || (arg->tag == LB_OPERAND_TENSORS && all_there(arg)) ? NULL : "is no list of dense tensors";

@@ -361,6 +361,23 @@ const lb_op_row *lb_op_find(const char *name, lb_op_form *form)
     return out_row(base, overload);
 }
 
+const lb_op_row *lb_op_find_of_parts(const char *name, lb_op_form *form)
+{
+    char full[NAME_MAX_BYTES + 16];
+    const size_t length = strlen(name);
+    *form = LB_FORM_PLAIN;
+    if (strncmp(name, "aten::", 6) != 0 || length >= NAME_MAX_BYTES) return NULL;
+    pthread_once(&built, build);
+    snprintf(full, sizeof full, "sparse::%s", name + 6);
+    const lb_op_row *row = exact_row(full);
+    if (row) return row;
+    const size_t base = strcspn(full, "."); /* NAME_.OVERLOAD */
+    if (full[base - 1] != '_') return NULL;
+    memmove(full + base - 1, full + base, strlen(full + base) + 1);
+    *form = LB_FORM_INPLACE;
+    return exact_row(full);
+}
+
 const char *lb_op_known_as(const char *name)
 {
     return strcmp(name, LB_OP_TAP) ? name : "aten::clone";

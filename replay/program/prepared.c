@@ -27,6 +27,16 @@ static uint8_t pseudo_action(const char *name)
     return LB_ACT_STAND_IN;
 }
 
+/* Some argument is a list of tensors: a sparse one, where the op is none that takes lists. */
+static bool reads_parts(const lb_program *program, const lb_op *op)
+{
+    for (uint32_t i = 0; i < op->args; i++) {
+        const lb_arg *arg = &lb_op_args(program, op)[i];
+        if (arg->tag == LB_ARG_LIST && arg->count && program->args[arg->u.first].tag == LB_ARG_VALUE) return true;
+    }
+    return false;
+}
+
 static void classify(const lb_program *program, const lb_op *op, lb_prepared_op *out)
 {
     const char *name = lb_op_name(program, op);
@@ -35,7 +45,8 @@ static void classify(const lb_program *program, const lb_op *op, lb_prepared_op 
         out->action = pseudo_action(name);
         return;
     }
-    out->row = lb_op_find(name, &form);
+    if (reads_parts(program, op)) out->row = lb_op_find_of_parts(name, &form);
+    if (!out->row) out->row = lb_op_find(name, &form);
     out->form = (uint8_t)form;
     uint32_t flags = out->row ? out->row->flags : 0;
     if (op->flags & LB_OP_FAILED) {

@@ -94,7 +94,7 @@ class Row(C.Structure):
 
     def names(self):
         """Of the args, without the marks behind them."""
-        return [arg.rstrip("!?[]") for arg in self.text("args").split()]
+        return [arg.rstrip("!?[]%") for arg in self.text("args").split()]
 
 
 def load():

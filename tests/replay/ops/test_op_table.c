@@ -72,7 +72,7 @@ static void unknown_names_are_opaque(void **state)
 /* "self! indices?[] dim": a name and one of the marks of LB_ARG_MARKS, or none. */
 static void every_mark_is_known(const lb_op_row *row)
 {
-    static const char *const marks[] = {"!", "[]", "?[]"};
+    static const char *const marks[] = {"!", "[]", "?[]", "%"};
     for (const char *p = row->args; p && *p; p += strcspn(p, " "), p += *p == ' ') {
         const char *mark = p + strcspn(p, " " LB_ARG_MARKS);
         const size_t length = strcspn(mark, " ");
