@@ -3,6 +3,7 @@
  * Kernels know reals. A call that has a complex tensor among its operands or results is, by the way in its row,
  *      moved     the row's own kernel: elements are only carried about
  *      by parts  the row's kernel twice, on the real parts and on the imaginary ones: sums and what is linear in them
+ *      filled    with one, or with its second arg
  *      products  the row's kernel four times, on the parts of both factors of a matrix product
  *      its own   a loop of op_complex.c: products, magnitudes, polar coordinates
  * A row that is LB_ROW_COMPLEX knows them by itself, and without a way it is not computed: the op is opaque. Bounds
@@ -13,9 +14,9 @@
 #include "kernel/ops.h"
 
 /* For the rows of other families. */
-extern const struct lb_complex_way lb_complex_moved, lb_complex_linear, lb_complex_negation, lb_complex_sums,
-    lb_complex_product, lb_complex_magnitude, lb_complex_quotient, lb_complex_direction, lb_complex_exponential,
-    lb_complex_matrices;
+extern const struct lb_complex_way lb_complex_moved, lb_complex_ones, lb_complex_second, lb_complex_linear,
+    lb_complex_negation, lb_complex_sums, lb_complex_product, lb_complex_magnitude, lb_complex_quotient,
+    lb_complex_direction, lb_complex_exponential, lb_complex_matrices;
 
 bool lb_call_is_complex(const lb_call *call);
 /* A complex tensor as one of reals that has another dimension of two at its end; any other as it is. False: it has no

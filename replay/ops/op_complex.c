@@ -16,7 +16,7 @@ typedef struct number {
 } number;
 typedef number (*loop)(number a, number b, bool wide);
 
-typedef enum manner { MOVED, BY_PARTS, PRODUCTS, ITS_OWN } manner;
+typedef enum manner { MOVED, BY_PARTS, PRODUCTS, FILLED, ITS_OWN } manner;
 
 static double absolute(number z);
 
@@ -107,9 +107,12 @@ typedef struct lb_complex_way {
     loop run, twin;      /* its own; twin NULL: |y| */
     double roundings;
     bool exact;
+    int filler; /* filled: which arg every element is; 0: one */
 } lb_complex_way;
 
 const lb_complex_way lb_complex_moved = {.manner = MOVED, .exact = true};
+const lb_complex_way lb_complex_ones = {.manner = FILLED, .exact = true};
+const lb_complex_way lb_complex_second = {.manner = FILLED, .exact = true, .filler = 1};
 const lb_complex_way lb_complex_linear = {.manner = BY_PARTS};
 const lb_complex_way lb_complex_negation = {.manner = BY_PARTS, .exact = true};
 const lb_complex_way lb_complex_sums = {.manner = BY_PARTS, .lists_are_dims = true};
@@ -354,6 +357,21 @@ static lb_status each(const lb_call *call, loop run)
     return LB_OK;
 }
 
+static number itself(number a, number b, bool wide)
+{
+    (void)b, (void)wide;
+    return a;
+}
+
+static lb_status fill(const lb_call *call, uint32_t filler)
+{
+    const lb_operand one = {.tag = LB_OPERAND_INT, .i = 1, .f = 1};
+    lb_call own = *call;
+    if (filler >= call->n_args) return refuse(call);
+    own.args = filler ? &call->args[filler] : &one, own.n_args = 1;
+    return each(&own, itself);
+}
+
 /* ---- the calls --------------------------------------------------------------------------------------------------- */
 
 lb_status lb_row_run(const lb_call *call)
@@ -363,6 +381,7 @@ lb_status lb_row_run(const lb_call *call)
     const lb_complex_way *way = complex ? call->row->complex : NULL;
     if (!way) return complex ? refuse(call) : call->row->kernel(&own);
     if (way->manner == MOVED) return call->row->kernel(&own);
+    if (way->manner == FILLED) return fill(call, (uint32_t)way->filler);
     if (way->manner == PRODUCTS) return products(call, call->row->kernel, false);
     return way->manner == BY_PARTS ? by_parts(call, call->row->kernel) : each(call, way->run);
 }
@@ -373,6 +392,7 @@ lb_status lb_row_twin(const lb_call *call)
     const bool complex = lb_call_is_complex(call) && !(call->row->flags & LB_ROW_COMPLEX);
     const lb_complex_way *way = complex ? call->row->complex : NULL;
     if (!way && complex) return refuse(call);
+    if (way && way->manner == FILLED) return LB_ERR_NOT_FOUND;
     if (way && way->manner == ITS_OWN) return way->twin ? each(call, way->twin) : LB_ERR_NOT_FOUND;
     if (!call->row->twin) return LB_ERR_NOT_FOUND;
     if (way && way->manner == PRODUCTS) return products(call, call->row->twin, true);

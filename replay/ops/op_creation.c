@@ -185,6 +185,8 @@ static lb_status triu_indices(lb_call *call)
 
 #define MADE(NAME, ARGS, KERNEL, SAMPLES)                                                                              \
     {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
+#define FILLED(NAME, ARGS, KERNEL, SAMPLES, WAY)                                                                       \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES, .complex = &WAY},
 #define ZERO(NAME, ARGS, SAMPLES)                                                                                      \
     {.name = "aten::" NAME,                                                                                            \
      .args = ARGS,                                                                                                     \
@@ -218,17 +220,17 @@ const lb_op_row lb_rows_creation[] = {
     COPY("clone", "self! memory_format", copy_self, "unary")
     COPY("copy", "self! src! non_blocking", copy, "copy")
     COPY("lift_fresh_copy", "self!", copy_self, "unary")
-    FILL("fill.Scalar", "self! value", fill_second, "fill")
+    FILL("fill.Scalar", "self! value", fill_second, "fill", .complex = &lb_complex_second)
     FILL("fill.Tensor", "self! value!", fill_second, "fill tensor")
     COPY("zero", "self!", fill_zero, "unary")
     ZERO("zeros", "size " OPTIONS, "created")
     ZERO("zeros_like", "self! " OPTIONS " memory_format", "like")
     ZERO("new_zeros", "self! size " OPTIONS, "new")
-    MADE("ones", "size " OPTIONS, fill_one, "created")
-    MADE("ones_like", "self! " OPTIONS " memory_format", fill_one, "like")
-    MADE("new_ones", "self! size " OPTIONS, fill_one, "new")
-    MADE("full", "size fill_value " OPTIONS, fill_second, "created value")
-    MADE("full_like", "self! fill_value " OPTIONS " memory_format", fill_second, "like value")
+    FILLED("ones", "size " OPTIONS, fill_one, "created", lb_complex_ones)
+    FILLED("ones_like", "self! " OPTIONS " memory_format", fill_one, "like", lb_complex_ones)
+    FILLED("new_ones", "self! size " OPTIONS, fill_one, "new", lb_complex_ones)
+    FILLED("full", "size fill_value " OPTIONS, fill_second, "created value", lb_complex_second)
+    FILLED("full_like", "self! fill_value " OPTIONS " memory_format", fill_second, "like value", lb_complex_second)
     MADE("new_full", "self! size fill_value " OPTIONS, fill_third, "new value")
     MADE("scalar_tensor", "s " OPTIONS, fill_first, "scalar_tensor")
     RANGE("arange", "end " OPTIONS, arange, "arange 1")

@@ -1,4 +1,5 @@
-/* NVFP4 under the names of vLLM and SGLang: two e2m1 per byte, an e4m3 scale for 16 neighbours, one f32 scale for all.
+/* Numbers of four bits, and bitsandbytes' of eight: weights as QLoRA keeps them, further down; first
+ * NVFP4 under the names of vLLM and SGLang: two e2m1 per byte, an e4m3 scale for 16 neighbours, one f32 scale for all.
  *
  *      scaled_fp4_quant        scale = e4m3(largest / 6 * input_scale), q = e2m1(x / (scale / input_scale))
  *      cutlass_scaled_fp4_mm   alpha * sum of q_a scale_a q_b scale_b, along both operands' rows
@@ -167,6 +168,162 @@ static lb_status product(lb_call *call, bool twin)
 }
 LB_WITH_TWIN(product, product(call, twin))
 
+/* ---- bitsandbytes ------------------------------------------------------------------------------------------------ */
+
+/* A number is code[q] times the scale of its block, rounded once; of two in a byte the first has the high bits. FP4's
+ * code is that of three bits (0 1/16 8 12 4 6 2 3) over 12. Where a block is longer than a row, bitsandbytes 0.50's
+ * kernel for AVX512 reads another block's scale: its results diverge from this, and rightly so. Source: bitsandbytes/backends/default/ops.py, functional.py
+ * (get_4bit_type). */
+static const float nf4[16] = {-1.0f,
+                              -0.6961928009986877f,
+                              -0.5250730514526367f,
+                              -0.39491748809814453f,
+                              -0.28444138169288635f,
+                              -0.18477343022823334f,
+                              -0.09105003625154495f,
+                              0.0f,
+                              0.07958029955625534f,
+                              0.16093020141124725f,
+                              0.24611230194568634f,
+                              0.33791524171829224f,
+                              0.44070982933044434f,
+                              0.5626170039176941f,
+                              0.7229568362236023f,
+                              1.0f};
+static const float fp4[16] = {0.0f,  0.0625f / 12,  8.0f / 12,  1.0f,  4.0f / 12,  0.5f,  2.0f / 12,  0.25f,
+                              -0.0f, -0.0625f / 12, -8.0f / 12, -1.0f, -4.0f / 12, -0.5f, -2.0f / 12, -0.25f};
+
+/* Weights in blocks, each with a scale; `code` NULL: four bits of that table, else eight of a table that is given. */
+typedef struct blocks {
+    const uint8_t *q;
+    const float *table;
+    const void *code, *scale;
+    int64_t size, n_scales, n_bytes;
+} blocks;
+
+static const float *table_of(const lb_call *call, uint32_t i)
+{
+    const char *name = i < call->n_args && call->args[i].tag == LB_OPERAND_STRING ? call->args[i].string : NULL;
+    return !name ? NULL : !strcmp(name, "nf4") ? nf4 : !strcmp(name, "fp4") ? fp4 : NULL;
+}
+
+/* False, and the frame has failed: they are not enough for `n` numbers. */
+static bool suffice(lb_frame *f, const blocks *b, int64_t n)
+{
+    const bool enough = b->size > 0 && b->n_scales >= up(n, b->size) && b->n_bytes >= (b->table ? up(n, 2) : n);
+    if (!enough) lb_frame_fail(f, LB_ERR_UNSUPPORTED, "fewer scales or bytes than numbers");
+    return lb_frame_ok(f);
+}
+
+static double weight_of(const lb_frame *f, const blocks *b, int64_t i)
+{
+    const double scale = lb_frame_get(f, b->scale, i / b->size);
+    if (!b->table) return lb_frame_get(f, b->code, b->q[i]) * scale;
+    return (double)b->table[i % 2 ? b->q[i / 2] & 0xf : b->q[i / 2] >> 4] * scale;
+}
+
+static blocks blocks_of(lb_frame *f, uint32_t q, uint32_t scale, uint32_t size)
+{
+    const lb_tensor *bytes = lb_frame_arg_tensor(f->call, q), *scales = lb_frame_arg_tensor(f->call, scale);
+    return (blocks){.q = lb_frame_bytes(f, bytes),
+                    .scale = lb_frame_tensor(f, scales),
+                    .size = lb_frame_arg_int(f->call, size, 0),
+                    .n_scales = lb_tensor_numel(scales),
+                    .n_bytes = size_in_bytes(bytes)};
+}
+
+static lb_status write_weights(lb_frame *f, const blocks *b)
+{
+    const int64_t n = lb_tensor_numel(&f->call->results[0]);
+    void *y = lb_frame_output(f, 0, n);
+    if (!lb_frame_ok(f) || !suffice(f, b, n)) return lb_frame_end(f);
+    for (int64_t i = 0; i < n; i++) lb_frame_set(f, y, i, weight_of(f, b, i));
+    return lb_frame_end(f);
+}
+
+/* A, absmax, blocksize, quant_type, shape, dtype */
+static lb_status dequantise_4bit(lb_call *call)
+{
+    lb_frame f = lb_frame_begin(call);
+    blocks b = blocks_of(&f, 0, 1, 2);
+    b.table = table_of(call, 3);
+    if (!b.table) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "another code than nf4 and fp4");
+    return write_weights(&f, &b);
+}
+
+/* A table of 256 numbers, which bytes point into. */
+static void take_code(lb_frame *f, blocks *b, uint32_t i)
+{
+    const lb_tensor *code = lb_frame_arg_tensor(f->call, i);
+    if (!code || lb_tensor_numel(code) != 256)
+        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "no code of 256 numbers");
+    else
+        b->code = lb_frame_tensor(f, code);
+}
+
+/* A, absmax, code, blocksize, dtype */
+static lb_status dequantise_blockwise(lb_call *call)
+{
+    lb_frame f = lb_frame_begin(call);
+    blocks b = blocks_of(&f, 0, 1, 3);
+    take_code(&f, &b, 2);
+    return write_weights(&f, &b);
+}
+
+/* Scales that are themselves in eight bits, with scales of their own and an offset. */
+static void unpack_scales(lb_frame *f, blocks *b)
+{
+    const lb_tensor *bytes = lb_frame_arg_tensor(f->call, 7), *offset = lb_frame_arg_tensor(f->call, 9);
+    blocks outer = {.q = lb_frame_bytes(f, bytes), .scale = b->scale, .size = 256, .n_scales = b->n_scales};
+    const int64_t n = outer.n_bytes = size_in_bytes(bytes);
+    take_code(f, &outer, 8);
+    if (!offset || lb_tensor_numel(offset) != 1) lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scales without an offset");
+    void *scale = lb_frame_reals(f, n);
+    if (!lb_frame_ok(f) || !suffice(f, &outer, n)) return;
+    const double add = lb_to_f64(offset->dtype, offset->data);
+    for (int64_t i = 0; i < n; i++) lb_frame_set(f, scale, i, weight_of(f, &outer, i) + add);
+    b->scale = scale, b->n_scales = n;
+}
+
+/* A, B, shapeB, absmax, blocksize, quant_type, bias, absmax_8bit, absmax_code, absmax_offset: A times the transposed
+ * weights. They, and their scales and codes, may have been rounded to A's 16 bits before. */
+static lb_status by_weights(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    int64_t shape[2] = {0, 0};
+    const lb_tensor *a = lb_frame_arg_tensor(call, 0), *bias = lb_frame_arg_tensor(call, 6);
+    blocks b = blocks_of(&f, 1, 3, 4);
+    b.table = table_of(call, 5);
+    const int sizes = lb_frame_arg_ints(call, 2, shape, 2);
+    const int64_t n = shape[0], k = shape[1], m = k > 0 ? lb_tensor_numel(a) / k : 0;
+    if (!b.table || sizes != 2 || n < 1 || k < 1 || a->layout.ndim < 1 || a->layout.shape[a->layout.ndim - 1] != k ||
+        (bias && lb_tensor_numel(bias) != n))
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "no matrix of nf4 or fp4 that fits");
+    if (call->cuda && lb_dtype_bits(a->dtype) != 16)
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a product of f32 on CUDA may have read TF32");
+    if (lb_frame_ok(&f) && lb_frame_arg_tensor(call, 7)) unpack_scales(&f, &b);
+    const void *x = lb_frame_tensor(&f, a), *add = bias ? lb_frame_tensor(&f, bias) : NULL;
+    void *y = lb_frame_output(&f, 0, m * n);
+    if (!lb_frame_ok(&f) || !suffice(&f, &b, n * k)) return lb_frame_end(&f);
+    const double rounded = 1 + 3 * lb_frame_twin_rounding(call, 0);
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t i = 0; i < m; i++) {
+            double sum = add ? lb_frame_get(&f, add, j) : 0;
+            if (twin) sum = fabs(sum);
+            for (int64_t d = 0; d < k; d++) {
+                const double term = lb_frame_get(&f, x, i * k + d) * weight_of(&f, &b, j * k + d);
+                sum += twin ? fabs(term) : term;
+            }
+            lb_frame_set(&f, y, i * n + j, twin ? sum * rounded : sum);
+        }
+    return lb_frame_end(&f);
+}
+LB_WITH_TWIN(by_weights, by_weights(call, twin))
+
+#define FOUR_BIT "A! absmax! blocksize quant_type shape dtype"
+#define EIGHT_BIT "A! absmax! code! blocksize dtype"
+#define UNPACKED(NAME, ARGS, KERNEL, FLAGS)                                                                            \
+    {.name = "bitsandbytes::" NAME, .args = ARGS, .kernel = KERNEL, .roundings = 4, .flags = FLAGS, .samples = "custom"}
 #define OLDER "output! input! output_scale input_scale is_sf_swizzled_layout"
 #define PRODUCT "out! a! b! block_scale_a block_scale_b alpha"
 const lb_op_row lb_rows_four_bit[] = {
@@ -196,6 +353,15 @@ const lb_op_row lb_rows_four_bit[] = {
      LB_COMPUTED_BY(product),
      LB_SUMS(4, LB_TERMS(PAIRS, 1)),
      .flags = LB_ROW_WRITES,
+     .samples = "custom"},
+    UNPACKED("dequantize_4bit", FOUR_BIT, dequantise_4bit, 0),
+    UNPACKED("dequantize_4bit.out", FOUR_BIT, dequantise_4bit, LB_ROW_OUT),
+    UNPACKED("dequantize_blockwise", EIGHT_BIT, dequantise_blockwise, 0),
+    UNPACKED("dequantize_blockwise.out", EIGHT_BIT, dequantise_blockwise, LB_ROW_OUT),
+    {.name = "bitsandbytes::gemm_4bit",
+     .args = "A! B! shapeB absmax! blocksize quant_type bias absmax_8bit absmax_code absmax_offset",
+     LB_COMPUTED_BY(by_weights),
+     LB_SUMS(6, LB_TERMS(INNER, 0)),
      .samples = "custom"},
     {NULL},
 };

@@ -18,6 +18,7 @@ from op_cases import Case, bits, blank_like, callable_op, copied, half_ulp, mapp
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "programs"))
 import blockwise_optimizers  # noqa: E402
+import four_bit_weights  # noqa: E402
 import serving_kernels  # noqa: E402
 import serving_ops  # noqa: E402
 import training_kernels  # noqa: E402
@@ -29,6 +30,9 @@ CUSTOM = {
     *serving_kernels.OPS,
     *training_kernels.OPS,  # and FSDP2's: tests/programs/ranks/sharded.py
     *blockwise_optimizers.OPS,
+    *four_bit_weights.OPS,
+    "bitsandbytes::dequantize_4bit.out",
+    "bitsandbytes::dequantize_blockwise.out",
     "fsdp::split_with_sizes_copy",
     "fsdp::chunk_cat",
     "fsdp::chunk_cat_mixed_dtype",
