@@ -27,7 +27,7 @@
  * keeps what it computed, a replay of this step alone loads it.
  *
  * Args stand in the order of the op's schema, defaults filled in, so that arg 3 of an op is always the same parameter.
- * A sparse tensor is the list of what it is made of, its numbers last; as a result it is several.
+ * A sparse or nested tensor is the list of what it is made of, its numbers last; as a result it is several.
  */
 #ifndef LASTBIT_PROGRAM_H
 #define LASTBIT_PROGRAM_H

@@ -5,6 +5,7 @@
  * indices. */
 #include "kernel/frame.h"
 
+#include <math.h>
 #include <string.h>
 
 static double numel(const lb_call *call, uint32_t i)
@@ -18,6 +19,14 @@ static double size_of(const lb_call *call, uint32_t i, int64_t dim)
     const lb_tensor *tensor = lb_frame_arg_tensor(call, i);
     int d = tensor ? lb_frame_wrap_dim(dim, tensor->layout.ndim) : -1;
     return d >= 0 && tensor->layout.ndim ? (double)tensor->layout.shape[d] : 1;
+}
+
+/* Of an encoder layer with that feed-forward weight; of a nested input all that it has, which are no fewer. */
+static double fed_tokens(const lb_call *call, uint32_t weight)
+{
+    const lb_operand *src = &call->args[0];
+    if (src->tag != LB_OPERAND_TENSORS || src->count != 4) return size_of(call, 0, 1);
+    return (double)lb_tensor_numel(&src->tensors[3]) / fmax(size_of(call, weight, 1), 1);
 }
 
 static double product_of(const lb_call *call, uint32_t i)
@@ -111,7 +120,7 @@ static double terms_from(const lb_call *call, lb_terms_source from, uint32_t a)
         const double inputs = size_of(call, a, -1), gates = 4 * size_of(call, a + 4, -1);
         return inputs + 3 * gates + (inputs > 0 ? numel(call, a) / inputs : 0);
     }
-    case LB_TERMS_FED: return size_of(call, 0, 1) + size_of(call, a, 0) + size_of(call, a, 1);
+    case LB_TERMS_FED: return fed_tokens(call, a) + size_of(call, a, 0) + size_of(call, a, 1);
     case LB_TERMS_TOKENS: {
         double queries = size_of(call, a, -3), keys = size_of(call, a + 1, -3);
         if (size_of(call, a, -2) > queries) queries = size_of(call, a, -2);

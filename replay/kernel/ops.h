@@ -178,7 +178,7 @@ typedef struct lb_factors {
  *      self!       a dense tensor; a row that is elementwise takes a number, too
  *      tensors[]   a list of dense tensors, which may be empty
  *      indices?[]  a list of tensors of which some may be None, or none of it
- *      mask%       a sparse tensor: the list of its parts
+ *      mask%       a sparse or nested tensor: the list of its parts
  *      weight      anything: a number, a word, a tensor that may be missing
  */
 #define LB_ARG_MARKS "!?[]%"
@@ -226,7 +226,8 @@ typedef enum lb_op_form {
     LB_FORM_MUTATES /* kernel itself writes the written args, passed as results in schema order: `_fused_adamw_` */
 } lb_op_form;
 const lb_op_row *lb_op_find(const char *name, lb_op_form *form);
-/* The same of an op that was given a sparse tensor: rows of a family of their own, `sparse::add.Tensor`. NULL: none. */
+/* The same of an op that takes or makes a sparse or nested tensor: rows of their own, `parts::add.Tensor`. NULL:
+ * none. */
 const lb_op_row *lb_op_find_of_parts(const char *name, lb_op_form *form);
 /* The mark that `lastbit.torch.tap` leaves in a compiled or exported graph: a clone. */
 #define LB_OP_TAP "lastbit::tap"
@@ -258,7 +259,7 @@ void lb_op_family_add(const lb_op_row *rows);
     X(expert_groups) X(masked_softmax) X(delta_rule) X(weight_norm) X(sync_norm)          \
     X(recurrent_cell) X(recurrent_layers) X(scaled_product) X(grid_sampler) X(distinct) X(gamma)                     \
     X(encoder) X(encoder_parts) X(fft) X(factorisation) X(linear_system) X(ctc) X(signal) X(blockwise) \
-    X(order_statistic) X(prims) X(sparse)
+    X(order_statistic) X(prims) X(sparse) X(nested)
 /* clang-format on */
 #define LB_DECLARE_FAMILY(FAMILY) extern const lb_op_row lb_rows_##FAMILY[];
 LB_OP_FAMILIES(LB_DECLARE_FAMILY)

@@ -35,9 +35,11 @@ static const char *wrong_with(const lb_call *call, const lb_operand *arg, presen
 {
     if (stands_for_tensor(arg)) return "was recorded without its bytes";
     if (arg->tag == LB_OPERAND_TENSORS && (presence == ANYTHING || presence == REQUIRED))
-        return "is a sparse tensor, of which its parts were recorded";
+        return arg->count == 4 ? "is a nested tensor, of which its parts were recorded"
+                               : "is a sparse tensor, of which its parts were recorded";
     if (presence == ANYTHING || presence == OPTIONAL_LIST) return NULL;
-    if (presence == PARTS) return arg->tag == LB_OPERAND_TENSORS && all_there(arg) ? NULL : "is no sparse tensor";
+    if (presence == PARTS)
+        return arg->tag == LB_OPERAND_TENSORS && all_there(arg) ? NULL : "is no tensor that is made of parts";
     if (presence == REQUIRED_LIST) {
         const bool empty = arg->tag == LB_OPERAND_NUMBERS && !arg->count;
         return empty || (arg->tag == LB_OPERAND_TENSORS && all_there(arg)) ? NULL : "is no list of dense tensors";

@@ -295,8 +295,43 @@ static lb_status layer_run(lb_call *call, bool twin)
     return lb_row_chain_end(&c);
 }
 
+/* The same of a nested src (sizes, strides, offsets, numbers): one sequence after the other, without padding. */
+static lb_status sequences_run(lb_call *call, bool twin)
+{
+    const lb_tensor *parts = call->args[0].tensors, *to = call->results;
+    const int64_t n = parts[0].layout.ndim == 2 ? parts[0].layout.shape[0] : -1, width = lb_frame_arg_int(call, 1, 0);
+    const bool whole = call->args[0].count == 4 && call->n_results == 4 && n >= 0 && to[3].data && !to[3].layout.offset;
+    if (!whole || parts[0].layout.shape[1] != 2 || lb_frame_arg_given(call, 18) ||
+        lb_tensor_numel(&parts[3]) != lb_tensor_numel(&to[3]) || width < 1)
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: no sequences under no mask", call->row->name);
+    for (uint32_t r = 0; r < 3; r++)
+        if (to[r].data && to[r].data != parts[r].data) lb_memory_tensor_copy(&to[r], &parts[r], NULL);
+    lb_operand args[20];
+    memset(args, 0, sizeof args);
+    memcpy(args, call->args, (call->n_args < 20 ? call->n_args : 20) * sizeof *args);
+    int64_t at = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t *size = (const int64_t *)parts[0].data + 2 * i, one[3] = {1, size[0], width};
+        if (size[0] < 0 || size[1] != width || ((const int64_t *)parts[2].data)[i] != at ||
+            (at += size[0] * width) > lb_tensor_numel(&parts[3]))
+            return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: sequences that have holes", call->row->name);
+        const lb_layout layout = lb_layout_contiguous(3, one);
+        lb_tensor y = {(char *)to[3].data + lb_dtype_bytes(to[3].dtype, (size_t)(at - size[0] * width)), to[3].dtype,
+                       layout};
+        lb_call part = *call;
+        args[0] = (lb_operand){
+            .tag = LB_OPERAND_TENSOR,
+            .tensor = {(char *)parts[3].data + lb_dtype_bytes(parts[3].dtype, (size_t)(at - size[0] * width)),
+                       parts[3].dtype, layout}};
+        part.args = args, part.n_args = 20, part.results = &y, part.n_results = 1;
+        if (size[0]) LB_TRY(layer_run(&part, twin));
+    }
+    return LB_OK;
+}
+
 LB_WITH_TWIN(attention, attention_run(call, twin))
 LB_WITH_TWIN(layer, layer_run(call, twin))
+LB_WITH_TWIN(sequences, sequences_run(call, twin))
 
 #define PROJECTIONS "qkv_weight! qkv_bias! proj_weight! proj_bias! "
 const lb_op_row lb_rows_encoder[] = {
@@ -316,5 +351,13 @@ const lb_op_row lb_rows_encoder[] = {
      .flags = LB_ROW_MATMUL | LB_ROW_REDUCTION | LB_ROW_SQUARES,
      .kernels = "openblas",
      .samples = "encoder layer"},
+    {.name = "parts::_transformer_encoder_layer_fwd",
+     .args = "src% embed_dim num_heads " PROJECTIONS
+             "use_gelu norm_first eps norm_weight_1! norm_bias_1! norm_weight_2! norm_bias_2! "
+             "ffn_weight_1! ffn_bias_1! ffn_weight_2! ffn_bias_2! mask mask_type",
+     LB_COMPUTED_BY(sequences),
+     LB_SUMS(12, LB_TERMS(FED, 14)),
+     .flags = LB_ROW_SQUARES,
+     .samples = "nested"},
     {NULL},
 };

@@ -172,8 +172,8 @@ LB_WITH_TWIN(product, product(call, twin))
 
 /* A number is code[q] times the scale of its block, rounded once; of two in a byte the first has the high bits. FP4's
  * code is that of three bits (0 1/16 8 12 4 6 2 3) over 12. Where a block is longer than a row, bitsandbytes 0.50's
- * kernel for AVX512 reads another block's scale: its results diverge from this, and rightly so. Source: bitsandbytes/backends/default/ops.py, functional.py
- * (get_4bit_type). */
+ * kernel for AVX512 reads another block's scale: its results diverge from this, and rightly so. Source:
+ * bitsandbytes/backends/default/ops.py, functional.py (get_4bit_type). */
 static const float nf4[16] = {-1.0f,
                               -0.6961928009986877f,
                               -0.5250730514526367f,

@@ -368,7 +368,7 @@ const lb_op_row *lb_op_find_of_parts(const char *name, lb_op_form *form)
     *form = LB_FORM_PLAIN;
     if (strncmp(name, "aten::", 6) != 0 || length >= NAME_MAX_BYTES) return NULL;
     pthread_once(&built, build);
-    snprintf(full, sizeof full, "sparse::%s", name + 6);
+    snprintf(full, sizeof full, "parts::%s", name + 6);
     const lb_op_row *row = exact_row(full);
     if (row) return row;
     const size_t base = strcspn(full, "."); /* NAME_.OVERLOAD */

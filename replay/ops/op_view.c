@@ -70,6 +70,7 @@ const lb_op_row lb_rows_view[] = {
     HOST("aten::_local_scalar_dense", "self", LB_ROW_DECISION)
     HOST("aten::is_same_size", "self other", 0)
     HOST("aten::is_coalesced", "self", 0)
+    HOST("aten::_nested_tensor_from_mask_left_aligned", "t mask", 0)
     HOST("aten::promote_types", "type1 type2", 0)
     HOST("aten::sym_size.int", "self dim", 0)
     HOST("aten::sym_numel", "self", 0)

@@ -302,9 +302,9 @@ LB_WITH_TWIN(addmm, addmm_run(call, twin))
 LB_WITH_TWIN(coalesce, coalesce_run(call, twin))
 
 #define MOVES(NAME, ARGS, KERNEL)                                                                                      \
-    {.name = "sparse::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = "sparse " NAME}
+    {.name = "parts::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = "sparse " NAME}
 #define SUMS(NAME, ARGS, ID)                                                                                           \
-    {.name = "sparse::" NAME, .args = ARGS, LB_COMPUTED_BY(ID), .roundings = 1, .samples = "sparse " NAME}
+    {.name = "parts::" NAME, .args = ARGS, LB_COMPUTED_BY(ID), .roundings = 1, .samples = "sparse " NAME}
 
 const lb_op_row lb_rows_sparse[] = {
     MOVES("clone", "self% memory_format", copy),

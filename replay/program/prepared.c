@@ -27,7 +27,7 @@ static uint8_t pseudo_action(const char *name)
     return LB_ACT_STAND_IN;
 }
 
-/* Some argument is a list of tensors: a sparse one, where the op is none that takes lists. */
+/* Some argument is a list of tensors: a sparse or nested one, where the op is none that takes lists. */
 static bool reads_parts(const lb_program *program, const lb_op *op)
 {
     for (uint32_t i = 0; i < op->args; i++) {
@@ -47,6 +47,7 @@ static void classify(const lb_program *program, const lb_op *op, lb_prepared_op 
     }
     if (reads_parts(program, op)) out->row = lb_op_find_of_parts(name, &form);
     if (!out->row) out->row = lb_op_find(name, &form);
+    if (!out->row) out->row = lb_op_find_of_parts(name, &form); /* made of dense ones */
     out->form = (uint8_t)form;
     uint32_t flags = out->row ? out->row->flags : 0;
     if (op->flags & LB_OP_FAILED) {

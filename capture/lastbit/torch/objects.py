@@ -102,6 +102,8 @@ def instead(t):
     inside = local(t)
     if inside is not t:
         return inside
+    if t.is_nested and t.layout == torch.strided:
+        return [t._nested_tensor_size(), t._nested_tensor_strides(), t._nested_tensor_storage_offsets(), t.values()]
     if t.layout in _PARTS:
         return [getattr(t, part)() for part in _PARTS[t.layout]]
     try:

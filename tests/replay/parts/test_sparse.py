@@ -8,7 +8,7 @@ import pytest
 import torch
 from op_samples_sparse import COLUMNS, INNER, ROWS
 
-NAMES = sorted(name for name in H.rows() if name.startswith("sparse::"))
+NAMES = sorted(name for name, row in H.rows().items() if row.contents.text("samples").startswith("sparse "))
 SHAPES = {1: (ROWS, INNER), 2: (ROWS, COLUMNS)}  # by the number of sparse dimensions
 
 
@@ -62,7 +62,7 @@ def test_results_of_torch_are_within_the_bound_and_wrong_ones_are_not(name):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_no_order_of_a_sum_is_outside_the_bound_and_a_number_left_out_is(dtype):
     """The places of a gradient in any order, as threads and GPUs have it: numbers that nearly cancel, hundreds of them in one row."""
-    row, draw = H.rows()["sparse::add.Tensor"], torch.Generator().manual_seed(1)
+    row, draw = H.rows()["parts::add.Tensor"], torch.Generator().manual_seed(1)
     for n, scale in ((2, 1.0), (30, 1e-3), (400, 1e3)):
         dense = torch.randn(ROWS, INNER, generator=draw, dtype=dtype)
         numbers = scale * torch.randn(n, INNER, generator=draw, dtype=dtype)
@@ -80,7 +80,7 @@ def test_no_order_of_a_sum_is_outside_the_bound_and_a_number_left_out_is(dtype):
 
 def test_what_is_no_plain_sparse_tensor_is_refused():
     """Compressed rows and compressed columns have the same parts: which they are nothing says."""
-    row, dense = H.rows()["sparse::mm"], torch.ones(5, 3)
+    row, dense = H.rows()["parts::mm"], torch.ones(5, 3)
     csr = torch.eye(5).to_sparse_csr()
     for parts_of in (
         [csr.crow_indices(), csr.col_indices(), csr.values()],

@@ -1,0 +1,113 @@
+/* Nested tensors of sequences, each (its tokens, width): as parts sizes (sequences, 2), strides (sequences, 2), where
+ * each begins, and all numbers side by side. */
+#include "kernel/frame.h"
+
+typedef struct nested {
+    const int64_t *size, *begins;
+    int64_t sequences, width, numbers;
+    const void *x;
+} nested;
+
+/* Arg 0; false, and the frame has failed: it is no nested tensor of sequences without holes. */
+static bool take(lb_frame *frame, nested *t)
+{
+    const lb_operand *arg = &frame->call->args[0];
+    *t = (nested){0};
+    const lb_tensor *p = arg->tensors;
+    const bool plain = arg->tag == LB_OPERAND_TENSORS && arg->count == 4 && p[0].layout.ndim == 2 &&
+                       p[0].layout.shape[1] == 2 && lb_tensor_numel(&p[2]) == p[0].layout.shape[0] &&
+                       lb_dtype_is_float(p[3].dtype);
+    if (!plain) {
+        lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "no nested tensor of sequences");
+        return false;
+    }
+    t->sequences = p[0].layout.shape[0], t->numbers = lb_tensor_numel(&p[3]);
+    t->size = lb_frame_integers(frame, &p[0]), t->begins = lb_frame_integers(frame, &p[2]);
+    const int64_t *stride = lb_frame_integers(frame, &p[1]);
+    t->x = lb_frame_tensor(frame, &p[3]);
+    if (lb_frame_ok(frame) && t->sequences) t->width = t->size[1];
+    int64_t at = 0;
+    for (int64_t i = 0; lb_frame_ok(frame) && i < t->sequences; i++) {
+        const int64_t *size = t->size + 2 * i;
+        if (size[0] < 0 || size[1] != t->width || t->begins[i] != at || stride[2 * i] != size[1] ||
+            stride[2 * i + 1] != 1)
+            lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "sequences of other widths, or with holes");
+        at += size[0] * t->width;
+    }
+    if (at > t->numbers) lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "fewer numbers than sizes say");
+    return lb_frame_ok(frame);
+}
+
+/* self, padding, output_size */
+static lb_status pad(lb_call *call)
+{
+    lb_frame f = lb_frame_begin(call);
+    nested t;
+    const lb_layout *to = &call->results[0].layout;
+    if (!take(&f, &t)) return lb_frame_end(&f);
+    if (call->n_results != 1 || to->ndim != 3 || to->shape[0] != t.sequences || to->shape[2] < t.width)
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a result of another shape");
+    const double padding = lb_frame_arg_float(call, 1, 0);
+    void *y = lb_frame_output(&f, 0, lb_layout_numel(to));
+    for (int64_t i = 0; lb_frame_ok(&f) && i < t.sequences; i++)
+        for (int64_t j = 0; j < to->shape[1] * to->shape[2]; j++) {
+            const int64_t row = j / to->shape[2], column = j % to->shape[2];
+            const bool inside = row < t.size[2 * i] && column < t.width;
+            lb_frame_set(&f, y, i * to->shape[1] * to->shape[2] + j,
+                         inside ? lb_frame_get(&f, t.x, t.begins[i] + row * t.width + column) : padding);
+        }
+    return lb_frame_end(&f);
+}
+
+static void write_shape(int64_t *size, int64_t *stride, int64_t kept, int64_t width)
+{
+    size[0] = kept, size[1] = width;
+    stride[0] = width, stride[1] = 1;
+}
+
+/* t (sequences, tokens, width), mask, mask_check: of each sequence as many tokens as its mask has, from the first on */
+static lb_status from_mask(lb_call *call)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *t = lb_frame_arg_tensor(call, 0), *mask = lb_frame_arg_tensor(call, 1);
+    const lb_layout *l = &t->layout;
+    if (call->n_results != 4 || l->ndim != 3 || mask->layout.ndim != 2 || mask->layout.shape[0] != l->shape[0] ||
+        mask->layout.shape[1] != l->shape[1] || !lb_dtype_is_float(t->dtype)) {
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "no sequences and a mask of them");
+        return lb_frame_end(&f);
+    }
+    const int64_t n = l->shape[0], tokens = l->shape[1], width = l->shape[2];
+    const int64_t *keep = lb_frame_integers(&f, mask);
+    const void *x = lb_frame_tensor(&f, t);
+    int64_t kept = 0;
+    for (int64_t i = 0; lb_frame_ok(&f) && i < n * tokens; i++) kept += keep[i] != 0;
+    if (lb_frame_ok(&f) && call->results[3].data && lb_tensor_numel(&call->results[3]) != kept * width)
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a result of another size");
+    int64_t *size = lb_frame_output_integers(&f, 0, 2 * n), *stride = lb_frame_output_integers(&f, 1, 2 * n),
+            *begins = lb_frame_output_integers(&f, 2, n), at = 0;
+    void *y = lb_frame_output(&f, 3, kept * width);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+        int64_t own = 0;
+        for (int64_t k = 0; k < tokens; k++) own += keep[i * tokens + k] != 0;
+        write_shape(size + 2 * i, stride + 2 * i, own, width);
+        begins[i] = at;
+        for (int64_t j = 0; j < own * width; j++)
+            lb_frame_set(&f, y, at + j, lb_frame_get(&f, x, i * tokens * width + j));
+        at += own * width;
+    }
+    return lb_frame_end(&f);
+}
+
+const lb_op_row lb_rows_nested[] = {
+    {.name = "parts::to_padded_tensor",
+     .args = "self% padding output_size",
+     .kernel = pad,
+     .flags = LB_ROW_EXACT,
+     .samples = "nested"},
+    {.name = "parts::_nested_tensor_from_mask",
+     .args = "t! mask! mask_check",
+     .kernel = from_mask,
+     .flags = LB_ROW_EXACT,
+     .samples = "nested"},
+    {NULL},
+};
