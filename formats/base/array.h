@@ -59,6 +59,11 @@ static inline void *lb_array_fit(void *array, uint32_t *room, size_t n, size_t w
 }
 
 /* Orders for qsort and bsearch: ascending. */
+static inline int lb_by_i32(const void *a, const void *b)
+{
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
 static inline int lb_by_u32(const void *a, const void *b)
 {
     const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;

@@ -186,9 +186,7 @@ static bool same_group(const call *a, const call *b)
 
 static uint32_t row_of_rank(const check *c, uint32_t rank)
 {
-    for (uint32_t r = 0; r < c->at.n_ranks; r++)
-        if (c->at.ranks[r] == (int32_t)rank) return r;
-    return LB_NONE;
+    return lb_rank_steps_row(c->at.ranks, c->at.n_ranks, (int32_t)rank);
 }
 
 /* The next call of that rank in the group of `lead`, from its call `from` on; a failed one counts where nothing of the
@@ -251,7 +249,7 @@ static bool agree(const call *a, const call *b)
 static uint32_t outvoted(const meeting *m, bool *out)
 {
     uint32_t best = 0, votes = 0, others = 0, absent = 0;
-    for (uint32_t i = 0; i < m->n; i++) {
+    for (uint32_t i = 0; i < m->n && votes < m->n; i++) {
         uint32_t same = 0;
         for (uint32_t k = 0; k < m->n; k++) same += agree(m->calls[i], m->calls[k]);
         if (same > votes) best = i, votes = same;

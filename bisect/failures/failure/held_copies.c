@@ -86,72 +86,100 @@ static lb_status list_held(search *s, uint32_t rank_row)
 
 static uint32_t row_of(const search *s, int32_t rank)
 {
-    for (uint32_t r = 0; r < s->at.n_ranks; r++)
-        if (s->at.ranks[r] == rank) return r;
-    return LB_NONE;
+    return lb_rank_steps_row(s->at.ranks, s->at.n_ranks, rank);
 }
 
 static void note_exchanges(search *s, uint32_t rank_row)
 {
     const lb_program *p = s->programs[rank_row];
-    const uint32_t n = s->at.n_ranks;
+    const size_t n = s->at.n_ranks;
     for (uint32_t i = 0; p && i < p->n_collectives; i++) {
         const lb_collective *c = &p->collectives[i];
         const uint32_t peer = row_of(s, lb_model_ranks_peer(p, c));
         if (peer != LB_NONE && lb_model_ranks_hand_on(p, c))
             s->writes[rank_row * n + peer] = s->writes[peer * n + rank_row] = true;
-        for (uint32_t k = 0; k < c->ranks && lb_model_ranks_meet(p, c); k++) {
+        if (!lb_model_ranks_meet(p, c)) continue;
+        for (uint32_t k = 0; k < c->ranks; k++) {
             const uint32_t other = row_of(s, (int32_t)p->refs[c->first_rank + k]);
             if (other != LB_NONE) s->meets[rank_row * n + other] = s->meets[other * n + rank_row] = true;
         }
     }
 }
 
-static bool is_member(const lb_program *p, const lb_collective *c, int32_t rank)
+/* Adds `elements` for each member of the group once, by rows. `turns`: the last group that counted it. */
+static void add_members(const search *s, const lb_program *p, const lb_collective *c, double elements, double *sums,
+                        uint32_t *turns, uint32_t turn)
 {
-    for (uint32_t k = 0; k < c->ranks; k++)
-        if ((int32_t)p->refs[c->first_rank + k] == rank) return true;
-    return false;
+    for (uint32_t k = 0; k < c->ranks; k++) {
+        const uint32_t row = row_of(s, (int32_t)p->refs[c->first_rank + k]);
+        if (row == LB_NONE || turns[row] == turn) continue;
+        turns[row] = turn, sums[row] += elements;
+    }
+}
+
+/* Elements of gradients that are reduced over this rank and each other, by rows: those of one collective, whose
+ * gradients stand beside each other mostly, are added up first. Elements are whole numbers, added in any order. */
+static double add_reduced(const search *s, const lb_program *p, const lb_own_gradients *own, double *reduced,
+                          uint32_t *turns)
+{
+    const lb_collective *last = NULL;
+    double all = 0, pending = 0;
+    uint32_t turn = 0;
+    for (uint32_t i = 0; i < own->n; i++) {
+        const lb_own_gradient *g = &own->list[i];
+        const double n = (double)lb_layout_numel(&p->values[own->values[g->first]].layout);
+        all += n;
+        if (!g->whole) continue;
+        const lb_collective *c = &p->collectives[g->collective];
+        if (last && !lb_own_gradient_same_group(p, last, p, c))
+            add_members(s, p, last, pending, reduced, turns, ++turn), pending = 0;
+        last = c, pending += n;
+    }
+    if (last) add_members(s, p, last, pending, reduced, turns, ++turn);
+    return all;
 }
 
 /* Tokens that go to the experts of another rank. */
-static bool dispatches(const lb_program *p, int32_t rank)
+static bool dispatches(const lb_program *p, const lb_collective *c)
 {
-    for (uint32_t i = 0; i < p->n_collectives; i++)
-        if (lb_collective_run_kind(lb_op_name(p, &p->ops[p->collectives[i].op])) == LB_EXCHANGE_ALL_TO_ALL &&
-            is_member(p, &p->collectives[i], rank))
-            return true;
-    return false;
+    return lb_collective_run_kind(lb_op_name(p, &p->ops[c->op])) == LB_EXCHANGE_ALL_TO_ALL;
 }
 
 static lb_status note_reductions(search *s, uint32_t rank_row)
 {
     const lb_program *p = s->programs[rank_row];
+    const uint32_t n = s->at.n_ranks;
     lb_own_gradients own;
     if (!p) return LB_OK;
     LB_TRY(lb_own_gradients_find(p, s->flows[rank_row], &own, s->err));
-    for (uint32_t r = 0; r < s->at.n_ranks; r++) {
-        double all = 0, reduced = 0;
-        for (uint32_t i = 0; i < own.n; i++) {
-            const lb_own_gradient *g = &own.list[i];
-            const double n = (double)lb_layout_numel(&p->values[own.values[g->first]].layout);
-            all += n;
-            if (g->whole && is_member(p, &p->collectives[g->collective], s->at.ranks[r])) reduced += n;
+    double *reduced = calloc(n + 1, sizeof *reduced);
+    uint32_t *turns = calloc(n + 1, sizeof *turns);
+    bool *reduces = &s->reduces[(size_t)rank_row * n];
+    if (reduced && turns) {
+        const double all = add_reduced(s, p, &own, reduced, turns);
+        for (uint32_t r = 0; r < n; r++) reduces[r] = all > 0 && 2 * reduced[r] >= all;
+        for (uint32_t i = 0; i < p->n_collectives; i++) {
+            const lb_collective *c = &p->collectives[i];
+            for (uint32_t k = 0; dispatches(p, c) && k < c->ranks; k++) {
+                const uint32_t row = row_of(s, (int32_t)p->refs[c->first_rank + k]);
+                if (row != LB_NONE) reduces[row] = false;
+            }
         }
-        s->reduces[rank_row * s->at.n_ranks + r] = all > 0 && 2 * reduced >= all && !dispatches(p, s->at.ranks[r]);
     }
+    const lb_status status = reduced && turns ? LB_OK : no_memory(s);
+    free(reduced), free(turns);
     lb_own_gradients_release(&own);
-    return LB_OK;
+    return status;
 }
 
 /* What a writes to b and b to c, a computes with c. */
 static void close_messages(search *s)
 {
-    const uint32_t n = s->at.n_ranks;
-    for (uint32_t k = 0; k < n; k++)
-        for (uint32_t i = 0; i < n; i++)
-            for (uint32_t j = 0; j < n; j++)
-                if (s->writes[i * n + k] && s->writes[k * n + j]) s->writes[i * n + j] = true;
+    const size_t n = s->at.n_ranks;
+    for (size_t k = 0; k < n; k++)
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = 0; s->writes[i * n + k] && j < n; j++)
+                if (s->writes[k * n + j]) s->writes[i * n + j] = true;
 }
 
 /* ---- equal numbers ----------------------------------------------------------------------------------------------- */
@@ -372,15 +400,54 @@ static bool used_alike(const search *s, const held *a, const held *b)
     return s->meets[at] && a->constant && (same_results(s, a, b) || (norm_is_common(s, a) && norm_is_common(s, b)));
 }
 
-static void join_by_use(search *s)
+static int by_start(const void *x, const void *y)
 {
-    for (uint32_t i = 0; i < s->n; i++)
-        for (uint32_t r = s->list[i].rank_row + 1; r < s->at.n_ranks; r++)
-            for (uint32_t k = s->first[r]; k < s->first[r + 1]; k++) {
-                held *a = &s->list[i], *b = &s->list[k];
-                const bool alike = !strcmp(a->name, b->name) && lb_digest_equal(a->digest, b->digest);
-                if (alike && used_alike(s, a, b)) put_together(s, a, b);
-            }
+    const held *a = *(held *const *)x, *b = *(held *const *)y;
+    const int names = strcmp(a->name, b->name);
+    if (names) return names;
+    if (a->digest.hi != b->digest.hi) return a->digest.hi < b->digest.hi ? -1 : 1;
+    if (a->digest.lo != b->digest.lo) return a->digest.lo < b->digest.lo ? -1 : 1;
+    return a < b ? -1 : a > b;
+}
+
+static bool starts_alike(const held *a, const held *b)
+{
+    return !strcmp(a->name, b->name) && lb_digest_equal(a->digest, b->digest);
+}
+
+/* Puts `a` together with those of later ranks. All that were put together already need no further question. */
+static bool join_with(search *s, held *a, held *const *others, uint32_t n)
+{
+    bool all = true;
+    for (uint32_t k = 0; k < n; k++) {
+        held *b = others[k];
+        const bool together = a->class != LB_NONE && a->class == b->class;
+        if (!together && b->rank_row > a->rank_row && used_alike(s, a, b)) put_together(s, a, b);
+        all &= a->class != LB_NONE && a->class == b->class;
+    }
+    return all;
+}
+
+/* Those of one name and of the same bits lie together when sorted, and are taken up in the order of ranks, for classes
+ * have their numbers from the first who come. Once all of them are of one class the rest is known. */
+static lb_status join_by_use(search *s)
+{
+    held **sorted = malloc((s->n + 1) * sizeof *sorted);
+    uint32_t *places = malloc((s->n + 1) * sizeof *places), *ends = malloc((s->n + 1) * sizeof *ends);
+    bool *done = calloc(s->n + 1, sizeof *done);
+    const bool room = sorted && places && ends && done;
+    for (uint32_t i = 0; room && i < s->n; i++) sorted[i] = &s->list[i];
+    if (room && s->n) qsort(sorted, s->n, sizeof *sorted, by_start);
+    for (uint32_t i = s->n; room && i-- > 0;) {
+        places[sorted[i] - s->list] = i;
+        ends[i] = i + 1 < s->n && starts_alike(sorted[i], sorted[i + 1]) ? ends[i + 1] : i + 1;
+    }
+    for (uint32_t i = 0; room && i < s->n; i++) {
+        const uint32_t at = places[i], end = ends[at];
+        if (!done[end]) done[end] = join_with(s, &s->list[i], sorted + at + 1, end - at - 1);
+    }
+    free(sorted), free(places), free(ends), free(done);
+    return room ? LB_OK : no_memory(s);
 }
 
 /* ---- chunks of one rank ------------------------------------------------------------------------------------------ */
@@ -449,7 +516,7 @@ static lb_status run(search *s)
     close_messages(s);
     for (uint32_t r = 0; r < n && status == LB_OK; r++) status = note_reductions(s, r);
     if (status == LB_OK) status = join_by_numbers(s);
-    if (status == LB_OK) join_by_use(s);
+    if (status == LB_OK) status = join_by_use(s);
     for (uint32_t r = 0; r < n && status == LB_OK; r++)
         if (s->programs[r]) status = find_chunks(s, r);
     return status == LB_OK ? hand_over(s) : status;

@@ -1,6 +1,8 @@
 /* Ranks that compute one model: see model_ranks.h. */
 #include "failure/model_ranks.h"
 
+#include "exchanges/rank_steps.h"
+
 #include <string.h>
 
 enum { PEER = 2 };
@@ -79,10 +81,10 @@ bool lb_model_ranks_hand_on(const lb_program *p, const lb_collective *c)
     return true;
 }
 
-bool lb_model_ranks_write(const lb_program *p, int32_t peer)
+void lb_model_ranks_mark_written(const lb_program *p, const int32_t *ranks, uint32_t n, bool *marked)
 {
-    for (uint32_t i = 0; i < p->n_collectives; i++)
-        if (lb_model_ranks_peer(p, &p->collectives[i]) == peer && lb_model_ranks_hand_on(p, &p->collectives[i]))
-            return true;
-    return false;
+    for (uint32_t i = 0; i < p->n_collectives; i++) {
+        const uint32_t row = lb_rank_steps_row(ranks, n, lb_model_ranks_peer(p, &p->collectives[i]));
+        if (row != LB_NONE && !marked[row]) marked[row] = lb_model_ranks_hand_on(p, &p->collectives[i]);
+    }
 }

@@ -21,7 +21,7 @@ bool lb_model_ranks_meet(const lb_program *program, const lb_collective *collect
 int32_t lb_model_ranks_peer(const lb_program *program, const lb_collective *collective);
 /* May this message carry activations? */
 bool lb_model_ranks_hand_on(const lb_program *program, const lb_collective *collective);
-/* Is one of the program's messages to or from this rank such a one? */
-bool lb_model_ranks_write(const lb_program *program, int32_t peer);
+/* Marks those of `ranks`, which are sorted, that such a message of the program goes to or comes from. */
+void lb_model_ranks_mark_written(const lb_program *program, const int32_t *ranks, uint32_t n, bool *marked);
 
 #endif

@@ -341,7 +341,7 @@ static lb_digest digest_at(const history *h, uint32_t at)
 static uint32_t outvoted(const history *h, uint32_t n, uint32_t at, bool *out)
 {
     uint32_t best = 0, votes = 0, others = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n && 2 * votes <= n; i++) { /* more than half is most */
         uint32_t same = 0;
         for (uint32_t k = 0; k < n; k++) same += lb_digest_equal(digest_at(&h[i], at), digest_at(&h[k], at));
         if (same > votes) best = i, votes = same;

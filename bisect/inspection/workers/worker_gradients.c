@@ -9,6 +9,9 @@
 #define _GNU_SOURCE /* asprintf */
 #include "workers/worker_findings.h"
 
+#include "base/array.h"
+#include "base/hash.h"
+#include "exchanges/rank_steps.h"
 #include "failure/model_ranks.h"
 #include "pair/op_kind.h"
 
@@ -179,37 +182,79 @@ static bool is_reduced_later(const lb_worker *w, const norm *x)
 
 /* ---- over all ranks ---------------------------------------------------------------------------------------------- */
 
-/* Do both hold parts of one model: gradients scattered over both, activations exchanged, messages? */
-static bool share_model(const lb_worker_steps *s, const lb_worker *a, uint32_t b)
+/* Marks, by rows, who holds parts of one model with this worker: gradients scattered over both, activations exchanged,
+ * messages. */
+static void mark_sharing(const lb_worker_steps *s, const lb_worker *w, bool *shared)
 {
-    const lb_program *p = a->program;
-    bool shared = lb_model_ranks_write(p, s->ranks[b]);
-    for (uint32_t i = 0; i < p->n_collectives && !shared; i++) {
+    const lb_program *p = w->program;
+    const lb_collective *last = NULL;
+    lb_model_ranks_mark_written(p, s->ranks, s->n_ranks, shared);
+    for (uint32_t i = 0; i < p->n_collectives; i++) {
         const lb_collective *c = &p->collectives[i];
         const bool scatters = lb_collective_run_kind(lb_op_name(p, &p->ops[c->op])) == LB_EXCHANGE_REDUCE_SCATTER;
-        if (!scatters && !lb_model_ranks_meet(p, c)) continue;
-        for (uint32_t k = 0; k < c->ranks; k++) shared |= (int32_t)p->refs[c->first_rank + k] == s->ranks[b];
+        if ((!scatters && !lb_model_ranks_meet(p, c)) || (last && lb_own_gradient_same_group(p, last, p, c))) continue;
+        for (uint32_t k = 0; k < c->ranks; k++) {
+            const uint32_t row = lb_rank_steps_row(s->ranks, s->n_ranks, (int32_t)p->refs[c->first_rank + k]);
+            if (row != LB_NONE) shared[row] = true;
+        }
+        last = c;
     }
-    return shared;
 }
 
-/* Squares of a rank's gradients; those that another norm has, too, bit for bit, are left out, as often as they are
- * there. */
-static double squares_of(const norm *x, const norm *const *others, uint32_t n_others)
+/* Bits of gradients that norms hold, each as often as the one that holds it most often. */
+typedef struct held {
+    lb_digest digest;
+    uint32_t most, turn; /* `turn`: in the norm at hand */
+} held;
+typedef struct held_set {
+    held *list;
+    uint32_t n;
+    lb_hash by_digest;
+} held_set;
+
+static void release_held(held_set *set)
+{
+    free(set->list);
+    lb_hash_release(&set->by_digest);
+}
+
+/* NULL: out of memory. */
+static held *held_row(held_set *set, lb_digest digest)
+{
+    LB_HASH_EACH(row, &set->by_digest, digest.lo)
+    if (lb_digest_equal(set->list[row].digest, digest)) return &set->list[row];
+    held *grown = lb_array_grow(set->list, set->n, sizeof *grown);
+    if (!grown) return NULL;
+    set->list = grown;
+    if (!lb_hash_add(&set->by_digest, digest.lo, set->n)) return NULL;
+    grown[set->n] = (held){.digest = digest};
+    return &grown[set->n++];
+}
+
+/* Adds the squares of a rank's gradients to *sum; those that another norm of the set has, too, bit for bit, are left
+ * out, as often as they are there. Then this norm is in the set. False: out of memory. */
+static bool add_squares(held_set *set, const norm *x, double *sum)
+{
+    double squares = 0;
+    for (uint32_t i = 0; i < x->n; i++) {
+        held *row = held_row(set, x->leaves[i].digest);
+        if (!row) return false;
+        if (row->most <= row->turn) squares += x->leaves[i].squares;
+        row->turn++;
+    }
+    for (uint32_t i = 0; i < x->n; i++) {
+        held *row = held_row(set, x->leaves[i].digest);
+        if (row->turn > row->most) row->most = row->turn;
+    }
+    for (uint32_t i = 0; i < x->n; i++) held_row(set, x->leaves[i].digest)->turn = 0;
+    *sum += squares;
+    return true;
+}
+
+static double all_squares(const norm *x)
 {
     double sum = 0;
-    for (uint32_t i = 0; i < x->n; i++) {
-        bool held = false;
-        uint32_t turn = 0;
-        for (uint32_t k = 0; k < i; k++) turn += lb_digest_equal(x->leaves[k].digest, x->leaves[i].digest);
-        for (uint32_t o = 0; o < n_others && !held; o++) {
-            uint32_t there = 0;
-            for (uint32_t k = 0; k < others[o]->n; k++)
-                there += lb_digest_equal(others[o]->leaves[k].digest, x->leaves[i].digest);
-            held = there > turn;
-        }
-        if (!held) sum += x->leaves[i].squares;
-    }
+    for (uint32_t i = 0; i < x->n; i++) sum += x->leaves[i].squares;
     return sum;
 }
 
@@ -293,27 +338,26 @@ static lb_status list_norms(lb_capture *capture, const lb_worker *w, side *out, 
     return status;
 }
 
-/* The k-th norm of each rank that shares the model of rank `r`. */
+/* The k-th norm of each rank that shares the model of rank `r`, as `shared` marks them. */
 static lb_status judge_norm(const lb_worker_steps *s, const lb_worker_step *step, const side *sides, uint32_t r,
-                            uint32_t k, lb_worker_findings *findings, lb_err *err)
+                            const bool *shared, uint32_t k, lb_worker_findings *findings, lb_err *err)
 {
     const norm *x = &sides[r].list[k];
     const lb_program *p = sides[r].worker->program;
-    const norm **theirs = calloc(s->n_ranks + 1, sizeof *theirs);
+    held_set theirs = {0};
     uint32_t n = 0;
-    bool known = theirs != NULL;
-    lb_status status = known ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for norms");
-    const double own = squares_of(x, NULL, 0);
-    double all = own, counted = own;
-    for (uint32_t q = 0; q < s->n_ranks && known; q++) {
-        if (q == r || !share_model(s, sides[r].worker, q)) continue;
+    bool known = true, room = true;
+    const double own = all_squares(x);
+    double all = own, counted = own, mine = 0;
+    for (uint32_t q = 0; q < s->n_ranks && known && room; q++) {
+        if (q == r || !shared[q]) continue;
         known &= sides[q].worker->program && k < sides[q].n && sides[q].list[k].scales == x->scales;
         if (!known) break;
         const norm *y = &sides[q].list[k];
-        if (!n) theirs[n++] = x;
-        all += squares_of(y, theirs, n), counted += squares_of(y, NULL, 0);
-        theirs[n++] = y;
+        room = (n++ || add_squares(&theirs, x, &mine)) && add_squares(&theirs, y, &all);
+        counted += all_squares(y);
     }
+    lb_status status = room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for norms");
     const double tolerance = fmax(1e-4, ldexp(1, 3 - x->precision));
     const bool part = fabs(sqrt(own) - sqrt(all)) > 10 * tolerance * sqrt(all) && is_among(x, own, tolerance);
     const bool twice = fabs(sqrt(counted) - sqrt(all)) > 10 * tolerance * sqrt(all) && is_among(x, counted, tolerance);
@@ -332,7 +376,7 @@ static lb_status judge_norm(const lb_worker_steps *s, const lb_worker_step *step
             .kind = LB_RANKS_CLIP, .step = step->step, .ranks = (int32_t *)&s->ranks[r], .n_ranks = 1};
         status = lb_worker_findings_add(findings, &f, message, err);
     }
-    free(theirs);
+    release_held(&theirs);
     return status;
 }
 
@@ -340,12 +384,18 @@ static lb_status tell_norms(const lb_worker_steps *s, const lb_worker_step *step
                             lb_err *err)
 {
     side *sides = calloc(s->n_ranks + 1, sizeof *sides);
-    lb_status status = sides ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for norms");
+    bool *shared = malloc(s->n_ranks + 1);
+    lb_status status = sides && shared ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for norms");
     for (uint32_t r = 0; r < s->n_ranks && status == LB_OK; r++)
         status = list_norms(s->capture, &step->workers[r], &sides[r], err);
-    for (uint32_t r = 0; r < s->n_ranks && status == LB_OK; r++)
+    for (uint32_t r = 0; r < s->n_ranks && status == LB_OK; r++) {
+        if (!sides[r].n) continue;
+        memset(shared, 0, s->n_ranks);
+        mark_sharing(s, sides[r].worker, shared);
         for (uint32_t k = 0; k < sides[r].n && status == LB_OK; k++)
-            status = judge_norm(s, step, sides, r, k, findings, err);
+            status = judge_norm(s, step, sides, r, shared, k, findings, err);
+    }
+    free(shared);
     release_sides(sides, s->n_ranks);
     return status;
 }

@@ -17,10 +17,10 @@ typedef struct setting {
 static uint32_t outvoted(char *const *values, uint32_t n, bool *out, uint32_t *best)
 {
     uint32_t votes = 0, told = 0, others = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) told += values[i] != NULL;
+    for (uint32_t i = 0; i < n && 2 * votes <= told; i++) { /* more than half is most */
         uint32_t same = 0;
         if (!values[i]) continue;
-        told++;
         for (uint32_t k = 0; k < n; k++) same += values[k] && !strcmp(values[i], values[k]);
         if (same > votes) votes = same, *best = i;
     }

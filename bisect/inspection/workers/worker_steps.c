@@ -1,6 +1,7 @@
 /* Workers of a capture: see worker_steps.h. */
 #include "workers/worker_steps.h"
 
+#include "exchanges/rank_steps.h"
 #include "failure/model_ranks.h"
 
 #include <stdlib.h>
@@ -9,13 +10,6 @@
 static int by_text(const void *x, const void *y)
 {
     return strcmp(*(char *const *)x, *(char *const *)y);
-}
-
-static uint32_t row_of(const lb_worker_steps *s, uint32_t rank)
-{
-    for (uint32_t r = 0; r < s->n_ranks; r++)
-        if (s->ranks[r] == (int32_t)rank) return r;
-    return LB_NONE;
 }
 
 static double elements_of(const lb_worker *w, uint32_t gradient)
@@ -36,44 +30,63 @@ static bool computes_together(const lb_program *p, const lb_collective *group)
     return false;
 }
 
-static void pair_group(lb_worker_steps *s, const lb_worker *w, const lb_collective *group)
+/* `writes`: to whom it hands activations, by rows. */
+static void pair_group(lb_worker_steps *s, const lb_worker *w, const lb_collective *group, const bool *writes)
 {
     const lb_program *p = w->program;
-    const uint32_t a = row_of(s, (uint32_t)w->rank);
+    const uint32_t a = lb_rank_steps_row(s->ranks, s->n_ranks, w->rank);
     for (uint32_t k = 0; k < group->ranks; k++) {
-        const uint32_t b = row_of(s, p->refs[group->first_rank + k]);
-        if (a == LB_NONE || b == LB_NONE || a == b || lb_model_ranks_write(p, s->ranks[b])) continue;
+        const uint32_t b = lb_rank_steps_row(s->ranks, s->n_ranks, (int32_t)p->refs[group->first_rank + k]);
+        if (a == LB_NONE || b == LB_NONE || a == b || writes[b]) continue;
         s->pairs[(size_t)a * s->n_ranks + b] = s->pairs[(size_t)b * s->n_ranks + a] = true;
     }
+}
+
+/* What is reduced over one group. */
+typedef struct share {
+    uint32_t row; /* the first collective over it */
+    double elements;
+} share;
+
+static uint32_t list_shares(const lb_worker *w, share *shares)
+{
+    const lb_program *p = w->program;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < w->own.n; i++) {
+        const uint32_t row = w->own.list[i].collective;
+        uint32_t at = 0;
+        if (row == LB_NONE) continue;
+        while (at < n && !lb_own_gradient_same_group(p, &p->collectives[row], p, &p->collectives[shares[at].row])) at++;
+        if (at == n) shares[n++] = (share){.row = row};
+        shares[at].elements += elements_of(w, i);
+    }
+    return n;
 }
 
 /* Members of the groups over which at least half of what a worker reduces goes: a group of tensor parallelism that
  * reduces the norms' gradients alone makes no workers, and one that is the only group does neither: most of its
  * gradients are shards, which it does not reduce. Nor do stages of a pipeline that reduce the gradient of what they
  * tie. */
-static void pair_members(lb_worker_steps *s, const lb_worker *w)
+static lb_status pair_members(lb_worker_steps *s, const lb_worker *w, lb_err *err)
 {
     const lb_program *p = w->program;
     double reduced = 0, all = 0;
+    share *shares = malloc((w->own.n + 1) * sizeof *shares);
+    bool *writes = calloc(s->n_ranks + 1, sizeof *writes);
+    lb_status status = shares && writes ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", s->n_ranks);
     for (uint32_t i = 0; i < w->own.n; i++) {
         all += elements_of(w, i);
         if (w->own.list[i].collective != LB_NONE) reduced += elements_of(w, i);
     }
-    for (uint32_t i = 0; i < w->own.n; i++) {
-        const uint32_t row = w->own.list[i].collective;
-        double part = 0;
-        bool before = false;
-        if (row == LB_NONE) continue;
-        for (uint32_t k = 0; k < w->own.n; k++) {
-            const uint32_t other = w->own.list[k].collective;
-            if (other == LB_NONE || !lb_own_gradient_same_group(p, &p->collectives[row], p, &p->collectives[other]))
-                continue;
-            before |= k < i;
-            part += elements_of(w, k);
-        }
-        if (before || 2 * part < reduced || (2 * part < all && computes_together(p, &p->collectives[row]))) continue;
-        pair_group(s, w, &p->collectives[row]);
+    if (status == LB_OK) lb_model_ranks_mark_written(p, s->ranks, s->n_ranks, writes);
+    const uint32_t n = status == LB_OK ? list_shares(w, shares) : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_collective *group = &p->collectives[shares[i].row];
+        if (2 * shares[i].elements < reduced || (2 * shares[i].elements < all && computes_together(p, group))) continue;
+        pair_group(s, w, group, writes);
     }
+    free(shares), free(writes);
+    return status;
 }
 
 static lb_status add_reduced(lb_worker_steps *s, const lb_worker *w, lb_err *err)
@@ -109,7 +122,7 @@ static lb_status take_step(lb_worker_steps *s, int64_t step, lb_err *err)
         const lb_status status = lb_own_gradients_find(w->program, flow, &w->own, err);
         lb_slice_flow_free(flow);
         if (status != LB_OK) return status;
-        pair_members(s, w);
+        LB_TRY(pair_members(s, w, err));
         LB_TRY(add_reduced(s, w, err));
     }
     return LB_OK;

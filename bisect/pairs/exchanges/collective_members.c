@@ -55,7 +55,8 @@ static lb_status fill_member(const lb_program *p, uint32_t row, lb_collective_me
     value_list in = {.p = p}, out = {.p = p};
     bool sends = false;
     const bool message = is_message(name, &sends);
-    *m = (lb_collective_member){.program = p, .row = row, .op = c->op, .tag = -1};
+    *m = (lb_collective_member){
+        .program = p, .row = row, .op = c->op, .message = message, .sends = message && sends, .tag = -1};
     for (uint32_t k = 0; k < c->ranks; k++)
         if ((int32_t)p->refs[c->first_rank + k] == p->rank) m->place = k;
     const lb_arg *given = message && sends && op->args ? lb_op_args(p, op) : lb_collective_run_input(p, op);
@@ -79,13 +80,10 @@ static const lb_collective *row_of(const lb_collective_member *m)
     return &m->program->collectives[m->row];
 }
 
-static bool member_is_message(const lb_collective_member *m, bool *sends)
+static int by_group(const void *first, const void *second)
 {
-    return is_message(lb_op_name(m->program, &m->program->ops[m->op]), sends);
-}
-
-static int by_group(const lb_collective_member *a, const lb_collective_member *b)
-{
+    const lb_collective_member *a = *(const lb_collective_member *const *)first;
+    const lb_collective_member *b = *(const lb_collective_member *const *)second;
     const lb_collective *x = row_of(a), *y = row_of(b);
     const int names = strcmp(lb_program_text(a->program, x->group), lb_program_text(b->program, y->group));
     if (names) return names;
@@ -97,17 +95,44 @@ static int by_group(const lb_collective_member *a, const lb_collective_member *b
     return 0;
 }
 
+/* Groups have their numbers in order, for a list of a thousand ranks would be compared a million times while calls are
+ * sorted. A program mostly says such a list once. */
+static lb_status number_groups(lb_collective_meetings *m, lb_err *err)
+{
+    lb_collective_member **firsts = malloc((m->n_members + 1) * sizeof *firsts);
+    uint32_t *numbers = malloc((m->n_members + 1) * sizeof *numbers), n = 0, from = 0, number = 0;
+    const bool room = firsts && numbers;
+    for (uint32_t i = 0; room && i < m->n_members; i++) {
+        lb_collective_member *x = &m->members[i];
+        const lb_collective *c = row_of(x);
+        if (i && x[-1].program != x->program) from = n; /* those of one program stand together */
+        uint32_t k = from;
+        for (; k < n; k++) {
+            const lb_collective *o = row_of(firsts[k]);
+            if (o->group == c->group && o->first_rank == c->first_rank && o->ranks == c->ranks) break;
+        }
+        if (k == n) firsts[n++] = x;
+        x->group = k;
+    }
+    if (room && n) qsort(firsts, n, sizeof *firsts, by_group);
+    for (uint32_t k = 0; room && k < n; k++) {
+        if (k && by_group(&firsts[k - 1], &firsts[k])) number++;
+        numbers[firsts[k]->group] = number;
+    }
+    for (uint32_t i = 0; room && i < m->n_members; i++) m->members[i].group = numbers[m->members[i].group];
+    free(firsts), free(numbers);
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
+}
+
 #define BY(field)                                                                                                      \
     if (a->field != b->field) return a->field < b->field ? -1 : 1
 
 /* The same way in the same group. */
 static int by_way(const lb_collective_member *a, const lb_collective_member *b)
 {
-    bool sends;
-    const bool x = member_is_message(a, &sends), y = member_is_message(b, &sends);
-    if (x != y) return x - y;
-    const int groups = by_group(a, b);
-    if (groups || !x) return groups;
+    BY(message);
+    BY(group);
+    if (!a->message) return 0;
     BY(sender);
     BY(receiver);
     BY(tag);
@@ -117,11 +142,10 @@ static int by_way(const lb_collective_member *a, const lb_collective_member *b)
 static int by_meeting(const void *x, const void *y)
 {
     const lb_collective_member *a = x, *b = y;
-    bool one = false, other = false;
     const int ways = by_way(a, b);
     if (ways) return ways;
     BY(ordinal);
-    if (member_is_message(a, &one) && member_is_message(b, &other) && one != other) return one ? -1 : 1;
+    if (a->sends != b->sends) return a->sends ? -1 : 1;
     BY(place);
     return 0;
 }
@@ -137,11 +161,9 @@ static int by_first_op(const void *x, const void *y)
 static int by_way_and_op(const void *x, const void *y)
 {
     const lb_collective_member *a = x, *b = y;
-    bool one = false, other = false;
     const int ways = by_way(a, b);
     if (ways) return ways;
-    const bool messages = member_is_message(a, &one) && member_is_message(b, &other);
-    if (messages && one != other) return one ? -1 : 1;
+    if (a->sends != b->sends) return a->sends ? -1 : 1;
     BY(place);
     BY(op);
     return 0;
@@ -154,10 +176,8 @@ static void count_calls(lb_collective_meetings *m)
 {
     if (m->n_members) qsort(m->members, m->n_members, sizeof *m->members, by_way_and_op);
     for (uint32_t i = 1; i < m->n_members; i++) {
-        bool one = false, other = false;
         lb_collective_member *a = &m->members[i - 1], *b = &m->members[i];
-        const bool messages = member_is_message(a, &one) && member_is_message(b, &other);
-        if (!by_way(a, b) && a->place == b->place && (!messages || one == other)) b->ordinal = a->ordinal + 1;
+        if (!by_way(a, b) && a->place == b->place && a->sends == b->sends) b->ordinal = a->ordinal + 1;
     }
 }
 
@@ -166,18 +186,15 @@ static void group_members(lb_collective_meetings *m)
     count_calls(m);
     if (m->n_members) qsort(m->members, m->n_members, sizeof *m->members, by_meeting);
     for (uint32_t from = 0, to; from < m->n_members; from = to) {
-        bool sends = false, last_sends = true;
         lb_collective_member *first = &m->members[from];
         for (to = from + 1;
              to < m->n_members && !by_way(first, &m->members[to]) && first->ordinal == m->members[to].ordinal;)
             to++;
-        const bool message = member_is_message(first, &sends);
-        if (message) member_is_message(&m->members[to - 1], &last_sends);
+        const bool both = to - from == 2 && first->sends && !m->members[to - 1].sends;
         m->list[m->n++] = (lb_collective_meeting){.members = first,
                                                   .n = to - from,
-                                                  .message = message,
-                                                  .whole = message ? to - from == 2 && sends && !last_sends
-                                                                   : to - from == row_of(first)->ranks};
+                                                  .message = first->message,
+                                                  .whole = first->message ? both : to - from == row_of(first)->ranks};
     }
     if (m->n) qsort(m->list, m->n, sizeof *m->list, by_first_op);
 }
@@ -195,6 +212,7 @@ lb_status lb_collective_meetings_find(const lb_program *const *programs, uint32_
         for (uint32_t i = 0; programs[r] && i < programs[r]->n_collectives && status == LB_OK; i++)
             if (programs[r]->collectives[i].ranks)
                 status = fill_member(programs[r], i, &m->members[m->n_members++], err);
+    if (status == LB_OK) status = number_groups(m, err);
     if (status == LB_OK)
         group_members(m);
     else

@@ -15,6 +15,8 @@ typedef struct lb_collective_member {
     uint32_t *inputs, *outputs; /* values */
     uint32_t n_inputs, n_outputs;
     uint32_t ordinal;          /* calls of this rank in the same group before it; messages: that went the same way */
+    uint32_t group;            /* a number, equal for calls in the same group */
+    bool message, sends;       /* `sends`: a message that goes out */
     int64_t tag;               /* of a message that has one; -1 */
     uint32_t sender, receiver; /* of a message: places; else 0 */
 } lb_collective_member;

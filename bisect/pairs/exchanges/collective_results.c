@@ -347,31 +347,55 @@ static bool looks_for_scale(const lb_program *p)
     return false;
 }
 
-/* The first call of one rank that sends what is not finite before anything such came in; NULL. */
-static const lb_collective_member *origin_on(check *c, const lb_collective_meetings *all, uint32_t rank_row,
-                                             uint32_t *value)
+/* Calls of one program together, in the order in which it made them. */
+static int by_program_and_op(const void *x, const void *y)
 {
-    for (uint32_t last = 0;;) {
-        const lb_collective_member *next = NULL;
-        for (uint32_t i = 0; i < all->n_members; i++) {
-            const lb_collective_member *m = &all->members[i];
-            if (m->program == c->programs[rank_row] && m->op >= last && (!next || m->op < next->op)) next = m;
-        }
-        if (!next || c->infected[rank_row]) return NULL;
+    const lb_collective_member *a = *(const lb_collective_member *const *)x;
+    const lb_collective_member *b = *(const lb_collective_member *const *)y;
+    if (a->program != b->program) return (uintptr_t)a->program < (uintptr_t)b->program ? -1 : 1;
+    if (a->op != b->op) return a->op < b->op ? -1 : 1;
+    return a < b ? -1 : a > b;
+}
+
+typedef struct call_list {
+    const lb_collective_member **rows;
+    uint32_t n;
+} call_list;
+
+static lb_status list_calls(const lb_collective_meetings *all, call_list *calls, lb_err *err)
+{
+    *calls = (call_list){malloc((all->n_members + 1) * sizeof *calls->rows), all->n_members};
+    if (!calls->rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
+    for (uint32_t i = 0; i < calls->n; i++) calls->rows[i] = &all->members[i];
+    if (calls->n) qsort(calls->rows, calls->n, sizeof *calls->rows, by_program_and_op);
+    return LB_OK;
+}
+
+/* The first call of one rank that sends what is not finite before anything such came in; NULL. */
+static const lb_collective_member *origin_on(check *c, const call_list *calls, uint32_t rank_row, uint32_t *value)
+{
+    const lb_collective_member wanted = {.program = c->programs[rank_row]}, *key = &wanted, *last = NULL;
+    size_t i = lb_array_first(calls->rows, calls->n, sizeof *calls->rows, &key, by_program_and_op);
+    /* `wanted` stands elsewhere in memory than any row: it may come behind the first of op 0. */
+    while (i && calls->rows[i - 1]->program == wanted.program) i--;
+    for (; i < calls->n && calls->rows[i]->program == wanted.program && !c->infected[rank_row]; i++) {
+        const lb_collective_member *next = calls->rows[i];
+        if (last && next->op == last->op) continue;
+        last = next;
         *value = sends(next) ? first_nonfinite(next, next->inputs, next->n_inputs) : LB_NONE;
         if (*value != LB_NONE) return next;
         c->infected[rank_row] = first_nonfinite(next, next->outputs, next->n_outputs) != LB_NONE;
-        last = next->op + 1;
     }
+    return NULL;
 }
 
-static lb_status check_finite(check *c, const lb_collective_meetings *all)
+static lb_status find_origins(check *c, const call_list *calls)
 {
     lb_collective_finding *found = NULL;
     const lb_collective_member *first = NULL;
     uint32_t value, first_value = LB_NONE;
     for (uint32_t r = 0; r < c->at.n_ranks; r++) {
-        const lb_collective_member *m = c->programs[r] ? origin_on(c, all, r, &value) : NULL;
+        const lb_collective_member *m = c->programs[r] ? origin_on(c, calls, r, &value) : NULL;
         if (!m) continue;
         c->infected[r] = true;
         if (!found) {
@@ -385,6 +409,15 @@ static lb_status check_finite(check *c, const lb_collective_meetings *all)
     if (!found) return LB_OK;
     found->message = lb_collective_result_text_nonfinite(found, first, first_value);
     return found->message ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
+}
+
+static lb_status check_finite(check *c, const lb_collective_meetings *all)
+{
+    call_list calls;
+    LB_TRY(list_calls(all, &calls, c->err));
+    const lb_status status = find_origins(c, &calls);
+    free(calls.rows);
+    return status;
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
