@@ -1,9 +1,8 @@
 /* The report on workers: see lastbit/ranks.h. */
 #define _GNU_SOURCE /* asprintf */
 #include "workers/worker_findings.h"
-#include "workers/worker_products.h"
+#include "workers/worker_dispersion.h"
 
-#include "program/block.h"
 #include "failure/collective_calls.h"
 #include "exchanges/collective_results.h"
 #include "failure/held_copies.h"
@@ -37,198 +36,6 @@ const char *lb_ranks_verdict_name(lb_ranks_verdict verdict)
 {
     static const char *const names[] = {"clean", "found", "cannot be tested"};
     return names[verdict];
-}
-
-/* ---- dispersion -------------------------------------------------------------------------------------------------- */
-
-static double mean(const double *x, uint32_t n)
-{
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum += x[i];
-    return n ? sum / n : NAN;
-}
-
-/* Of the population: over n. */
-static double deviation(const double *x, uint32_t n)
-{
-    const double m = mean(x, n);
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum += (x[i] - m) * (x[i] - m);
-    return n ? sqrt(sum / n) : NAN;
-}
-
-/* Workers of one step, as far as their gradients are known. */
-typedef struct crew {
-    const lb_worker_steps *steps;
-    uint32_t *rows; /* ranks of the capture */
-    uint32_t n;
-    double *room; /* n */
-} crew;
-
-static double cosine(const double *products, uint32_t all, uint32_t a, uint32_t b)
-{
-    const double norms = products[a * all + a] * products[b * all + b];
-    return norms > 0 ? products[a * all + b] / sqrt(norms) : NAN;
-}
-
-/* `products`: all x all, of the whole or of some parameters. */
-static void fill_row(const crew *c, const double *products, lb_ranks_row *row)
-{
-    const uint32_t all = c->steps->n_ranks;
-    double sum = 0, least = INFINITY;
-    uint32_t pairs = 0;
-    for (uint32_t i = 0; i < c->n; i++) c->room[i] = sqrt(products[c->rows[i] * all + c->rows[i]]);
-    row->grad_norm_mean = mean(c->room, c->n), row->grad_norm_std = deviation(c->room, c->n);
-    for (uint32_t i = 0; i < c->n; i++)
-        for (uint32_t k = i + 1; k < c->n; k++) {
-            const double x = cosine(products, all, c->rows[i], c->rows[k]);
-            if (!lb_workers_pair(c->steps, c->rows[i], c->rows[k]) || isnan(x)) continue;
-            sum += x, pairs++;
-            if (x < least) least = x;
-        }
-    row->grad_cosine_mean = pairs ? sum / pairs : NAN, row->grad_cosine_min = pairs ? least : NAN;
-}
-
-static void add_into(double *into, const double *from, size_t n)
-{
-    for (size_t i = 0; i < n; i++) into[i] += from[i];
-}
-
-/* A path that rows are summed up under. */
-typedef struct path {
-    const char *text;
-    size_t n;
-} path;
-
-static bool same_path(const path *a, const path *b)
-{
-    return a->n == b->n && !memcmp(a->text, b->text, a->n);
-}
-
-/* One row per path: `paths[k]` is of key k (NULL text: of none). */
-static lb_status fill_rows(const crew *c, const lb_worker_products *p, const path *paths, lb_ranks_row **rows,
-                           uint32_t *n, lb_err *err)
-{
-    const size_t cells = (size_t)p->n * p->n;
-    double *sums = malloc((cells + 1) * sizeof *sums);
-    *rows = calloc(p->n_keys + 1, sizeof **rows), *n = 0;
-    if (!sums || !*rows) {
-        free(sums);
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
-    }
-    for (uint32_t k = 0; k < p->n_keys; k++) {
-        bool before = !paths[k].text;
-        for (uint32_t i = 0; i < k && !before; i++) before = paths[i].text && same_path(&paths[i], &paths[k]);
-        if (before) continue;
-        memset(sums, 0, cells * sizeof *sums);
-        for (uint32_t i = k; i < p->n_keys; i++)
-            if (paths[i].text && same_path(&paths[i], &paths[k])) add_into(sums, p->products + i * cells, cells);
-        lb_ranks_row *row = &(*rows)[(*n)++];
-        row->layer = strndup(paths[k].text, paths[k].n);
-        if (!row->layer) {
-            free(sums);
-            return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
-        }
-        fill_row(c, sums, row);
-    }
-    free(sums);
-    return LB_OK;
-}
-
-/* The innermost residual block of each layer. */
-static lb_status block_paths(const lb_worker_step *step, const lb_worker_products *p, path *paths, lb_err *err)
-{
-    const lb_program *program = NULL;
-    lb_slice_flow *flow;
-    lb_blocks blocks = {0};
-    for (uint32_t r = 0; r < p->n && !program; r++) program = step->workers[r].program;
-    if (!program) return LB_OK;
-    LB_TRY(lb_slice_flow_new(program, &flow, err));
-    lb_status status = lb_blocks_find(program, flow, &blocks, err);
-    for (uint32_t k = 0; k < p->n_keys && status == LB_OK; k++)
-        for (uint32_t b = 0; b < blocks.n; b++) {
-            const char *text = lb_program_text(program, program->scopes[blocks.rows[b].scope].path);
-            const size_t n = strlen(text);
-            if (n > p->layer_chars[k] || strncmp(text, p->layers[k], n) || n < paths[k].n) continue;
-            if (n == p->layer_chars[k] || p->layers[k][n] == '.') paths[k] = (path){text, n};
-        }
-    lb_blocks_release(&blocks);
-    lb_slice_flow_free(flow);
-    return status;
-}
-
-static lb_status fill_gradients(const lb_worker_steps *s, const lb_worker_step *step, crew *c, lb_ranks_step *out,
-                                lb_err *err)
-{
-    lb_worker_products p;
-    LB_TRY(lb_worker_products_of(s, step, &p, err));
-    const size_t cells = (size_t)p.n * p.n;
-    double *sums = calloc(cells + 1, sizeof *sums);
-    path *paths = calloc(p.n_keys + 1, sizeof *paths);
-    lb_status status = sums && paths ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
-    out->gradients = p.n_keys, out->lacking = p.lacking, out->approximate = p.approximate;
-    c->n = 0;
-    for (uint32_t r = 0; r < s->n_ranks; r++)
-        if (p.whole[r] && lb_rank_is_worker(s, r)) c->rows[c->n++] = r;
-    for (uint32_t k = 0; k < p.n_keys && status == LB_OK; k++) {
-        add_into(sums, p.products + k * cells, cells);
-        paths[k] = (path){p.layers[k], p.layer_chars[k]};
-    }
-    if (status == LB_OK && c->n && p.n_keys) {
-        fill_row(c, sums, &out->all);
-        status = fill_rows(c, &p, paths, &out->layers, &out->n_layers, err);
-        memset(paths, 0, p.n_keys * sizeof *paths);
-        if (status == LB_OK) status = block_paths(step, &p, paths, err);
-        if (status == LB_OK) status = fill_rows(c, &p, paths, &out->blocks, &out->n_blocks, err);
-        for (uint32_t i = 0; i < c->n; i++) {
-            double sum = 0;
-            uint32_t n = 0;
-            lb_ranks_worker *w = &out->workers[c->rows[i]];
-            w->grad_norm = sqrt(sums[c->rows[i] * p.n + c->rows[i]]);
-            for (uint32_t k = 0; k < c->n; k++) {
-                const double x = k == i || !lb_workers_pair(s, c->rows[i], c->rows[k])
-                                     ? NAN
-                                     : cosine(sums, p.n, c->rows[i], c->rows[k]);
-                if (!isnan(x)) sum += x, n++;
-            }
-            if (n) w->cosine = sum / n;
-        }
-    }
-    free(sums), free(paths);
-    lb_worker_products_release(&p);
-    return status;
-}
-
-static lb_status fill_step(const lb_worker_steps *s, const lb_worker_step *step, lb_ranks_step *out, lb_err *err)
-{
-    crew c = {s, calloc(s->n_ranks + 1, sizeof *c.rows), 0, calloc(s->n_ranks + 1, sizeof *c.room)};
-    uint32_t losses = 0;
-    double least = INFINITY, most = -INFINITY;
-    *out = (lb_ranks_step){.step = step->step,
-                           .loss_mean = NAN,
-                           .loss_std = NAN,
-                           .loss_range = NAN,
-                           .all = {NULL, NAN, NAN, NAN, NAN},
-                           .workers = calloc(s->n_ranks + 1, sizeof *out->workers)};
-    lb_status status =
-        c.rows && c.room && out->workers ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", s->n_ranks);
-    for (uint32_t r = 0; r < s->n_ranks && status == LB_OK; r++) {
-        const double loss = step->workers[r].program ? step->workers[r].own.loss : NAN;
-        out->workers[out->n_workers++] = (lb_ranks_worker){s->ranks[r], loss, NAN, NAN};
-        if (isnan(loss)) continue;
-        c.room[losses++] = loss;
-        if (loss < least) least = loss;
-        if (loss > most) most = loss;
-    }
-    if (status == LB_OK && losses) {
-        out->loss_mean = mean(c.room, losses), out->loss_std = deviation(c.room, losses),
-        out->loss_range = most - least;
-        /* All alike is no dispersion, whatever the mean rounded to. */
-        if (most == least) out->loss_std = 0;
-    }
-    if (status == LB_OK) status = fill_gradients(s, step, &c, out, err);
-    free(c.rows), free(c.room);
-    return status;
 }
 
 /* ---- steps as units of work -------------------------------------------------------------------------------------- */
@@ -278,7 +85,7 @@ static lb_status work_step(void *context, uint64_t unit, lb_part_record *record,
     const stepping *x = context;
     lb_ranks_step step = {0};
     if (x->options->progress) x->options->progress("gradients", unit, x->steps->n_steps);
-    const lb_status status = fill_step(x->steps, &x->steps->steps[unit], &step, err);
+    const lb_status status = lb_worker_dispersion_of(x->steps, &x->steps->steps[unit], &step, err);
     if (status == LB_OK) step_record(record, &step);
     step_release(&step);
     return status;
@@ -625,15 +432,9 @@ lb_status lb_ranks_run(lb_capture *capture, const lb_ranks_options *options, lb_
     return status;
 }
 
-static void rows_free(lb_ranks_row *rows, uint32_t n)
-{
-    for (uint32_t i = 0; rows && i < n; i++) free(rows[i].layer);
-    free(rows);
-}
-
 static void step_release(lb_ranks_step *s)
 {
-    rows_free(s->layers, s->n_layers), rows_free(s->blocks, s->n_blocks);
+    lb_worker_dispersion_free(s->layers, s->n_layers), lb_worker_dispersion_free(s->blocks, s->n_blocks);
     free(s->workers);
 }
 

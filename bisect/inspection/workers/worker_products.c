@@ -17,7 +17,7 @@ enum { PIECE = 8192, LANES = 8 };
 /* ---- bytes that were not kept ------------------------------------------------------------------------------------ */
 
 /* Gradients that were computed again, in an unlinked file, row-major elements of their dtypes. */
-typedef struct store {
+typedef struct lb_worker_store {
     FILE *file;
     int64_t size;
     char *bytes;  /* all of it, mapped */
@@ -166,9 +166,8 @@ static double product(const double *x, const double *y, size_t n)
     return sum;
 }
 
-/* Adds g_i . g_j over all elements to `into` (n x n). Pieces are shared out over threads in rounds, and added in
- * order. */
-static lb_status add_products(const addends *a, uint32_t n, int64_t elements, double *into, lb_err *err)
+/* Few workers: pieces are shared out over threads in rounds, and added in order. */
+static bool add_pieces(const addends *a, uint32_t n, int64_t elements, double *into)
 {
     enum { ROUND = 64 };
     const int64_t pieces = (elements + PIECE - 1) / PIECE;
@@ -203,31 +202,59 @@ static lb_status add_products(const addends *a, uint32_t n, int64_t elements, do
                 for (uint32_t j = i; j < n; j++) into[i * n + j] += sums[(size_t)(piece - base) * n * n + i * n + j];
     }
     free(sums);
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t j = 0; j < i; j++) into[i * n + j] = into[j * n + i];
-    return failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients") : LB_OK;
+    return !failed;
 }
 
-static const lb_own_gradient *find_gradient(const lb_worker *w, const char *key)
+/* Many workers: one piece at a time, whose pairs are shared out. */
+static bool add_pairs(const addends *a, size_t n, int64_t elements, double *into)
 {
+    const size_t width = elements < PIECE ? (size_t)elements : PIECE;
+    double *room = malloc((n * width + 1) * sizeof *room), *spare = malloc((width + 1) * sizeof *spare);
+    for (int64_t from = 0; room && spare && from < elements; from += PIECE) {
+        const int64_t left = elements - from;
+        const size_t count = left < PIECE ? (size_t)left : PIECE;
+        for (size_t i = 0; i < n; i++) load_piece(&a[i], from, count, room + i * width, spare);
+#pragma omp parallel for schedule(dynamic, 16) if (n * n * count > 1 << 20)
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = i; a[i].n && j < n; j++)
+                if (a[j].n) into[i * n + j] += product(room + i * width, room + j * width, count);
+    }
+    const bool done = room && spare;
+    free(room), free(spare);
+    return done;
+}
+
+/* Adds g_i . g_j over all elements to `into` (n x n): of each pair piece by piece. */
+static lb_status add_products(const addends *a, uint32_t n, int64_t elements, double *into, lb_err *err)
+{
+    enum { FEW = 32 };
+    const bool added = n < FEW ? add_pieces(a, n, elements, into) : add_pairs(a, n, elements, into);
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < i; j++) into[i * n + j] = into[j * n + i];
+    return added ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients");
+}
+
+/* `at`: where it stands where all workers have the same gradients. */
+static const lb_own_gradient *find_gradient(const lb_worker *w, const char *key, uint32_t at)
+{
+    if (at < w->own.n && !strcmp(w->own.list[at].key, key)) return &w->own.list[at];
     for (uint32_t i = 0; i < w->own.n; i++)
         if (!strcmp(w->own.list[i].key, key)) return &w->own.list[i];
     return NULL;
 }
 
-static lb_status products_of_key(const lb_worker_steps *steps, const lb_worker_step *step, const store *s, uint32_t key,
-                                 lb_worker_products *out, lb_err *err)
+static lb_status products_of_key(const lb_worker_steps *steps, const lb_worker_step *step, uint32_t key,
+                                 lb_worker_products *out, double *into, lb_err *err)
 {
-    const uint32_t n = steps->n_ranks;
+    const size_t n = steps->n_ranks;
     addends *a = calloc(n + 1, sizeof *a);
-    double *into = out->products + (size_t)key * n * n;
     int64_t elements = 0;
     lb_status status = a ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
     for (uint32_t r = 0; r < n && status == LB_OK; r++) {
         const lb_worker *w = &step->workers[r];
-        const lb_own_gradient *g = w->program ? find_gradient(w, out->keys[key]) : NULL;
+        const lb_own_gradient *g = w->program ? find_gradient(w, out->keys[key], out->places[key]) : NULL;
         if (!g || !lb_rank_is_worker(steps, r)) continue;
-        status = addends_init(steps->capture, w, g, s, s->at[r], &a[r], err);
+        status = addends_init(steps->capture, w, g, out->store, out->store->at[r], &a[r], err);
         /* Another size under one name cannot be compared. */
         const bool other = status == LB_OK && elements && a[r].elements != elements;
         if (status == LB_ERR_NOT_CAPTURED || other) {
@@ -237,9 +264,12 @@ static lb_status products_of_key(const lb_worker_steps *steps, const lb_worker_s
         }
         if (a[r].n) elements = a[r].elements;
     }
-    if (status == LB_OK) status = add_products(a, n, elements, into, err);
+    if (status == LB_OK) status = add_products(a, (uint32_t)n, elements, into, err);
     for (uint32_t r = 0; r < n && status == LB_OK; r++)
-        for (uint32_t q = 0; q < n; q++) into[r * n + q] /= step->workers[r].own.scale * step->workers[q].own.scale;
+        for (uint32_t q = 0; q < n; q++) {
+            const double scale = step->workers[r].own.scale * step->workers[q].own.scale;
+            if (scale != 1) into[r * n + q] /= scale;
+        }
     for (uint32_t r = 0; a && r < n; r++) addends_release(&a[r]);
     free(a);
     return status;
@@ -247,59 +277,84 @@ static lb_status products_of_key(const lb_worker_steps *steps, const lb_worker_s
 
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
 
+/* Workers mostly have the same gradients in the same order. */
+static bool is_next_key(const lb_worker_products *p, uint32_t place, uint32_t *next, const char *key)
+{
+    while (*next < p->n_keys && p->places[*next] < place) ++*next;
+    return *next < p->n_keys && p->places[*next] == place && !strcmp(p->keys[*next], key);
+}
+
 static lb_status list_keys(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_products *out,
                            lb_err *err)
 {
     uint32_t room = 1;
     for (uint32_t r = 0; r < steps->n_ranks; r++) room += step->workers[r].own.n;
-    out->keys = calloc(room, sizeof *out->keys);
+    out->keys = calloc(room, sizeof *out->keys), out->places = calloc(room, sizeof *out->places);
     out->layers = calloc(room, sizeof *out->layers), out->layer_chars = calloc(room, sizeof *out->layer_chars);
     out->whole = calloc(steps->n_ranks + 1, sizeof *out->whole);
-    if (!out->keys || !out->layers || !out->layer_chars || !out->whole)
+    if (!out->keys || !out->places || !out->layers || !out->layer_chars || !out->whole)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
     for (uint32_t r = 0; r < steps->n_ranks; r++) {
         const lb_worker *w = &step->workers[r];
+        uint32_t next = 0;
         out->whole[r] = w->program && w->own.n;
         for (uint32_t i = 0; i < w->own.n; i++) {
             const lb_own_gradient *g = &w->own.list[i];
-            bool known = !lb_worker_key_reduced(steps, g->key);
+            bool known = out->n_keys && is_next_key(out, i, &next, g->key);
+            if (!known) known = !lb_worker_key_reduced(steps, g->key);
             for (uint32_t k = 0; k < out->n_keys && !known; k++) known = !strcmp(out->keys[k], g->key);
             if (known) continue;
             const char *dot = g->name != LB_NONE ? strrchr(g->key, '.') : NULL;
             const char *path = lb_program_text(w->program, w->program->scopes[g->scope].path);
             out->layers[out->n_keys] = g->name != LB_NONE ? g->key : path;
             out->layer_chars[out->n_keys] = g->name == LB_NONE ? strlen(path) : dot ? (size_t)(dot - g->key) : 0;
+            out->places[out->n_keys] = i;
             out->keys[out->n_keys++] = g->key;
         }
     }
     return LB_OK;
 }
 
-lb_status lb_worker_products_of(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_products *out,
-                                lb_err *err)
+lb_status lb_worker_products_init(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_products *out,
+                                  lb_err *err)
 {
-    store s;
     *out = (lb_worker_products){.n = steps->n_ranks};
     lb_status status = list_keys(steps, step, out, err);
-    if (status == LB_OK) {
-        out->products = calloc((size_t)out->n_keys * out->n * out->n + 1, sizeof *out->products);
-        if (!out->products) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients");
-    }
     if (status == LB_OK && out->n_keys) {
-        status = store_init(steps, step, &s, err);
-        if (status == LB_OK) {
-            out->approximate = s.approximate;
-            for (uint32_t k = 0; k < out->n_keys && status == LB_OK; k++)
-                status = products_of_key(steps, step, &s, k, out, err);
-            store_release(&s, steps->n_ranks);
-        }
+        out->store = calloc(1, sizeof *out->store);
+        status = out->store ? store_init(steps, step, out->store, err)
+                            : lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
     }
-    if (status != LB_OK) lb_worker_products_release(out);
+    if (status == LB_OK && out->store) out->approximate = out->store->approximate;
+    if (status != LB_OK) {
+        free(out->store); /* what it held is gone with the failure */
+        out->store = NULL;
+        lb_worker_products_release(out);
+    }
+    return status;
+}
+
+lb_status lb_worker_products_each(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_products *p,
+                                  lb_status (*take)(void *context, uint32_t key, const double *products), void *context,
+                                  lb_err *err)
+{
+    const size_t cells = (size_t)p->n * p->n;
+    double *products = malloc((cells + 1) * sizeof *products);
+    lb_status status = products ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients");
+    p->lacking = 0;
+    for (uint32_t k = 0; k < p->n_keys && status == LB_OK; k++) {
+        memset(products, 0, cells * sizeof *products);
+        status = products_of_key(steps, step, k, p, products, err);
+        if (status == LB_OK) status = take(context, k, products);
+    }
+    free(products);
     return status;
 }
 
 void lb_worker_products_release(lb_worker_products *p)
 {
-    free(p->keys), free(p->layers), free(p->layer_chars), free(p->whole), free(p->products);
+    if (p->store) store_release(p->store, p->n);
+    free(p->store);
+    free(p->keys), free(p->places), free(p->layers), free(p->layer_chars), free(p->whole);
     *p = (lb_worker_products){0};
 }

@@ -1,7 +1,7 @@
 /* Products of workers' gradients: g_i . g_j for all pairs, of each parameter, summed up by callers that want layers or
  * the whole model.
  *
- * One parameter's gradients of all workers are read at a time, widened to f64. A product is summed in pieces of 8192
+ * One parameter's gradients of all workers are read at a time, widened to f64; of its products no more are kept. A product is summed in pieces of 8192
  * elements: element k of a piece goes to lane k mod 8, lanes and then pieces are added in order, so that threads change
  * no bit.
  */
@@ -12,18 +12,26 @@
 
 typedef struct lb_worker_products {
     char **keys; /* of gradients that are reduced, in order of backward on the first worker that has them; the steps' */
+    uint32_t *places; /* per key: its row among the gradients of that worker */
     uint32_t n_keys;
     uint32_t n;          /* workers: ranks of the capture */
-    double *products;    /* per key n x n; of a worker without that gradient 0 */
     const char **layers; /* per key: path of the module, the programs' */
     size_t *layer_chars; /* and how much of it: names are cut before their last dot */
     uint32_t lacking; /* gradients of single workers whose bytes were neither kept nor computed again; counted as 0 */
-    bool *whole;      /* per worker: nothing of its gradient lacks */
+    bool *whole;      /* per worker: nothing of its gradient lacks, as far as was read */
     bool approximate;
+    struct lb_worker_store *store; /* bytes that were computed again */
 } lb_worker_products;
 
-lb_status lb_worker_products_of(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_products *out,
-                                lb_err *err);
+/* Lists keys, and computes again what was not kept. */
+lb_status lb_worker_products_init(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_products *out,
+                                  lb_err *err);
+/* Gives the products of each key in turn, n x n (of a worker without that gradient 0); they are gone when `take` is
+ * back. Counts what lacks, and marks those that are not whole. */
+lb_status lb_worker_products_each(const lb_worker_steps *steps, const lb_worker_step *step,
+                                  lb_worker_products *products,
+                                  lb_status (*take)(void *context, uint32_t key, const double *products), void *context,
+                                  lb_err *err);
 void lb_worker_products_release(lb_worker_products *products);
 
 #endif

@@ -38,24 +38,36 @@ static void ranks_that_reduce_over_one_group_are_pairs(void **state)
     assert_false(lb_worker_key_reduced(&steps, "no such gradient"));
 }
 
+typedef struct taken {
+    const lb_worker_products *products;
+    uint32_t n;
+} taken;
+
+static lb_status take_products(void *context, uint32_t key, const double *m)
+{
+    taken *t = context;
+    const uint32_t n = t->products->n;
+    assert_int_equal(key, t->n++);
+    assert_true(lb_worker_key_reduced(&steps, t->products->keys[key]));
+    for (uint32_t a = 0; a < n; a++)
+        for (uint32_t b = 0; b < n; b++) {
+            const double ab = m[a * n + b], ba = m[b * n + a], limit = sqrt(m[a * n + a] * m[b * n + b]);
+            assert_true(ab == ba || (isnan(ab) && isnan(ba)));
+            assert_true(!(fabs(ab) > limit * (1 + 1e-12)));
+        }
+    return LB_OK;
+}
+
 static void products_are_those_of_vectors(void **state)
 {
     (void)state;
     lb_worker_products p;
-    assert_int_equal(lb_worker_products_of(&steps, &steps.steps[0], &p, NULL), LB_OK);
-    const uint32_t n = p.n;
-    assert_int_equal(n, steps.n_ranks);
-    assert_true(p.n_keys > 0);
-    for (uint32_t k = 0; k < p.n_keys; k++) {
-        const double *m = p.products + (size_t)k * n * n;
-        assert_true(lb_worker_key_reduced(&steps, p.keys[k]));
-        for (uint32_t a = 0; a < n; a++)
-            for (uint32_t b = 0; b < n; b++) {
-                const double ab = m[a * n + b], ba = m[b * n + a], limit = sqrt(m[a * n + a] * m[b * n + b]);
-                assert_true(ab == ba || (isnan(ab) && isnan(ba)));
-                assert_true(!(fabs(ab) > limit * (1 + 1e-12)));
-            }
-    }
+    assert_int_equal(lb_worker_products_init(&steps, &steps.steps[0], &p, NULL), LB_OK);
+    taken t = {&p, 0};
+    assert_int_equal(p.n, steps.n_ranks);
+    assert_int_equal(lb_worker_products_each(&steps, &steps.steps[0], &p, take_products, &t, NULL), LB_OK);
+    assert_true(t.n > 0);
+    assert_int_equal(t.n, p.n_keys);
     lb_worker_products_release(&p);
 }
 

@@ -1,0 +1,292 @@
+/* How far workers pull apart: see worker_dispersion.h. */
+#include "workers/worker_dispersion.h"
+
+#include "program/block.h"
+#include "workers/worker_products.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double mean(const double *x, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += x[i];
+    return n ? sum / n : NAN;
+}
+
+/* Of the population: over n. */
+static double deviation(const double *x, uint32_t n)
+{
+    const double m = mean(x, n);
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += (x[i] - m) * (x[i] - m);
+    return n ? sqrt(sum / n) : NAN;
+}
+
+/* Workers of one step, as far as their gradients are known. */
+typedef struct crew {
+    const lb_worker_steps *steps;
+    uint32_t *rows; /* ranks of the capture */
+    uint32_t n;
+    double *room; /* n */
+} crew;
+
+static double cosine(const double *products, uint32_t all, uint32_t a, uint32_t b)
+{
+    const double norms = products[a * all + a] * products[b * all + b];
+    return norms > 0 ? products[a * all + b] / sqrt(norms) : NAN;
+}
+
+/* `products`: all x all, of the whole or of some parameters. */
+static void fill_row(const crew *c, const double *products, lb_ranks_row *row)
+{
+    const uint32_t all = c->steps->n_ranks;
+    double sum = 0, least = INFINITY;
+    uint32_t pairs = 0;
+    for (uint32_t i = 0; i < c->n; i++) c->room[i] = sqrt(products[c->rows[i] * all + c->rows[i]]);
+    row->grad_norm_mean = mean(c->room, c->n), row->grad_norm_std = deviation(c->room, c->n);
+    for (uint32_t i = 0; i < c->n; i++)
+        for (uint32_t k = i + 1; k < c->n; k++) {
+            const double x = cosine(products, all, c->rows[i], c->rows[k]);
+            if (!lb_workers_pair(c->steps, c->rows[i], c->rows[k]) || isnan(x)) continue;
+            sum += x, pairs++;
+            if (x < least) least = x;
+        }
+    row->grad_cosine_mean = pairs ? sum / pairs : NAN, row->grad_cosine_min = pairs ? least : NAN;
+}
+
+static void add_into(double *into, const double *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) into[i] += from[i];
+}
+
+/* ---- by layer and block ------------------------------------------------------------------------------------------ */
+
+/* A path that rows are summed up under. */
+typedef struct path {
+    const char *text;
+    size_t n;
+} path;
+
+static bool same_path(const path *a, const path *b)
+{
+    return a->n == b->n && !memcmp(a->text, b->text, a->n);
+}
+
+/* Rows by path. Products of a row are there from its first key to its last, so that few are at a time. */
+typedef struct row_sums {
+    uint32_t *row_of; /* per key; LB_NONE: of none */
+    uint32_t *left;   /* per row: its keys that are still to come */
+    double **sums;    /* per row, n x n; NULL: not begun, or done */
+    lb_ranks_row *rows;
+    uint32_t n;
+} row_sums;
+
+static void release_sums(row_sums *s)
+{
+    for (uint32_t i = 0; s->sums && i < s->n; i++) free(s->sums[i]);
+    free(s->row_of), free(s->left), free(s->sums);
+}
+
+/* `paths[k]` is of key k (NULL text: of none). */
+static lb_status list_rows(const path *paths, uint32_t n_keys, row_sums *s, lb_err *err)
+{
+    uint32_t *first = calloc(n_keys + 1, sizeof *first);
+    s->row_of = malloc((n_keys + 1) * sizeof *s->row_of), s->left = calloc(n_keys + 1, sizeof *s->left);
+    s->sums = calloc(n_keys + 1, sizeof *s->sums), s->rows = calloc(n_keys + 1, sizeof *s->rows);
+    bool room = first && s->row_of && s->left && s->sums && s->rows;
+    for (uint32_t k = 0; room && k < n_keys; k++) {
+        uint32_t row = paths[k].text ? 0 : s->n;
+        while (row < s->n && !same_path(&paths[first[row]], &paths[k])) row++;
+        s->row_of[k] = paths[k].text ? row : LB_NONE;
+        if (!paths[k].text) continue;
+        s->left[row]++;
+        if (row < s->n) continue;
+        first[s->n] = k;
+        s->rows[s->n].layer = strndup(paths[k].text, paths[k].n);
+        room = s->rows[s->n++].layer != NULL;
+    }
+    free(first);
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
+}
+
+/* Adds one key's products to its row, which is filled by the last of them. */
+static lb_status add_key(const crew *c, row_sums *s, uint32_t key, const double *products, lb_err *err)
+{
+    const size_t cells = (size_t)c->steps->n_ranks * c->steps->n_ranks;
+    const uint32_t row = s->row_of[key];
+    if (row == LB_NONE) return LB_OK;
+    if (!s->sums[row]) s->sums[row] = calloc(cells + 1, sizeof **s->sums);
+    if (!s->sums[row]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
+    add_into(s->sums[row], products, cells);
+    if (--s->left[row]) return LB_OK;
+    fill_row(c, s->sums[row], &s->rows[row]);
+    free(s->sums[row]);
+    s->sums[row] = NULL;
+    return LB_OK;
+}
+
+/* The innermost residual block of each layer. */
+static lb_status block_paths(const lb_worker_step *step, const lb_worker_products *p, path *paths, lb_err *err)
+{
+    const lb_program *program = NULL;
+    lb_slice_flow *flow;
+    lb_blocks blocks = {0};
+    for (uint32_t r = 0; r < p->n && !program; r++) program = step->workers[r].program;
+    if (!program) return LB_OK;
+    LB_TRY(lb_slice_flow_new(program, &flow, err));
+    lb_status status = lb_blocks_find(program, flow, &blocks, err);
+    for (uint32_t k = 0; k < p->n_keys && status == LB_OK; k++)
+        for (uint32_t b = 0; b < blocks.n; b++) {
+            const char *text = lb_program_text(program, program->scopes[blocks.rows[b].scope].path);
+            const size_t n = strlen(text);
+            if (n > p->layer_chars[k] || strncmp(text, p->layers[k], n) || n < paths[k].n) continue;
+            if (n == p->layer_chars[k] || p->layers[k][n] == '.') paths[k] = (path){text, n};
+        }
+    lb_blocks_release(&blocks);
+    lb_slice_flow_free(flow);
+    return status;
+}
+
+/* ---- all of a step ----------------------------------------------------------------------------------------------- */
+
+typedef struct adding {
+    crew *crew;
+    row_sums *layers, *blocks;
+    double *all; /* n x n */
+    lb_err *err;
+} adding;
+
+static lb_status take_key(void *context, uint32_t key, const double *products)
+{
+    adding *x = context;
+    add_into(x->all, products, (size_t)x->crew->steps->n_ranks * x->crew->steps->n_ranks);
+    LB_TRY(add_key(x->crew, x->layers, key, products, x->err));
+    return add_key(x->crew, x->blocks, key, products, x->err);
+}
+
+/* Workers of whose gradients nothing lacks. */
+static void choose_crew(crew *c, const lb_worker_products *p)
+{
+    c->n = 0;
+    for (uint32_t r = 0; r < p->n; r++)
+        if (p->whole[r] && lb_rank_is_worker(c->steps, r)) c->rows[c->n++] = r;
+}
+
+static lb_status begin(const lb_worker_step *step, const lb_worker_products *p, adding *x)
+{
+    path *paths = calloc(p->n_keys + 1, sizeof *paths);
+    x->all = calloc((size_t)p->n * p->n + 1, sizeof *x->all);
+    lb_status status = paths && x->all ? LB_OK : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for layers");
+    for (uint32_t k = 0; paths && k < p->n_keys; k++) paths[k] = (path){p->layers[k], p->layer_chars[k]};
+    if (status == LB_OK) status = list_rows(paths, p->n_keys, x->layers, x->err);
+    if (paths) memset(paths, 0, p->n_keys * sizeof *paths);
+    if (status == LB_OK) status = block_paths(step, p, paths, x->err);
+    if (status == LB_OK) status = list_rows(paths, p->n_keys, x->blocks, x->err);
+    free(paths);
+    return status;
+}
+
+static void end(adding *x)
+{
+    release_sums(x->layers), release_sums(x->blocks);
+    free(x->all);
+}
+
+/* Rows are filled by a crew that is known behind the last gradient only. Where it turns out to be a smaller one, which
+ * is so where something lacks, all is done again. */
+static lb_status add_keys(const lb_worker_step *step, lb_worker_products *p, adding *x)
+{
+    for (uint32_t before = x->crew->n;; before = x->crew->n) {
+        *x->layers = *x->blocks = (row_sums){0};
+        lb_status status = begin(step, p, x);
+        if (status == LB_OK) status = lb_worker_products_each(x->crew->steps, step, p, take_key, x, x->err);
+        choose_crew(x->crew, p);
+        if (status != LB_OK || x->crew->n == before) return status;
+        lb_worker_dispersion_free(x->layers->rows, x->layers->n);
+        lb_worker_dispersion_free(x->blocks->rows, x->blocks->n);
+        end(x);
+    }
+}
+
+static void fill_workers(const crew *c, const double *all, lb_ranks_step *out)
+{
+    const uint32_t n_ranks = c->steps->n_ranks;
+    for (uint32_t i = 0; i < c->n; i++) {
+        double sum = 0;
+        uint32_t n = 0;
+        lb_ranks_worker *w = &out->workers[c->rows[i]];
+        w->grad_norm = sqrt(all[(size_t)c->rows[i] * n_ranks + c->rows[i]]);
+        for (uint32_t k = 0; k < c->n; k++) {
+            const double x = k == i || !lb_workers_pair(c->steps, c->rows[i], c->rows[k])
+                                 ? NAN
+                                 : cosine(all, n_ranks, c->rows[i], c->rows[k]);
+            if (!isnan(x)) sum += x, n++;
+        }
+        if (n) w->cosine = sum / n;
+    }
+}
+
+static lb_status fill_gradients(const lb_worker_steps *s, const lb_worker_step *step, crew *c, lb_ranks_step *out,
+                                lb_err *err)
+{
+    lb_worker_products p;
+    row_sums layers = {0}, blocks = {0};
+    adding x = {c, &layers, &blocks, NULL, err};
+    LB_TRY(lb_worker_products_init(s, step, &p, err));
+    out->gradients = p.n_keys, out->approximate = p.approximate;
+    choose_crew(c, &p);
+    lb_status status = p.n_keys ? add_keys(step, &p, &x) : LB_OK;
+    out->lacking = p.lacking;
+    if (status == LB_OK && c->n && p.n_keys) {
+        fill_row(c, x.all, &out->all);
+        fill_workers(c, x.all, out);
+        out->layers = layers.rows, out->n_layers = layers.n;
+        out->blocks = blocks.rows, out->n_blocks = blocks.n;
+    } else {
+        lb_worker_dispersion_free(layers.rows, layers.n);
+        lb_worker_dispersion_free(blocks.rows, blocks.n);
+    }
+    end(&x);
+    lb_worker_products_release(&p);
+    return status;
+}
+
+lb_status lb_worker_dispersion_of(const lb_worker_steps *s, const lb_worker_step *step, lb_ranks_step *out, lb_err *err)
+{
+    crew c = {s, calloc(s->n_ranks + 1, sizeof *c.rows), 0, calloc(s->n_ranks + 1, sizeof *c.room)};
+    uint32_t losses = 0;
+    double least = INFINITY, most = -INFINITY;
+    *out = (lb_ranks_step){.step = step->step,
+                           .loss_mean = NAN,
+                           .loss_std = NAN,
+                           .loss_range = NAN,
+                           .all = {NULL, NAN, NAN, NAN, NAN},
+                           .workers = calloc(s->n_ranks + 1, sizeof *out->workers)};
+    lb_status status =
+        c.rows && c.room && out->workers ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", s->n_ranks);
+    for (uint32_t r = 0; r < s->n_ranks && status == LB_OK; r++) {
+        const double loss = step->workers[r].program ? step->workers[r].own.loss : NAN;
+        out->workers[out->n_workers++] = (lb_ranks_worker){s->ranks[r], loss, NAN, NAN};
+        if (isnan(loss)) continue;
+        c.room[losses++] = loss;
+        if (loss < least) least = loss;
+        if (loss > most) most = loss;
+    }
+    if (status == LB_OK && losses) {
+        out->loss_mean = mean(c.room, losses), out->loss_std = deviation(c.room, losses),
+        out->loss_range = most - least;
+        /* All alike is no dispersion, whatever the mean rounded to. */
+        if (most == least) out->loss_std = 0;
+    }
+    if (status == LB_OK) status = fill_gradients(s, step, &c, out, err);
+    free(c.rows), free(c.room);
+    return status;
+}
+
+void lb_worker_dispersion_free(lb_ranks_row *rows, uint32_t n)
+{
+    for (uint32_t i = 0; rows && i < n; i++) free(rows[i].layer);
+    free(rows);
+}
