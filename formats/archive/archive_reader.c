@@ -437,6 +437,11 @@ lb_status lb_archive_read_program(lb_archive *archive, uint32_t index, lb_progra
     return status;
 }
 
+bool lb_archive_has_program(const lb_archive *archive, uint32_t index, const lb_program *program)
+{
+    return index < archive->index.n_programs && atomic_load(&archive->programs[index]) == program;
+}
+
 lb_status lb_archive_program(lb_archive *archive, uint32_t index, const lb_program **program, lb_err *err)
 {
     if (index >= archive->index.n_programs)

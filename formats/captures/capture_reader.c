@@ -401,7 +401,10 @@ lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, c
 const char *lb_capture_table(lb_capture *capture, int32_t rank, const char *name)
 {
     if (capture->foreign) return strcmp(name, "metadata") == 0 ? lb_foreign_metadata(capture->foreign) : NULL;
-    for (uint32_t m = capture->n_members; m-- > 0;) { /* of several archives of a rank the last */
+    const uint32_t first = first_member(capture, rank);
+    uint32_t end = first;
+    while (is_member_of(capture, end, rank)) end++;
+    for (uint32_t m = end; m-- > first;) { /* of several archives of a rank the last */
         const lb_capture_reader_member *member = &capture->members[m];
         if (member->rank != LB_NO_RANK && member->rank != rank) continue;
         const char *json = member->rank == LB_NO_RANK ? lb_archive_rank_table(member->archive, rank, name) : NULL;
@@ -451,10 +454,8 @@ static uint32_t find_holder(lb_capture *c, const lb_program *program, uint32_t v
     const bool named = !lb_digest_is_none(v->blob);
     if (named && (c->foreign || v->flags & LB_VALUE_KEPT)) return value;
     const lb_program_row *row = find_row(c, program->rank, program->step);
-    const lb_program *own = NULL;
-    bool lasting = row && !c->foreign &&
-                   lb_archive_program(c->members[row->member].archive, row->program, &own, NULL) == LB_OK &&
-                   own == program;
+    const bool lasting =
+        row && !c->foreign && lb_archive_has_program(c->members[row->member].archive, row->program, program);
     uint32_t holder = lb_covering_find(c->covering, program, lasting, value, offset);
     return holder == LB_NONE && named ? value : holder;
 }
@@ -462,6 +463,12 @@ static uint32_t find_holder(lb_capture *c, const lb_program *program, uint32_t v
 void lb_capture_unload(const lb_capture *capture)
 {
     for (uint32_t m = 0; m < capture->n_members; m++) lb_archive_unload(capture->members[m].archive);
+}
+
+void lb_capture_unload_rank(const lb_capture *capture, int32_t rank)
+{
+    for (uint32_t m = first_member(capture, rank); is_member_of(capture, m, rank); m++)
+        lb_archive_unload(capture->members[m].archive);
 }
 
 bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32_t value)

@@ -123,6 +123,8 @@ LB_API void lb_capture_drop_program(lb_capture *capture, int32_t rank, int64_t s
 /* Pages of the files that were read no longer count as this process's memory. What was given stays where it is, and is
  * fetched again when it is read again. */
 LB_API void lb_capture_unload(const lb_capture *capture);
+/* The same of one rank's files. */
+LB_API void lb_capture_unload_rank(const lb_capture *capture, int32_t rank);
 
 /* Where a process of `rank` writes inside the capture folder: "NAME.lb/rank-00003.tar"; malloc'ed. */
 LB_API char *lb_capture_archive_path(const char *folder, int32_t rank);

@@ -1,9 +1,9 @@
 /* Products of workers' gradients: g_i . g_j for all pairs, of each parameter, summed up by callers that want layers or
  * the whole model.
  *
- * One parameter's gradients of all workers are read at a time, widened to f64; of its products no more are kept. A product is summed in pieces of 8192
- * elements: element k of a piece goes to lane k mod 8, lanes and then pieces are added in order, so that threads change
- * no bit.
+ * One parameter's gradients of all workers are read at a time, widened to f64; of its products no more are kept. A
+ * product is summed in pieces of 8192 elements: element k of a piece goes to lane k mod 8, lanes and then pieces are
+ * added in order, so that threads change no bit.
  */
 #ifndef LB_BISECT_WORKER_PRODUCTS_H
 #define LB_BISECT_WORKER_PRODUCTS_H

@@ -154,7 +154,7 @@ static int by_first_op(const void *x, const void *y)
 {
     const lb_collective_meeting *a = x, *b = y;
     const lb_collective_member *p = a->members, *q = b->members;
-    if (p->op != q->op) return p->op < q->op ? -1 : 1;
+    if (p->number != q->number) return p->number < q->number ? -1 : 1;
     return p->program->rank < q->program->rank ? -1 : p->program->rank > q->program->rank;
 }
 
@@ -199,8 +199,9 @@ static void group_members(lb_collective_meetings *m)
     if (m->n) qsort(m->list, m->n, sizeof *m->list, by_first_op);
 }
 
-lb_status lb_collective_meetings_find(const lb_program *const *programs, uint32_t n, lb_collective_meetings *m,
-                                      lb_err *err)
+/* `numbers`: per program those of its ops; NULL: their rows. */
+static lb_status find_meetings(const lb_program *const *programs, const uint32_t *const *numbers, uint32_t n,
+                               lb_collective_meetings *m, lb_err *err)
 {
     uint32_t rows = 0;
     lb_status status = LB_OK;
@@ -210,13 +211,36 @@ lb_status lb_collective_meetings_find(const lb_program *const *programs, uint32_
     if (!m->members || !m->list) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
     for (uint32_t r = 0; r < n; r++)
         for (uint32_t i = 0; programs[r] && i < programs[r]->n_collectives && status == LB_OK; i++)
-            if (programs[r]->collectives[i].ranks)
-                status = fill_member(programs[r], i, &m->members[m->n_members++], err);
+            if (programs[r]->collectives[i].ranks) {
+                lb_collective_member *one = &m->members[m->n_members++];
+                status = fill_member(programs[r], i, one, err);
+                one->number = numbers ? numbers[r][one->op] : one->op;
+            }
     if (status == LB_OK) status = number_groups(m, err);
     if (status == LB_OK)
         group_members(m);
     else
         lb_collective_meetings_release(m);
+    return status;
+}
+
+lb_status lb_collective_meetings_find(const lb_program *const *programs, uint32_t n, lb_collective_meetings *m,
+                                      lb_err *err)
+{
+    return find_meetings(programs, NULL, n, m, err);
+}
+
+lb_status lb_collective_meetings_find_extracts(const lb_collective_extract *extracts, uint32_t n,
+                                               lb_collective_meetings *m, lb_err *err)
+{
+    const lb_program **programs = malloc((n + 1) * sizeof *programs);
+    const uint32_t **numbers = malloc((n + 1) * sizeof *numbers);
+    *m = (lb_collective_meetings){0};
+    lb_status status = programs && numbers ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
+    for (uint32_t r = 0; r < n && status == LB_OK; r++)
+        programs[r] = extracts[r].program, numbers[r] = extracts[r].numbers;
+    if (status == LB_OK) status = find_meetings(programs, numbers, n, m, err);
+    free(programs), free(numbers);
     return status;
 }
 

@@ -2,6 +2,7 @@
 #ifndef LB_BISECT_COLLECTIVE_MEMBERS_H
 #define LB_BISECT_COLLECTIVE_MEMBERS_H
 
+#include "exchanges/collective_extract.h"
 #include "exchanges/rank_steps.h"
 
 #include "ranks/collective_names.h"
@@ -11,6 +12,7 @@ typedef struct lb_collective_member {
     const lb_program *program;
     uint32_t row;               /* of the program's collectives */
     uint32_t op;                /* its op */
+    uint32_t number;            /* of the op in the whole step, where the program is an extract of it */
     uint32_t place;             /* of this rank in the group */
     uint32_t *inputs, *outputs; /* values */
     uint32_t n_inputs, n_outputs;
@@ -38,6 +40,9 @@ typedef struct lb_collective_meetings {
 /* Of the programs of one step (NULL: not recorded). LB_ERR_NOMEM is the only failure. */
 lb_status lb_collective_meetings_find(const lb_program *const *programs, uint32_t n,
                                       lb_collective_meetings *collective_matches, lb_err *err);
+/* The same of extracts of them (collective_extract.h): in the order of the whole step's ops. */
+lb_status lb_collective_meetings_find_extracts(const lb_collective_extract *extracts, uint32_t n,
+                                               lb_collective_meetings *collective_matches, lb_err *err);
 void lb_collective_meetings_release(lb_collective_meetings *collective_matches);
 /* Who stands at this place of the group. */
 int32_t lb_collective_member_rank(const lb_collective_member *member, uint32_t place);

@@ -43,11 +43,10 @@ typedef struct op_exchange {
     uint32_t op, exchange;
 } op_exchange;
 
-/* The programs of all ranks in one step of one side, and what meets there. */
+/* The calls of all ranks in one step of one side, and what meets there. */
 typedef struct step_exchanges {
-    int64_t step;
-    bool known;
-    const lb_program **programs;
+    lb_collective_extract *ranks;
+    bool met;
     lb_collective_meetings all;
     op_exchange *ops; /* by rank and op, so that a step is looked through once */
     uint32_t n_ops;
@@ -62,6 +61,8 @@ typedef struct many {
     uint32_t n_exchanges;
     member *members; /* of exchanges one behind the other, in order of ranks */
     uint32_t n_members;
+    int64_t step; /* the one whose collectives are asked about, and from which exchange on they are */
+    uint32_t first_exchange;
     step_exchanges at[2];
     uint64_t shared;
 } many;
@@ -82,13 +83,16 @@ static void release_rank(rank_result *r)
     *r = (rank_result){0};
 }
 
-/* What was read of one rank counts no longer, so that a worker's memory does not grow with how many it has done. */
-static void drop_rank(lb_capture *capture, int32_t rank)
+/* What was read of one rank counts no longer, so that a worker's memory does not grow with how many it has done. Bytes
+ * that a rank shares may have been read from another's files: now and then all go. */
+static void drop_rank(lb_capture *capture, int32_t rank, uint64_t unit)
 {
+    enum { ALL = 64 };
     const int64_t *steps;
     const uint32_t n = lb_capture_steps(capture, &steps);
     for (uint32_t i = 0; i < n; i++) lb_capture_drop_program(capture, rank, steps[i]);
-    lb_capture_unload(capture);
+    lb_capture_unload_rank(capture, rank);
+    if (unit % ALL == ALL - 1) lb_capture_unload(capture);
 }
 
 static lb_status work_rank(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
@@ -111,7 +115,7 @@ static lb_status work_rank(void *context, uint64_t unit, lb_part_record *record,
     }
     lb_diff_report_free(s.report);
     free(exchanges.list);
-    drop_rank(s.a, first.ranks[0]), drop_rank(s.b, second.ranks[0]);
+    drop_rank(s.a, first.ranks[0], unit), drop_rank(s.b, second.ranks[0], unit);
     return status;
 }
 
@@ -128,10 +132,11 @@ static lb_status fold_rank(void *context, uint64_t unit, lb_part_record *record,
 
 /* ---- which collectives differ ------------------------------------------------------------------------------------ */
 
-static void release_step(step_exchanges *at)
+static void release_step(step_exchanges *at, uint32_t n_ranks)
 {
-    if (at->known) lb_collective_meetings_release(&at->all);
-    free(at->programs), free(at->ops);
+    if (at->met) lb_collective_meetings_release(&at->all);
+    for (uint32_t r = 0; at->ranks && r < n_ranks; r++) lb_collective_extract_release(&at->ranks[r]);
+    free(at->ranks), free(at->ops);
     *at = (step_exchanges){0};
 }
 
@@ -149,26 +154,79 @@ static lb_status index_step(step_exchanges *at, lb_err *err)
     for (uint32_t i = 0; i < at->all.n; i++)
         for (uint32_t k = 0; k < at->all.list[i].n; k++) {
             const lb_collective_member *m = &at->all.list[i].members[k];
-            at->ops[at->n_ops++] = (op_exchange){m->program->rank, m->op, i};
+            at->ops[at->n_ops++] = (op_exchange){m->program->rank, m->number, i};
         }
     if (at->n_ops) qsort(at->ops, at->n_ops, sizeof *at->ops, by_rank_and_op);
     return LB_OK;
 }
 
-static lb_status open_step(many *m, int side, int64_t step, lb_err *err)
+/* What a rank called in the step, on both sides. No program is kept for it. */
+static lb_status write_calls(lb_capture *capture, int32_t rank, int64_t step, lb_part_record *record, lb_err *err)
 {
-    step_exchanges *at = &m->at[side];
-    if (at->known && at->step == step) return LB_OK;
-    release_step(at);
-    at->programs = calloc(m->n_ranks + 1, sizeof *at->programs);
-    if (!at->programs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", m->n_ranks);
-    for (uint32_t r = 0; r < m->n_ranks; r++)
-        if (lb_capture_program(m->halves[side]->capture, m->halves[side]->ranks[r], step, &at->programs[r], NULL) !=
-            LB_OK)
-            at->programs[r] = NULL;
-    LB_TRY(lb_collective_meetings_find(at->programs, m->n_ranks, &at->all, err));
-    at->step = step, at->known = true;
-    return index_step(at, err);
+    const lb_program *whole = NULL;
+    lb_collective_extract calls = {0};
+    void *bytes = NULL;
+    size_t size = 0;
+    if (lb_capture_program(capture, rank, step, &whole, NULL) != LB_OK) whole = NULL;
+    if (whole) LB_TRY(lb_collective_extract_make(whole, &calls, err));
+    lb_status status = whole ? lb_program_encode(calls.program, &bytes, &size, err) : LB_OK;
+    uint32_t n = whole ? calls.program->n_ops : 0;
+    const void *written = bytes;
+    lb_part_record_bytes(record, &written, &size);
+    lb_part_record_count(record, &n);
+    for (uint32_t i = 0; i < n; i++) lb_part_record_u32(record, &calls.numbers[i]);
+    free(bytes);
+    lb_collective_extract_release(&calls);
+    lb_capture_drop_program(capture, rank, step);
+    lb_capture_unload_rank(capture, rank);
+    return status;
+}
+
+static lb_status read_calls(lb_part_record *record, lb_collective_extract *calls, lb_err *err)
+{
+    const void *bytes = NULL;
+    size_t size = 0;
+    uint32_t n = 0;
+    lb_part_record_bytes(record, &bytes, &size);
+    if (record->status == LB_OK && size) LB_TRY(lb_program_decode(bytes, size, &calls->program, err));
+    calls->numbers = lb_part_record_rows(record, NULL, &n, sizeof *calls->numbers);
+    for (uint32_t i = 0; i < n; i++) lb_part_record_u32(record, &calls->numbers[i]);
+    if (record->status == LB_OK && n != (calls->program ? calls->program->n_ops : 0))
+        return lb_fail(err, LB_ERR_CORRUPT, "a record of %u calls of a program of %u", n,
+                       calls->program ? calls->program->n_ops : 0);
+    return record->status;
+}
+
+static lb_status work_calls(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    const many *m = context;
+    for (int side = 0; side < 2; side++)
+        LB_TRY(write_calls(m->halves[side]->capture, m->halves[side]->ranks[unit], m->step, record, err));
+    return LB_OK;
+}
+
+static lb_status fold_calls(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    many *m = context;
+    for (int side = 0; side < 2; side++) LB_TRY(read_calls(record, &m->at[side].ranks[unit], err));
+    return LB_OK;
+}
+
+static lb_status open_step(many *m, lb_err *err)
+{
+    const lb_parts_loop calls = {"calls", m->n_ranks, work_calls, fold_calls, m};
+    for (int side = 0; side < 2; side++) {
+        m->at[side].ranks = calloc(m->n_ranks + 1, sizeof *m->at[side].ranks);
+        if (!m->at[side].ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", m->n_ranks);
+    }
+    LB_TRY(lb_parts_each(m->session->options->parts, &calls, err));
+    for (int side = 0; side < 2; side++) {
+        step_exchanges *at = &m->at[side];
+        LB_TRY(lb_collective_meetings_find_extracts(at->ranks, m->n_ranks, &at->all, err));
+        at->met = true;
+        LB_TRY(index_step(at, err));
+    }
+    return LB_OK;
 }
 
 /* The exchange of the step in which this rank runs this op; LB_NONE. */
@@ -208,7 +266,6 @@ static lb_status add_exchange(many *m, int64_t step, uint32_t first, lb_err *err
 static lb_status gather_step(many *m, int64_t step, lb_err *err)
 {
     const uint32_t before = m->n_members;
-    LB_TRY(open_step(m, 0, step, err));
     uint32_t lone = m->at[0].all.n;
     for (uint32_t r = 0; r < m->n_ranks; r++)
         for (uint32_t i = 0; i < m->ranks[r].exchanges.n; i++) {
@@ -234,15 +291,6 @@ static bool has_rows(const many *m, int64_t step)
         for (uint32_t i = 0; i < m->ranks[r].exchanges.n; i++)
             if (m->ranks[r].exchanges.list[i].row.step == step) return true;
     return false;
-}
-
-static lb_status gather(many *m, lb_err *err)
-{
-    const int64_t *steps;
-    const uint32_t n = lb_capture_steps(m->halves[0]->capture, &steps);
-    for (uint32_t i = 0; i < n; i++)
-        if (has_rows(m, steps[i])) LB_TRY(gather_step(m, steps[i], err));
-    return LB_OK;
 }
 
 /* ---- what a collective did --------------------------------------------------------------------------------------- */
@@ -280,13 +328,12 @@ static void found_record(lb_part_record *r, side_record *found)
 static lb_status work_exchange(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     many *m = context;
-    const exchange_result *x = &m->exchanges[unit];
+    const exchange_result *x = &m->exchanges[m->first_exchange + unit];
     const lb_diff_row *row = &row_of(m, &m->members[x->first])->row;
     const bool asked = received_others(m, x);
     for (int side = 0; side < 2; side++) {
         lb_collective_results results = {0};
         lb_collective_bits bits = {0};
-        if (asked) LB_TRY(open_step(m, side, x->step, err));
         const uint32_t number = !asked ? LB_NONE
                                 : side ? exchange_of(&m->at[1], row->other_rank, row->other)
                                        : exchange_of(&m->at[0], row->rank, row->index);
@@ -301,6 +348,7 @@ static lb_status work_exchange(void *context, uint64_t unit, lb_part_record *rec
         }
         found_record(record, &found);
         lb_collective_results_release(&results);
+        if (asked) lb_capture_unload(m->halves[side]->capture);
     }
     return LB_OK;
 }
@@ -369,7 +417,7 @@ static lb_status judge_exchange(many *m, exchange_result *x, const side_record f
 static lb_status fold_exchange(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     many *m = context;
-    exchange_result *x = &m->exchanges[unit];
+    exchange_result *x = &m->exchanges[m->first_exchange + unit];
     side_record found[2] = {{0}, {0}};
     x->from = x->to = -1;
     for (int side = 0; side < 2; side++) {
@@ -380,6 +428,27 @@ static lb_status fold_exchange(void *context, uint64_t unit, lb_part_record *rec
     for (int side = 0; side < 2; side++)
         if (found[side].ranks != x->wrong) free(found[side].ranks);
     return status;
+}
+
+/* The collectives of one step, of which something differs. */
+static lb_status judge_step(many *m, int64_t step, lb_err *err)
+{
+    m->step = step, m->first_exchange = m->n_exchanges;
+    lb_status status = open_step(m, err);
+    if (status == LB_OK) status = gather_step(m, step, err);
+    const lb_parts_loop exchanges = {"collective", m->n_exchanges - m->first_exchange, work_exchange, fold_exchange, m};
+    if (status == LB_OK) status = lb_parts_each(m->session->options->parts, &exchanges, err);
+    for (int side = 0; side < 2; side++) release_step(&m->at[side], m->n_ranks);
+    return status;
+}
+
+static lb_status judge_exchanges(many *m, lb_err *err)
+{
+    const int64_t *steps;
+    const uint32_t n = lb_capture_steps(m->halves[0]->capture, &steps);
+    for (uint32_t i = 0; i < n; i++)
+        if (has_rows(m, steps[i])) LB_TRY(judge_step(m, steps[i], err));
+    return LB_OK;
 }
 
 /* ---- how bad it is ----------------------------------------------------------------------------------------------- */
@@ -543,19 +612,15 @@ static void put_together(many *m)
 lb_status lb_diff_many(lb_diff_session *s, const lb_diff_half *first, const lb_diff_half *second, lb_err *err)
 {
     many m = {.session = s, .halves = {first, second}, .n_ranks = first->n_ranks};
-    lb_parts *parts = s->options->parts;
     m.ranks = calloc(m.n_ranks + 1, sizeof *m.ranks);
     if (!m.ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", m.n_ranks);
     s->one_by_one = true;
     const lb_parts_loop ranks = {"rank", m.n_ranks, work_rank, fold_rank, &m};
-    lb_status status = lb_parts_each(parts, &ranks, err);
-    if (status == LB_OK) status = gather(&m, err);
-    const lb_parts_loop exchanges = {"collective", m.n_exchanges, work_exchange, fold_exchange, &m};
-    if (status == LB_OK) status = lb_parts_each(parts, &exchanges, err);
+    lb_status status = lb_parts_each(s->options->parts, &ranks, err);
+    if (status == LB_OK) status = judge_exchanges(&m, err);
     if (status == LB_OK) status = spread(&m, err);
     if (status == LB_OK) put_together(&m), s->shared += m.shared;
     for (uint32_t r = 0; r < m.n_ranks; r++) release_rank(&m.ranks[r]);
-    for (int k = 0; k < 2; k++) release_step(&m.at[k]);
     for (uint32_t i = 0; i < m.n_exchanges; i++) free(m.exchanges[i].wrong);
     free(m.ranks), free(m.exchanges), free(m.members);
     return status;
