@@ -91,24 +91,26 @@ static void say_entry(const lb_descriptor *d, char *text, size_t size)
                  d->kind == LB_RECORD_TABLE ? d->name : "");
 }
 
-static void check_records(check *c, const char *map, const lb_scan *scan)
+static void check_gaps(check *c, const lb_scan *scan)
 {
     if (scan->damages)
         report(c, LB_DAMAGE_RECORD, scan->damaged_at,
                "%s: offset %" PRIu64 ": expected a record, found none; the next one was looked for", c->file,
                scan->damaged_at);
-    for (uint64_t i = 0; i < scan->n; i++) {
-        const lb_scan_entry *entry = &scan->entries[i];
-        c->result->records++;
-        c->result->uncommitted += i >= scan->committed && lb_scan_is_content(entry);
-        char which[200];
-        say_entry(&entry->descriptor, which, sizeof which);
-        if (!lb_scan_entry_holds(map, entry))
-            report(c, LB_DAMAGE_BYTES, entry->data, "%s: offset %" PRIu64 ": %s: its bytes contradict its digest",
-                   c->file, entry->data, which);
-        else if (entry->descriptor.kind == LB_RECORD_COMMIT)
-            check_commit(c, map, scan, entry);
-    }
+}
+
+static void check_record(check *c, const char *map, const lb_scan *scan, uint64_t i)
+{
+    const lb_scan_entry *entry = &scan->entries[i];
+    char which[200];
+    c->result->records++;
+    c->result->uncommitted += i >= scan->committed && lb_scan_is_content(entry);
+    say_entry(&entry->descriptor, which, sizeof which);
+    if (!lb_scan_entry_holds(map, entry))
+        report(c, LB_DAMAGE_BYTES, entry->data, "%s: offset %" PRIu64 ": %s: its bytes contradict its digest", c->file,
+               entry->data, which);
+    else if (entry->descriptor.kind == LB_RECORD_COMMIT)
+        check_commit(c, map, scan, entry);
 }
 
 /* ---- contents ---------------------------------------------------------------------------------------------------- */
@@ -135,42 +137,56 @@ static lb_status tell_blob(check *c, const lb_blob_row *row, lb_status status, c
     return LB_OK;
 }
 
-/* Blobs in coded packs, pack by pack, so that one is in memory at a time. */
-static lb_status check_packed(check *c, lb_archive *a, packed_row *rows, uint64_t n, lb_err *err)
+/* The blobs of an archive in the order in which they are checked: those that lie by themselves, then those in coded
+ * packs, pack by pack, so that one is in memory at a time. */
+typedef struct blob_list {
+    packed_row *rows;
+    uint64_t n;
+    uint64_t *firsts; /* of runs, which are checked together: a pack, or a few blobs; and behind the last */
+    uint64_t runs;
+} blob_list;
+
+static void release_blobs(blob_list *list)
 {
-    const void *bytes;
-    size_t size;
-    if (n) qsort(rows, n, sizeof *rows, by_pack);
-    for (uint64_t i = 0; i < n; i++) {
-        lb_err why = LB_ERR_INIT;
-        const lb_blob_row row = lb_index_blob(&a->index, rows[i].row);
-        LB_TRY(tell_blob(c, &row, lb_archive_blob_row(a, rows[i].row, &bytes, &size, &why), &why, err));
-        if (i + 1 == n || rows[i + 1].pack != rows[i].pack) lb_archive_drop_pack(a, rows[i].pack);
+    free(list->rows), free(list->firsts);
+}
+
+static lb_status list_blobs(const lb_archive *a, blob_list *list, lb_err *err)
+{
+    enum { FEW = 16 };
+    const uint64_t n = a->index.blobs.rows;
+    *list = (blob_list){malloc((n + 1) * sizeof *list->rows), 0, malloc((n + 1) * sizeof *list->firsts), 0};
+    if (!list->rows || !list->firsts) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", a->path);
+    for (int in_packs = 0; in_packs < 2; in_packs++) {
+        const uint64_t from = list->n;
+        for (uint64_t i = 0; i < n; i++) {
+            const uint32_t pack = lb_index_blob(&a->index, i).pack;
+            if ((pack != LB_NO_PACK) == in_packs) list->rows[list->n++] = (packed_row){pack, i};
+        }
+        if (in_packs && list->n > from) qsort(list->rows + from, list->n - from, sizeof *list->rows, by_pack);
+        for (uint64_t i = from; i < list->n; i++)
+            if (in_packs ? i == from || list->rows[i].pack != list->rows[i - 1].pack : (i - from) % FEW == 0)
+                list->firsts[list->runs++] = i;
     }
+    list->firsts[list->runs] = list->n;
     return LB_OK;
 }
 
-static lb_status check_blobs(check *c, lb_archive *a, lb_err *err)
+static lb_status check_run(check *c, lb_archive *a, const blob_list *list, uint64_t run, lb_err *err)
 {
-    packed_row *packed = NULL;
-    uint64_t n = 0;
+    const void *bytes;
+    size_t size;
     lb_status status = LB_OK;
-    for (uint64_t i = 0; i < a->index.blobs.rows && status == LB_OK; i++) {
+    for (uint64_t i = list->firsts[run]; i < list->firsts[run + 1] && status == LB_OK; i++) {
         lb_err why = LB_ERR_INIT;
-        const lb_blob_row row = lb_index_blob(&a->index, i);
-        if (row.pack == LB_NO_PACK) {
-            status = tell_blob(c, &row, lb_archive_check_row(a, i, &why), &why, err);
-            continue;
-        }
-        packed_row *grown = lb_array_grow(packed, n, sizeof *grown);
-        if (grown)
-            (packed = grown)[n++] = (packed_row){row.pack, i};
-        else
-            status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->file);
+        const packed_row *at = &list->rows[i];
+        const lb_blob_row row = lb_index_blob(&a->index, at->row);
+        const lb_status found = at->pack == LB_NO_PACK ? lb_archive_check_row(a, at->row, &why)
+                                                       : lb_archive_blob_row(a, at->row, &bytes, &size, &why);
+        status = tell_blob(c, &row, found, &why, err);
     }
-    if (status == LB_OK) status = check_packed(c, a, packed, n, err);
-    c->result->blobs += a->index.blobs.rows;
-    free(packed);
+    if (list->rows[list->firsts[run]].pack != LB_NO_PACK) lb_archive_drop_pack(a, list->rows[list->firsts[run]].pack);
+    c->result->blobs += list->firsts[run + 1] - list->firsts[run];
     return status;
 }
 
@@ -195,31 +211,32 @@ static void check_values(check *c, const lb_archive *a, const lb_program *p)
     }
 }
 
-static lb_status check_programs(check *c, lb_archive *a, lb_err *err)
+static lb_status check_program(check *c, lb_archive *a, uint32_t i, lb_err *err)
 {
-    for (uint32_t i = 0; i < a->index.n_programs; i++) {
-        lb_err why = LB_ERR_INIT;
-        lb_program *p;
-        const lb_status status = lb_archive_read_program(a, i, &p, &why);
-        if (status == LB_ERR_LIMIT) return lb_fail(err, status, "%s", why.message);
-        if (status != LB_OK) {
-            report_failure(c, LB_DAMAGE_PROGRAM, a->index.programs[i].offset, &why);
-            continue;
-        }
-        check_values(c, a, p);
-        lb_program_free(p);
+    lb_err why = LB_ERR_INIT;
+    lb_program *p;
+    const lb_status status = lb_archive_read_program(a, i, &p, &why);
+    if (status == LB_ERR_LIMIT) return lb_fail(err, status, "%s", why.message);
+    c->result->programs++;
+    if (status != LB_OK) {
+        report_failure(c, LB_DAMAGE_PROGRAM, a->index.programs[i].offset, &why);
+        return LB_OK;
     }
-    for (uint32_t i = 0; i < a->index.n_tables; i++) {
-        const lb_segment_row *row = &a->index.tables[i];
-        lb_err why = LB_ERR_INIT;
-        char *json;
-        const lb_status status = lb_archive_read_table(a, row, &json, &why);
-        if (status == LB_ERR_LIMIT) return lb_fail(err, status, "%s", why.message);
-        if (status != LB_OK) report_failure(c, LB_DAMAGE_BYTES, row->offset, &why);
-        free(json);
-    }
-    c->result->programs += a->index.n_programs;
-    c->result->tables += a->index.n_tables;
+    check_values(c, a, p);
+    lb_program_free(p);
+    return LB_OK;
+}
+
+static lb_status check_table(check *c, lb_archive *a, uint32_t i, lb_err *err)
+{
+    const lb_segment_row *row = &a->index.tables[i];
+    lb_err why = LB_ERR_INIT;
+    char *json;
+    const lb_status status = lb_archive_read_table(a, row, &json, &why);
+    if (status == LB_ERR_LIMIT) return lb_fail(err, status, "%s", why.message);
+    if (status != LB_OK) report_failure(c, LB_DAMAGE_BYTES, row->offset, &why);
+    c->result->tables++;
+    free(json);
     return LB_OK;
 }
 
@@ -259,39 +276,74 @@ static void check_index(check *c, const lb_scan *scan, const lb_archive *scanned
     lb_archive_close(indexed);
 }
 
-static lb_status verify_archive(check *c, const char *path, lb_err *err)
-{
-    lb_archive *a;
+/* ---- one archive ------------------------------------------------------------------------------------------------- */
+
+/* What is in it, in the order in which it is checked: records, blobs, programs, tables. */
+typedef struct contents {
+    lb_archive *archive;
     lb_scan scan;
-    c->file = path;
-    LB_TRY(lb_archive_open_scanned(path, false, &a, err));
-    lb_status status = lb_scan_run(a->map, a->size, path, &scan, err);
-    if (status == LB_OK) {
-        c->result->archives++;
-        if (scan.entries[0].descriptor.minor > c->result->minor) c->result->minor = scan.entries[0].descriptor.minor;
-        check_records(c, a->map, &scan);
-        status = check_blobs(c, a, err);
-        if (status == LB_OK) status = check_programs(c, a, err);
-        if (status == LB_OK) check_index(c, &scan, a);
-    }
-    lb_scan_release(&scan);
-    lb_archive_close(a);
-    return status == LB_OK && c->refused.status != LB_OK ? lb_fail(err, c->refused.status, "%s", c->refused.message)
-                                                         : status;
-}
-
-/* ---- the archives of a folder, each a unit ----------------------------------------------------------------------- */
-
-typedef struct archives {
-    const char *path;
-    lb_archive_name *names;
-    uint32_t n;
+    blob_list blobs;
     lb_capture *whole;
     /* of what is folded */
     void (*found)(void *context, const lb_damage *damage);
     void *context;
     lb_verification *result;
-} archives;
+} contents;
+
+static uint64_t units_of(const contents *x)
+{
+    return x->scan.n + x->blobs.runs + x->archive->index.n_programs + x->archive->index.n_tables;
+}
+
+static lb_status check_unit(check *c, const contents *x, uint64_t unit, lb_err *err)
+{
+    lb_archive *a = x->archive;
+    if (unit < x->scan.n) return check_record(c, a->map, &x->scan, unit), LB_OK;
+    unit -= x->scan.n;
+    if (unit < x->blobs.runs) return check_run(c, a, &x->blobs, unit, err);
+    unit -= x->blobs.runs;
+    if (unit < a->index.n_programs) return check_program(c, a, (uint32_t)unit, err);
+    return check_table(c, a, (uint32_t)(unit - a->index.n_programs), err);
+}
+
+static lb_status refusal_of(const check *c, lb_err *err)
+{
+    return c->refused.status == LB_OK ? LB_OK : lb_fail(err, c->refused.status, "%s", c->refused.message);
+}
+
+static lb_status open_contents(check *c, const char *path, contents *x, lb_err *err)
+{
+    c->file = path;
+    *x = (contents){.whole = c->whole, .found = c->found, .context = c->context, .result = c->result};
+    LB_TRY(lb_archive_open_scanned(path, false, &x->archive, err));
+    lb_status status = lb_scan_run(x->archive->map, x->archive->size, path, &x->scan, err);
+    if (status == LB_OK) status = list_blobs(x->archive, &x->blobs, err);
+    if (status != LB_OK) return status;
+    c->result->archives++;
+    const uint32_t minor = x->scan.entries[0].descriptor.minor;
+    if (minor > c->result->minor) c->result->minor = minor;
+    check_gaps(c, &x->scan);
+    return LB_OK;
+}
+
+static void close_contents(contents *x)
+{
+    release_blobs(&x->blobs);
+    lb_scan_release(&x->scan);
+    lb_archive_close(x->archive);
+}
+
+static lb_status verify_archive(check *c, const char *path, lb_err *err)
+{
+    contents x;
+    lb_status status = open_contents(c, path, &x, err);
+    for (uint64_t i = 0; status == LB_OK && i < units_of(&x); i++) status = check_unit(c, &x, i, err);
+    if (status == LB_OK) check_index(c, &x.scan, x.archive);
+    close_contents(&x);
+    return status == LB_OK ? refusal_of(c, err) : status;
+}
+
+/* ---- records of units -------------------------------------------------------------------------------------------- */
 
 static void verification_record(lb_part_record *r, lb_verification *v)
 {
@@ -318,6 +370,83 @@ static void record_damage(void *context, const lb_damage *damage)
     damage_record(context, &same);
 }
 
+static lb_status fold(lb_part_record *record, void (*found)(void *context, const lb_damage *damage), void *context,
+                      lb_verification *sum)
+{
+    lb_verification one = {0};
+    for (bool more = true;;) {
+        lb_damage damage = {0};
+        lb_part_record_bool(record, &more);
+        if (!more) break;
+        damage_record(record, &damage);
+        if (found && record->status == LB_OK) found(context, &damage);
+    }
+    verification_record(record, &one);
+    sum->archives += one.archives, sum->closed += one.closed, sum->records += one.records, sum->blobs += one.blobs;
+    sum->programs += one.programs, sum->tables += one.tables, sum->bytes += one.bytes;
+    sum->uncommitted += one.uncommitted, sum->damages += one.damages, sum->missing += one.missing;
+    if (one.minor > sum->minor) sum->minor = one.minor;
+    return LB_OK;
+}
+
+/* One archive that several workers share: what is in it is cut into units. */
+static lb_status verify_content(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    const contents *x = context;
+    lb_verification one = {0};
+    bool more = false;
+    check c = {record_damage, record, &one, x->whole, x->archive->path, LB_ERR_INIT};
+    LB_TRY(check_unit(&c, x, unit, err));
+    lb_part_record_bool(record, &more);
+    verification_record(record, &one);
+    return refusal_of(&c, err);
+}
+
+static lb_status fold_content(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    (void)unit, (void)err;
+    const contents *x = context;
+    return fold(record, x->found, x->context, x->result);
+}
+
+static uint64_t weigh_content(void *context, uint64_t unit)
+{
+    const contents *x = context;
+    uint64_t bytes = 0;
+    if (unit < x->scan.n) return x->scan.entries[unit].size;
+    const uint64_t run = unit - x->scan.n;
+    if (run >= x->blobs.runs) return 0;
+    for (uint64_t i = x->blobs.firsts[run]; i < x->blobs.firsts[run + 1]; i++)
+        bytes += lb_index_blob(&x->archive->index, x->blobs.rows[i].row).size;
+    return bytes;
+}
+
+static lb_status verify_in_units(check *c, const char *path, lb_parts *parts, lb_err *err)
+{
+    contents x;
+    lb_status status = open_contents(c, path, &x, err);
+    if (status == LB_OK) {
+        const lb_parts_loop loop = {"content", units_of(&x), verify_content, fold_content, &x, weigh_content};
+        status = lb_parts_each(parts, &loop, err);
+    }
+    if (status == LB_OK) check_index(c, &x.scan, x.archive);
+    close_contents(&x);
+    return status == LB_OK ? refusal_of(c, err) : status;
+}
+
+/* ---- the archives of a folder, each a unit ----------------------------------------------------------------------- */
+
+typedef struct archives {
+    const char *path;
+    lb_archive_name *names;
+    uint32_t n;
+    lb_capture *whole;
+    /* of what is folded */
+    void (*found)(void *context, const lb_damage *damage);
+    void *context;
+    lb_verification *result;
+} archives;
+
 /* The damages, then what was counted. */
 static lb_status verify_unit(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
@@ -340,24 +469,21 @@ static lb_status verify_unit(void *context, uint64_t unit, lb_part_record *recor
     return status;
 }
 
-static lb_status fold_unit(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+static lb_status fold_archive(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     (void)unit, (void)err;
     const archives *a = context;
-    lb_verification one = {0}, *sum = a->result;
-    for (bool more = true;;) {
-        lb_damage damage = {0};
-        lb_part_record_bool(record, &more);
-        if (!more) break;
-        damage_record(record, &damage);
-        if (a->found && record->status == LB_OK) a->found(a->context, &damage);
-    }
-    verification_record(record, &one);
-    sum->archives += one.archives, sum->closed += one.closed, sum->records += one.records, sum->blobs += one.blobs;
-    sum->programs += one.programs, sum->tables += one.tables, sum->bytes += one.bytes;
-    sum->uncommitted += one.uncommitted, sum->damages += one.damages, sum->missing += one.missing;
-    if (one.minor > sum->minor) sum->minor = one.minor;
-    return LB_OK;
+    return fold(record, a->found, a->context, a->result);
+}
+
+static uint64_t weigh_archive(void *context, uint64_t unit)
+{
+    const archives *a = context;
+    struct stat st = {0};
+    char *file = lb_capture_reader_path(a->path, &a->names[unit]);
+    const bool known = file && lb_input_look(file, &st, NULL) == LB_OK;
+    free(file);
+    return known ? (uint64_t)st.st_size : 0;
 }
 
 static lb_status verify_folder(const char *path, lb_parts *parts, archives *a, lb_err *err)
@@ -366,7 +492,7 @@ static lb_status verify_folder(const char *path, lb_parts *parts, archives *a, l
     LB_TRY(lb_capture_reader_list_folder(path, &a->names, &a->n, err));
     lb_status status = lb_capture_open(path, &a->whole, &closed);
     if (status != LB_OK) a->whole = NULL;
-    const lb_parts_loop loop = {"archive", a->n, verify_unit, fold_unit, a};
+    const lb_parts_loop loop = {"archive", a->n, verify_unit, fold_archive, a, weigh_archive};
     status = lb_is_refusal(status) ? lb_fail(err, status, "%s", closed.message) : lb_parts_each(parts, &loop, err);
     lb_capture_close(a->whole);
     free(a->names);
@@ -394,5 +520,5 @@ lb_status lb_capture_verify_in_parts(const char *path, lb_parts *parts,
         return verify_folder(path, parts,
                              &(archives){.path = path, .found = found, .context = context, .result = result}, err);
     check c = {found, context, result, NULL, path, LB_ERR_INIT};
-    return verify_archive(&c, path, err);
+    return parts ? verify_in_units(&c, path, parts, err) : verify_archive(&c, path, err);
 }

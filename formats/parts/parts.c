@@ -135,11 +135,35 @@ typedef struct making {
     const lb_parts_loop *loop;
     char name[96];
     uint64_t chunks;
+    uint64_t *starts; /* per chunk its first unit, and where the last one ends */
 } making;
+
+static uint64_t weight_of(const lb_parts_loop *loop, uint64_t unit)
+{
+    return 1 + (loop->weigh ? loop->weigh(loop->context, unit) : 0);
+}
+
+/* Chunks weigh alike, as far as each has a unit at least. */
+static lb_status deal_out(making *m, lb_err *err)
+{
+    const uint64_t n = m->loop->n;
+    uint64_t total = 0, before = 0, unit = 0;
+    m->starts = malloc((m->chunks + 1) * sizeof *m->starts);
+    if (!m->starts) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parts");
+    for (uint64_t i = 0; i < n; i++) total += weight_of(m->loop, i);
+    m->starts[0] = 0, m->starts[m->chunks] = n;
+    for (uint64_t c = 1; c < m->chunks; c++) {
+        const uint64_t wanted = total / m->chunks * c + total % m->chunks * c / m->chunks;
+        const uint64_t least = m->starts[c - 1] + 1, most = n - (m->chunks - c);
+        while (unit < n && before < wanted) before += weight_of(m->loop, unit++);
+        m->starts[c] = unit < least ? least : unit < most ? unit : most;
+    }
+    return LB_OK;
+}
 
 static uint64_t first_of(const making *m, uint64_t chunk)
 {
-    return m->loop->n / m->chunks * chunk + (m->loop->n % m->chunks < chunk ? m->loop->n % m->chunks : chunk);
+    return m->starts[chunk];
 }
 
 /* One unit behind the others: its status, and what it says or why it failed. */
@@ -303,18 +327,26 @@ static lb_status each_here(const making *m, lb_err *err)
     return LB_OK;
 }
 
+static lb_status each_in_folder(making *m, lb_err *err)
+{
+    lb_parts *p = m->parts;
+    uint64_t made = 0;
+    LB_TRY(lb_part_folder_fill(p->folder, m->name, m->chunks, make_chunk, m, &made, p->progress, err));
+    p->tally.taken += m->chunks - made;
+    for (uint64_t i = 0; i < m->chunks; i++) LB_TRY(fold_from_folder(m, i, err));
+    return LB_OK;
+}
+
 lb_status lb_parts_each(lb_parts *p, const lb_parts_loop *loop, lb_err *err)
 {
     if (!p) return each_alone(loop, err);
-    making m = {p, loop, "", loop->n < MOST_CHUNKS ? loop->n : MOST_CHUNKS};
+    making m = {p, loop, "", loop->n < MOST_CHUNKS ? loop->n : MOST_CHUNKS, NULL};
     snprintf(m.name, sizeof m.name, "%u-%.48s", p->loops++, loop->name);
     if (!loop->n) return LB_OK;
-    if (!p->folder) return each_here(&m, err);
-    uint64_t made = 0;
-    LB_TRY(lb_part_folder_fill(p->folder, m.name, m.chunks, make_chunk, &m, &made, p->progress, err));
-    p->tally.taken += m.chunks - made;
-    for (uint64_t i = 0; i < m.chunks; i++) LB_TRY(fold_from_folder(&m, i, err));
-    return LB_OK;
+    lb_status status = deal_out(&m, err);
+    if (status == LB_OK) status = p->folder ? each_in_folder(&m, err) : each_here(&m, err);
+    free(m.starts);
+    return status;
 }
 
 /* ---- one unit ---------------------------------------------------------------------------------------------------- */

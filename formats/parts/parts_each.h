@@ -20,6 +20,9 @@ typedef struct lb_parts_loop {
     /* In the order of units, in one thread. Texts that are read are gone afterwards. */
     lb_status (*fold)(void *context, uint64_t unit, lb_part_record *record, lb_err *err);
     void *context;
+    /* How much a unit is, of what is the same for all workers: bytes of a file. They are dealt out by it. NULL: all are
+     * alike. */
+    uint64_t (*weigh)(void *context, uint64_t unit);
 } lb_parts_loop;
 
 /* LB_ERR_PARTIAL: this is one part, and the others' records are not here. */

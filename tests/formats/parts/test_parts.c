@@ -115,10 +115,17 @@ static lb_status fold(void *context, uint64_t unit, lb_part_record *record, lb_e
     return record->status;
 }
 
+/* Most units are small. */
+static uint64_t weigh(void *context, uint64_t unit)
+{
+    (void)context;
+    return draw(unit, 5) % 8 ? draw(unit, 6) % 100 : draw(unit, 6) >> 24;
+}
+
 /* Two loops, as an engine has: the second is as long as the first said. */
 static lb_status run(lb_parts *parts, task *t, lb_err *err)
 {
-    const lb_parts_loop first = {"first", t->n, work, fold, t};
+    const lb_parts_loop first = {"first", t->n, work, fold, t, t->n % 2 ? weigh : NULL};
     LB_TRY(lb_parts_each(parts, &first, err));
     t->units = 0;
     const lb_parts_loop second = {"second", t->folded.lo % 7, work, fold, t};
