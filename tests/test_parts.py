@@ -41,6 +41,9 @@ def place(tmp_path_factory):
     broken = bytearray(archive.read_bytes())
     broken[len(broken) // 2] ^= 4
     archive.write_bytes(broken)
+    one = archive.read_bytes()
+    (folder / "one.tar").write_bytes((folder / "clean.lb" / archive.name).read_bytes())
+    (folder / "one-torn.tar").write_bytes(one)
     shutil.copytree(folder / "clean.lb", folder / "checkpoint" / "inner")
     return folder
 
@@ -48,6 +51,8 @@ def place(tmp_path_factory):
 QUESTIONS = {
     "verify": ["verify", "clean.lb"],
     "verify, damaged": ["verify", "torn.lb"],
+    "verify, one archive": ["verify", "one.tar"],
+    "verify, one that is damaged": ["verify", "one-torn.tar"],
     "diff, the same": ["diff", "clean.lb", "same.lb"],
     "diff, poisoned": ["diff", "clean.lb", "poisoned.lb"],
     "diff, flipped": ["diff", "clean.lb", "flipped.lb"],

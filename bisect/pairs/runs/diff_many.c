@@ -327,6 +327,7 @@ static void found_record(lb_part_record *r, side_record *found)
 
 static lb_status work_exchange(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
+    enum { SOME = 16 }; /* whose bytes, of all ranks, a worker has at a time */
     many *m = context;
     const exchange_result *x = &m->exchanges[m->first_exchange + unit];
     const lb_diff_row *row = &row_of(m, &m->members[x->first])->row;
@@ -348,7 +349,7 @@ static lb_status work_exchange(void *context, uint64_t unit, lb_part_record *rec
         }
         found_record(record, &found);
         lb_collective_results_release(&results);
-        if (asked) lb_capture_unload(m->halves[side]->capture);
+        if (asked && unit % SOME == SOME - 1) lb_capture_unload(m->halves[side]->capture);
     }
     return LB_OK;
 }

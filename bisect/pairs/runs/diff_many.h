@@ -3,9 +3,9 @@
  * Ranks that are taken together are one program, and one exact run holds all of them. Of more than LB_DIFF_TOGETHER
  * that is neither memory's nor time's friend, and it is not needed: rank i of one side stands against rank i of the
  * other, and what ranks hand each other was recorded. So a rank is a unit of work (lastbit/parts.h): its programs are
- * compared and run from what it received, on both sides from the first side's. Of a step in which something differs each
- * rank then gives what it called (collective_extract.h), so that no worker holds the programs of all; and a collective
- * in which something differs is a unit of its own:
+ * compared and run from what it received, on both sides from the first side's. Of a step in which something differs
+ * each rank then gives what it called (collective_extract.h), so that no worker holds the programs of all; and a
+ * collective in which something differs is a unit of its own:
  *
  *   a result is none that its members' inputs give   diverged there, with the side, and rank, hop and bit where known
  *   the inputs are the same                          rounding: another legal order
