@@ -124,6 +124,13 @@ static json_t *ranks_json(uint64_t ranks)
     return list;
 }
 
+static json_t *lines_json(const lb_diff_lines *lines)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < lines->n; i++) json_array_append_new(list, json_integer(lines->list[i]));
+    return list;
+}
+
 /* Places that differ by themselves, each with the second side's op and its effect. */
 static json_t *differences_json(const lb_diff_report *r)
 {
@@ -134,6 +141,8 @@ static json_t *differences_json(const lb_diff_report *r)
         if (!d->row.n_arguments) json_object_set_new(o, "arguments", json_array());
         json_object_set_new(o, "layer_b", d->layer_b ? json_string(d->layer_b) : json_null());
         json_object_set_new(o, "op_b", d->op_b ? json_string(d->op_b) : json_null());
+        json_object_set_new(o, "lines", lines_json(&d->lines[0]));
+        json_object_set_new(o, "lines_b", lines_json(&d->lines[1]));
         json_object_set_new(o, "effect", lb_command_json_number(d->effect));
         json_object_set_new(o, "times", json_integer(d->times));
         json_object_set_new(o, "steps", json_integer(d->steps));

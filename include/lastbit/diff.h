@@ -78,6 +78,7 @@ typedef struct lb_diff_argument {
     const char *first, *second; /* "0.1", "none" */
     const char *group;          /* of an option, where the optimizer has several: "fc"; "" */
 } lb_diff_argument;
+#define LB_DIFF_LINES 32
 #define LB_DIFF_ARGUMENTS 4 /* at most so many are named */
 
 /* One place where the sides differ. Strings belong to the report. */
@@ -146,10 +147,18 @@ typedef struct lb_diff_routing {
     int64_t explained;              /* flips whose margin is no more than what the logits themselves differ by */
 } lb_diff_routing;
 
+/* Lines of code, ascending, of the file that the place lies in. */
+typedef struct lb_diff_lines {
+    uint32_t list[LB_DIFF_LINES], n; /* of more the first ones */
+} lb_diff_lines;
+
 /* A place of two implementations that differs by itself, whatever differs before it. */
 typedef struct lb_diff_difference {
     lb_diff_row row;
     const char *layer_b, *op_b; /* of the second side; NULL: it has no op there */
+    /* All lines of either side that the difference may lie in: one, where the op named is it; several, where both
+     * compute a part by ops of their own, and which of them is wrong cannot be told. */
+    lb_diff_lines lines[2];
     /* Relative L2 of what leaves the first step that shows it, when this part alone is the second side's; NaN: not
      * measured. */
     double effect;

@@ -632,20 +632,26 @@ def start():
     return model, other, torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
 
 
-def main(folder, words):
+def run(compute, model, other, optimizer, tokens, mask, extra):
+    """One training step by a loss."""
+    labels = tokens[:, 1:].masked_fill(~mask, -100)
+    loss = compute(model, other, tokens[:, :-1], tokens[:, 1:], labels, mask, extra)
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss
+
+
+def record_each(program, folder, words):
     for word in words:
-        compute = written_twice.function_of(sys.modules[__name__], word)
+        compute = written_twice.function_of(program, word)
         model, other, optimizer = start()
         with lastbit.torch.capture(str(folder / f"{word}.lb"), level="ops") as capture:
-            for step, (tokens, mask, extra) in enumerate(draw_batches()):
+            for step, batch in enumerate(draw_batches()):
                 with capture.step(step):
-                    labels = tokens[:, 1:].masked_fill(~mask, -100)
-                    loss = compute(model, other, tokens[:, :-1], tokens[:, 1:], labels, mask, extra)
-                    optimizer.zero_grad()
-                    loss.backward()
-                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                    optimizer.step()
+                    run(compute, model, other, optimizer, *batch)
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]), sys.argv[2:])
+    record_each(sys.modules[__name__], pathlib.Path(sys.argv[1]), sys.argv[2:])

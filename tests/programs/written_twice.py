@@ -35,10 +35,10 @@ def function_of(program, word):
     return named[f"{name}_second"]
 
 
-def record(program, folder):
-    """All words, by one process."""
+def record(program, folder, words=None):
+    """Those words, or all of them, by one process."""
     variables = dict(os.environ, PYTHONPATH=str(CAPTURE))
-    subprocess.run([sys.executable, program.__file__, folder, *words_of(program)], env=variables, check=True, timeout=600)
+    subprocess.run([sys.executable, program.__file__, folder, *(words or words_of(program))], env=variables, check=True, timeout=600)
     return folder
 
 

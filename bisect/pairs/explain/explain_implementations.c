@@ -8,7 +8,7 @@
 #include "implementations/implementations.h"
 #include "implementations/modules.h"
 #include "implementations/region_op.h"
-#include "implementations/strangers.h"
+#include "sources/strangers.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -40,8 +40,12 @@ lb_counterpart *lb_counterparts_close(lb_counterparts *out, lb_counterpart_kind 
     lb_counterpart *more = lb_array_grow(out->list, out->n, sizeof *more);
     if (!more) return NULL;
     out->list = more;
-    out->list[out->n] =
-        (lb_counterpart){.kind = kind, .b = b, .first = first, .n = out->n_pieces - first, .of = {LB_NONE, LB_NONE}};
+    out->list[out->n] = (lb_counterpart){.kind = kind,
+                                         .b = b,
+                                         .first = first,
+                                         .n = out->n_pieces - first,
+                                         .of = {LB_NONE, LB_NONE},
+                                         .until = {LB_NONE, LB_NONE}};
     return &out->list[out->n++];
 }
 
@@ -509,7 +513,8 @@ double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart
         whole = from != NULL;
         if (whole) *noise = fmax(*noise, a->noise[r->tensor]);
         for (int64_t i = 0; i < r->n && whole; i++) {
-            x[r->to + i * r->to_stride] = from[r->from + i * r->from_stride];
+            const double number = from[r->from + i * r->from_stride];
+            x[r->to + i * r->to_stride] = one->negated ? -number : number;
             (*known)[r->to + i * r->to_stride] = 1;
         }
     }
@@ -557,8 +562,8 @@ double lb_counterparts_distance(const double *x, const double *y, int64_t n)
 bool lb_counterpart_can_be_put(const lb_counterparts *all, const lb_counterpart *c, const lb_exact_side *a,
                                const lb_exact_side *b)
 {
-    const bool kind =
-        c->kind == LB_COUNTERPART_ANCHOR || c->kind == LB_COUNTERPART_SHARED || c->kind == LB_COUNTERPART_GRADIENT;
+    const bool kind = c->kind == LB_COUNTERPART_ANCHOR || c->kind == LB_COUNTERPART_SHARED ||
+                      c->kind == LB_COUNTERPART_GRADIENT || c->kind == LB_COUNTERPART_SERVES;
     return kind && b->graph.given[c->b] && !c->refuted &&
            (c->n != 1 || c->in_parts || c->kind == LB_COUNTERPART_GRADIENT ||
             lb_counterpart_orders_agree(&a->program->values[all->pieces[c->first].tensor].layout,
@@ -604,7 +609,7 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         const double slack = c->kind == LB_COUNTERPART_SHARED ? all->most_slack : c->slack;
         bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
         /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
-        if (!same && is_one_value(c) && !c->in_parts &&
+        if (!same && is_one_value(c) && !c->in_parts && !c->negated &&
             (c->refuted ||
              !lb_counterpart_orders_agree(&a->program->values[va].layout, &b->program->values[c->b].layout))) {
             same = lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]);

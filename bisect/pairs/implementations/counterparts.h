@@ -21,7 +21,8 @@ typedef enum lb_counterpart_kind {
     LB_COUNTERPART_SHARED,   /* found between regions: see regions.h */
     LB_COUNTERPART_TURNED,   /* was an anchor, and is none: see counterpart_orders.h */
     LB_COUNTERPART_DROPPED,  /* was found to be none, or was SHARED before a difference was put right */
-    LB_COUNTERPART_TABLE     /* a rounded image of what A computes, or the other way round: see tables.h */
+    LB_COUNTERPART_TABLE,    /* a rounded image of what A computes, or the other way round: see tables.h */
+    LB_COUNTERPART_SERVES    /* other numbers, from which all that follows is the same: see halfway.h */
 } lb_counterpart_kind;
 
 typedef enum lb_counterpart_state {
@@ -48,7 +49,11 @@ typedef struct lb_counterpart {
     /* Its dimensions stand in another order on B, and which element is which was read off the shapes. `refuted`: the
      * numbers are A's in yet another order. */
     bool turned_by_shape, refuted;
-    bool was_guessed; /* was SHARED, by ops of different names, and put nothing right */
+    bool is_rebound; /* of a FINAL one: its parameter was given other memory on one side, and had `rebound` before */
+    int64_t rebound;
+    uint32_t until[2]; /* the last values of A and B that it could as well stand at (halfway.h); LB_NONE */
+    bool negated;      /* B's numbers are those of A with the other sign */
+    bool was_guessed;  /* was SHARED, by ops of different names, and put nothing right */
 } lb_counterpart;
 
 typedef struct lb_counterparts {

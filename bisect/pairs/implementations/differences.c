@@ -4,6 +4,7 @@
 #include "implementations/counterpart_exits.h"
 #include "implementations/counterpart_orders.h"
 #include "implementations/exchange.h"
+#include "implementations/halfway.h"
 #include "implementations/parted.h"
 #include "implementations/rank_parts.h"
 #include "implementations/region_shared.h"
@@ -73,7 +74,8 @@ static lb_region_question question(const lb_implementations *x)
                                 &x->contents,
                                 &x->counterparts,
                                 {x->met[0], x->met[1]},
-                                x->innocent};
+                                x->innocent,
+                                {x->around[0], x->around[1]}};
 }
 
 /* B from A's numbers at every counterpart, compared there; and what is equal then. */
@@ -197,7 +199,15 @@ static lb_status search_places(lb_implementations *x, lb_err *err)
 
 static lb_status search(lb_implementations *x, lb_err *err)
 {
+    bool any;
     LB_TRY(search_places(x, err));
+    LB_TRY(lb_repairs_find(x, err));
+    LB_TRY(lb_halfway_find(x, &any, err));
+    if (!any) return LB_OK;
+    LB_TRY(run_and_meet(x, err));
+    const lb_region_question asked = question(x);
+    lb_regions_release(&x->regions);
+    LB_TRY(lb_regions_find(&asked, &x->regions, err));
     return lb_repairs_find(x, err);
 }
 
@@ -309,7 +319,8 @@ static lb_status search_again(lb_implementations *x, lb_err *err)
 {
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         lb_counterpart *c = &x->counterparts.list[i];
-        if (c->kind == LB_COUNTERPART_SHARED) c->kind = LB_COUNTERPART_DROPPED, c->state = LB_COUNTERPART_UNKNOWN;
+        if (c->kind == LB_COUNTERPART_SHARED || c->kind == LB_COUNTERPART_SERVES)
+            c->kind = LB_COUNTERPART_DROPPED, c->state = LB_COUNTERPART_UNKNOWN;
     }
     LB_TRY(lb_exact_side_prepare(&x->sides[1], err));
     return search(x, err);
@@ -384,7 +395,10 @@ static lb_status search_all(lb_implementations *x, lb_err *err)
     rounds t = {.x = x};
     bool more = true;
     x->innocent = calloc(x->sides[1].program->n_ops + 1, 1);
-    lb_status status = x->innocent ? search(x, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for ops");
+    for (int k = 0; k < 2; k++) x->around[k] = calloc((size_t)x->sides[k].program->n_ops + 1, 1);
+    lb_status status = x->innocent && x->around[0] && x->around[1]
+                           ? search(x, err)
+                           : lb_fail(err, LB_ERR_NOMEM, "out of memory for ops");
     for (uint32_t i = 0; i < MOST_ROUNDS && more && status == LB_OK; i++) status = look_behind(&t, &more, err);
     for (uint32_t i = 0; i < x->regions.n && status == LB_OK; i++)
         if (!lb_regions_append(&t.found, &x->regions, &x->regions.list[i]))
@@ -413,7 +427,8 @@ static bool put_into_first(lb_implementations *x, const lb_counterpart *c, const
             if (a->forced[r->tensor]) memcpy(a->forced[r->tensor], a->kept[r->tensor], (size_t)n * sizeof **a->forced);
         }
         for (int64_t i = 0; i < r->n && a->forced[r->tensor]; i++)
-            a->forced[r->tensor][r->from + i * r->from_stride] = numbers[r->to + i * r->to_stride];
+            a->forced[r->tensor][r->from + i * r->from_stride] =
+                c->negated ? -numbers[r->to + i * r->to_stride] : numbers[r->to + i * r->to_stride];
         any |= a->forced[r->tensor] != NULL;
     }
     return any;
@@ -473,10 +488,31 @@ static lb_status measure_effects(lb_implementations *x, lb_err *err)
     return status;
 }
 
+/* Numbers of forward that one side rounded to f32 before they became constants do less than f32 can show: beside a
+ * place that does more they are none. */
+static void drop_roundings(lb_implementations *x)
+{
+    uint32_t kept = 0;
+    double most = 0;
+    for (uint32_t i = 0; i < x->regions.n; i++) most = fmax(most, x->regions.list[i].effect);
+    for (uint32_t i = 0; i < x->regions.n; i++) {
+        lb_region *r = &x->regions.list[i];
+        const uint32_t giver = x->sides[1].graph.giver[x->counterparts.list[r->counterpart].b];
+        const bool forward = giver != LB_NONE && x->sides[1].program->ops[giver].phase == LB_PHASE_FORWARD;
+        if (forward && r->reason == LB_REGION_OPS && r->effect < 0x1p-24 && r->effect < 0x1p-20 * most)
+            free(r->numbers);
+        else
+            x->regions.list[kept++] = *r;
+    }
+    x->regions.n = kept;
+}
+
 lb_status lb_differences_find(lb_implementations *x, lb_err *err)
 {
     LB_TRY(search_all(x, err));
     const lb_region_question found = question(x);
     lb_regions_join_alike(&found, &x->regions);
-    return measure_effects(x, err);
+    LB_TRY(measure_effects(x, err));
+    drop_roundings(x);
+    return LB_OK;
 }

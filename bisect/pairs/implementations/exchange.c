@@ -195,6 +195,7 @@ lb_status lb_exchange_make(const lb_table_question *asked, const lb_regions *reg
                            lb_counterparts *counterparts, lb_exchange *x, lb_err *err)
 {
     *x = (lb_exchange){.op = LB_NONE, .first_table = counterparts->n};
+    if (r->also.kind != LB_REPAIR_NONE) return LB_OK; /* one op is exchanged, not two */
     if (r->repair.kind != LB_REPAIR_NONE)
         take_repair(&r->repair, x);
     else if (r->reason == LB_REGION_ARGUMENTS)

@@ -46,6 +46,42 @@ static void feed(lb_implementations *x)
         lb_exact_side_hold(&x->sides[1], x->sources[1].list[i].value, fed_numbers(x, i));
 }
 
+/* What a side's memory held as the step began: a row of its sources; LB_NONE. */
+static uint32_t source_in(const lb_implementations *x, int side, int64_t storage)
+{
+    for (uint32_t i = 0; i < x->sources[side].n; i++)
+        if (x->sides[side].program->values[x->sources[side].list[i].value].storage == storage) return i;
+    return LB_NONE;
+}
+
+/* Memory that an earlier step made on both sides (an average of weights), and whose numbers say nothing of which is
+ * which (all alike), or what step made them: it was found by the order of its writes. B begins with A's, and a step is
+ * judged by itself. */
+static lb_status feed_left(lb_implementations *x, lb_source_memory *memory, lb_err *err)
+{
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < x->counterparts.n && status == LB_OK; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        if (c->kind != LB_COUNTERPART_FINAL || c->name || c->n != 1) continue;
+        const uint32_t final_a = x->counterparts.pieces[c->first].tensor,
+                       a = source_in(x, 0, x->sides[0].program->values[final_a].storage),
+                       b = source_in(x, 1, x->sides[1].program->values[c->b].storage);
+        if (a == LB_NONE || b == LB_NONE || x->contents.list[b].tensor == a) continue;
+        const lb_tensor *mine = &x->sources[1].tensors[b].tensor, *other = &x->sources[0].tensors[a].tensor;
+        if (!mine->data || !other->data || !lb_layout_same_shape(&mine->layout, &other->layout)) continue;
+        const int64_t n = lb_layout_numel(&mine->layout);
+        double *to = lb_shadow_numbers_copy(mine), *from = lb_shadow_numbers_copy(other);
+        const lb_content_run run = {a, 0, 1, 0, 1, n};
+        if (to && from) {
+            status = lb_step_sources_settle(&x->sources[0], &x->sources[1], b, &run, 1, memory, &x->contents, err);
+            x->left_apart += !(lb_counterparts_distance(from, to, n) < 0x1p-20);
+            lb_exact_side_hold(&x->sides[1], x->sources[1].list[b].value, from), from = NULL;
+        }
+        free(to), free(from);
+    }
+    return status;
+}
+
 static bool is_read_by_ops(const lb_exact_side *s, uint32_t v)
 {
     for (uint32_t k = s->graph.first_use[v]; k < s->graph.first_use[v + 1]; k++)
@@ -171,6 +207,7 @@ static uint32_t count_unmet(const lb_implementations *x)
 static bool stands_for(const lb_implementations *x, const lb_counterpart *c, int side, uint32_t storage_of)
 {
     const lb_value *values = x->sides[side].program->values;
+    if (c->is_rebound && values[storage_of].storage == c->rebound) return true;
     if (side) return values[c->b].storage == values[storage_of].storage;
     for (uint32_t k = 0; k < c->n; k++)
         if (values[x->counterparts.pieces[c->first + k].tensor].storage == values[storage_of].storage) return true;
@@ -220,36 +257,82 @@ static bool is_scale(double ratio)
     return ratio > 0 && size > 1.5 && size <= 0x1p24 && fabs(size - round(size)) <= 1e-9 * size;
 }
 
-/* The loss that B goes back from, by that of A; 0: it is no single number, or A's is 0. */
-static double ratio_of(const lb_implementations *x, const lb_counterpart *c)
+/* All losses that a side goes back from, together. */
+static double total_loss(const lb_exact_side *s)
 {
-    const uint32_t a = x->counterparts.pieces[c->first].tensor;
-    const double *mine = x->sides[0].kept[a], *other = x->sides[1].kept[c->b];
-    if (c->n != 1 || !mine || !other || *mine == 0 || lb_layout_numel(&x->sides[1].program->values[c->b].layout) != 1)
-        return 0;
-    return *other / *mine;
+    static const char *const seeds[] = {"aten::ones_like"};
+    const lb_program *p = s->program;
+    double total = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        if (op->phase != LB_PHASE_BACKWARD || lb_op_name_among(p, op, seeds, 1) < 0 || !op->args ||
+            lb_op_args(p, op)->tag != LB_ARG_VALUE)
+            continue;
+        const uint32_t loss = lb_value_graph_whole(&s->graph, lb_op_args(p, op)->u.value);
+        if (lb_layout_numel(&p->values[loss].layout) == 1) total += s->kept[loss] ? *s->kept[loss] : NAN;
+    }
+    return total;
+}
+
+static bool is_number(const lb_implementations *x, const lb_counterpart *c)
+{
+    return lb_layout_numel(&x->sides[1].program->values[c->b].layout) == 1;
 }
 
 /* One side scales the loss and its gradients back, or divides by the number of micro-batches before backward and the
- * other behind it: where all that is updated is the same, losses that differ by a scale are no difference. */
+ * other behind it, or goes back from the sum of what the other goes back from one by one: where all that is updated is
+ * the same, losses that are the same together, but for a scale, are no difference. */
 static void settle_scaled(lb_implementations *x)
 {
-    uint32_t finals = 0, scaled = 0;
-    double ratio = 0;
+    uint32_t finals = 0, apart = 0;
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
         if (c->kind == LB_COUNTERPART_FINAL && c->state != LB_COUNTERPART_SAME) return;
         finals += c->kind == LB_COUNTERPART_FINAL;
         if (c->kind != LB_COUNTERPART_EXIT || c->state != LB_COUNTERPART_APART) continue;
-        if (!is_scale(ratio = ratio_of(x, c))) return;
-        scaled++;
+        if (!is_number(x, c)) return;
+        apart++;
     }
-    if (!finals || !scaled) return;
-    x->scaled = ratio;
+    const double ratio = finals && apart ? total_loss(&x->sides[1]) / total_loss(&x->sides[0]) : NAN;
+    const bool together = fabs(ratio - 1) <= 1e-9;
+    if (!together && !is_scale(ratio)) return;
+    x->scaled = together ? 0 : ratio;
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         lb_counterpart *c = &x->counterparts.list[i];
         if (c->kind == LB_COUNTERPART_EXIT && c->state == LB_COUNTERPART_APART) c->state = LB_COUNTERPART_SAME;
     }
+}
+
+/* Is the value what a parameter may have been given in the place of its memory (`p.data = …`), which no op tells: an op
+ * behind backward gives it, and none reads it? */
+static bool may_be_rebound(const lb_exact_side *s, uint32_t v, uint32_t like)
+{
+    const lb_program *p = s->program;
+    const lb_value_graph *g = &s->graph;
+    if (v == LB_NONE || !g->given[v] || !lb_value_graph_computes(p, &p->ops[g->giver[v]]) ||
+        !lb_layout_same_shape(&p->values[v].layout, &p->values[like].layout))
+        return false;
+    for (uint32_t i = g->giver[v] + 1; i < p->n_ops; i++)
+        if (p->ops[i].phase == LB_PHASE_BACKWARD || lb_op_reads(p, &p->ops[i], p->values[v].storage) != LB_NONE)
+            return false;
+    return true;
+}
+
+/* What such a parameter ends with is no last write to its memory. The other side's number says which value it is. */
+static bool find_rebound(lb_implementations *x)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        lb_counterpart *c = &x->counterparts.list[i];
+        if (c->kind != LB_COUNTERPART_FINAL || c->state != LB_COUNTERPART_APART || c->n != 1) continue;
+        uint32_t *a = &x->counterparts.pieces[c->first].tensor;
+        const uint32_t of_b = x->met[0][*a], of_a = x->met[1][c->b];
+        if (may_be_rebound(&x->sides[1], of_b, c->b))
+            c->is_rebound = true, c->rebound = x->sides[1].program->values[c->b].storage, c->b = of_b, any = true;
+        else if (may_be_rebound(&x->sides[0], of_a, *a))
+            c->is_rebound = true, c->rebound = x->sides[0].program->values[*a].storage, *a = of_a, any = true;
+    }
+    return any;
 }
 
 static void judge(lb_implementations *x)
@@ -298,6 +381,7 @@ static lb_status compare_free(lb_implementations *x, lb_err *err)
     LB_TRY(lb_differences_meet(x, err));
     if (lb_counterpart_orders_find_others(&x->counterparts, &x->sides[0], &x->sides[1], x->met[1]))
         lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
+    if (find_rebound(x)) lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     lb_counterparts_drop_wrong(&x->counterparts, x->met);
     judge(x);
     return LB_OK;
@@ -485,6 +569,7 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
     if (status == LB_OK)
         status = lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,
                                       &x->counterparts, err);
+    if (status == LB_OK) status = feed_left(x, memory, err);
     if (status == LB_OK) status = run_all(x, memory, err);
     const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
     if (status == LB_OK && !lb_left_values_learn(memory, sides, x->met[1]))
@@ -504,6 +589,6 @@ void lb_implementations_release(lb_implementations *x)
     lb_counterparts_release(&x->counterparts);
     lb_regions_release(&x->regions);
     lb_token_map_free(x->tokens);
-    free(x->innocent), free(x->merged);
+    free(x->innocent), free(x->around[0]), free(x->around[1]), free(x->merged);
     *x = (lb_implementations){0};
 }

@@ -38,17 +38,19 @@ typedef struct lb_implementations {
     lb_counterparts counterparts;
     uint32_t *met[2];
     lb_regions regions;
-    uint8_t *innocent; /* per op of B: that its arguments are other ones changes nothing */
-    bool judged;       /* something that leaves the step has a counterpart, and every one of these was compared */
-    bool same;         /* and all of them agree */
-    bool draws_differ; /* the sides draw random numbers in other places: nothing is judged */
-    char missing[300]; /* why it was not judged; "" */
-    uint32_t tables;   /* that B takes A's numbers of */
-    uint32_t alone;    /* tensors that one side alone holds, whose rounding was allowed for */
+    uint8_t *innocent;  /* per op of B: that its arguments are other ones changes nothing */
+    uint8_t *around[2]; /* per op: of a region that was cut from both ends (halfway.h) */
+    bool judged;        /* something that leaves the step has a counterpart, and every one of these was compared */
+    bool same;          /* and all of them agree */
+    bool draws_differ;  /* the sides draw random numbers in other places: nothing is judged */
+    char missing[300];  /* why it was not judged; "" */
+    uint32_t tables;    /* that B takes A's numbers of */
+    uint32_t alone;     /* tensors that one side alone holds, whose rounding was allowed for */
     lb_coarse coarse;
     /* the loss that B goes back from, by A's, where what is updated is the same even so; 0: they do not differ so */
     double scaled;
-    uint32_t moved; /* parameters that held other numbers as the window began: A's were taken */
+    uint32_t left_apart; /* memory that an earlier step left with other numbers on the two sides: A's were taken */
+    uint32_t moved;      /* parameters that held other numbers as the window began: A's were taken */
 } lb_implementations;
 
 /* One step of each side, of one program each, which may be that of all its ranks (joined_ranks.h). `memory`: kept from

@@ -3,6 +3,7 @@
 
 #include "implementations/counterpart_orders.h"
 #include "implementations/implementations.h"
+#include "implementations/region_detached.h"
 #include "pair/op_kind.h"
 #include "implementations/rank_parts.h"
 
@@ -228,7 +229,10 @@ static bool may_be_masked(const lb_region_frontier *f, uint32_t a)
 /* The rule of the mask is another one, whatever it is made by. */
 static bool are_masked_differently(const lb_region_frontier *f, uint32_t a, uint32_t b)
 {
+    static const char *const choosers[] = {"aten::gather"};
     reads x, y;
+    if (lb_op_name_among(f->asked->sides[0]->program, &f->asked->sides[0]->program->ops[a], choosers, 1) >= 0)
+        return false; /* what it chooses by is no mask */
     if (!read_but_masks(f, 0, a, &x) || !read_but_masks(f, 1, b, &y) || x.n != y.n ||
         (lb_region_begins_at(f, 0, a) && lb_region_begins_at(f, 1, b)))
         return false;
@@ -574,10 +578,20 @@ static bool name_lone_update(const lb_region_frontier *f, lb_region *r)
     return true;
 }
 
+/* What is left of backward differs, and forward does not. */
+static bool name_detached(const lb_region_frontier *f, lb_region *r)
+{
+    const uint32_t giver = f->asked->sides[1]->graph.giver[f->asked->counterparts->list[r->counterpart].b];
+    if (giver == LB_NONE || f->asked->sides[1]->program->ops[giver].phase != LB_PHASE_BACKWARD) return false;
+    if (!lb_region_detached_find(f->asked, r->op, &r->stops)) return false;
+    r->reason = LB_REGION_DETACHED;
+    return true;
+}
+
 void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
 {
     choose_sources(f, r);
-    if (name_lone_update(f, r)) return;
+    if (name_lone_update(f, r) || name_detached(f, r)) return;
     if (name_pair(f, r, LB_REGION_ARGUMENTS, may_begin, are_called_differently) || name_part(f, r) ||
         name_pair(f, r, LB_REGION_ORDER, may_begin, read_in_another_order) ||
         name_pair(f, r, LB_REGION_MASK, may_be_masked, are_masked_differently))

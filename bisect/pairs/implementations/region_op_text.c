@@ -32,13 +32,22 @@ static void list_ops(const lb_implementations *x, const lb_region *r, int side, 
     if (r->n[side] > 6 && at < size) snprintf(text + at, size - at, " and %u more", r->n[side] - 6);
 }
 
-static void repair_text(const lb_implementations *x, const lb_repair *e, char *text, size_t size)
+static void repair_text(const lb_implementations *x, const lb_region *r, char *text, size_t size)
 {
+    const lb_repair *e = &r->repair;
     static const char *const sides[] = {"first", "second"};
     const char *name = short_name(x->sides[e->side].program, e->op);
+    const lb_repair *also = &r->also;
     if (e->kind == LB_REPAIR_FUNCTION)
         snprintf(text, size, "with %s in place of %s the %s side computes what the %s one does", e->function + 6, name,
                  sides[e->side], sides[!e->side]);
+    else if (also->kind != LB_REPAIR_NONE)
+        snprintf(
+            text, size,
+            "with %.9g in place of %.9g in %s and %.9g in place of %.9g in %s the %s side computes what the %s one "
+            "does",
+            e->after, e->before, name, also->after, also->before, short_name(x->sides[e->side].program, also->op),
+            sides[e->side], sides[!e->side]);
     else
         snprintf(text, size, "with %.9g in place of %.9g in %s the %s side computes what the %s one does", e->after,
                  e->before, name, sides[e->side], sides[!e->side]);
@@ -85,7 +94,13 @@ void lb_region_op_text(const lb_implementations *x, const lb_region *r, char *te
                                        : "an op",
                  c->name ? ", for " : "", c->name ? c->name : "");
         break;
-    case LB_REGION_REPAIRED: repair_text(x, &r->repair, text, size); break;
+    case LB_REGION_DETACHED:
+        snprintf(text, size,
+                 "the gradient does not pass through this value on the %s side, where it is detached or computed "
+                 "without gradients; on the %s side it does",
+                 r->stops ? "second" : "first", r->stops ? "first" : "second");
+        break;
+    case LB_REGION_REPAIRED: repair_text(x, r, text, size); break;
     case LB_REGION_OPS:
         snprintf(text, size,
                  "from the same inputs the first side computes %s, the second %s, which is not the same function",

@@ -529,10 +529,23 @@ static bool lists(const lb_regions *all, const lb_region *r, int side, uint32_t 
     return false;
 }
 
+/* One autograd node goes back through all that a fused op was spelled out as. */
+static bool lists_node(const lb_regions *all, const lb_region *r, int side, const lb_program *p, int64_t node)
+{
+    for (uint32_t i = 0; i < r->n[side]; i++) {
+        const lb_op *op = &p->ops[all->ops[r->first[side] + i]];
+        if (op->phase == LB_PHASE_FORWARD && op->node == node) return true;
+    }
+    return false;
+}
+
 static bool is_backward_of(const finder *f, const lb_value_graph *g, uint32_t op, const lb_region *forward, int side)
 {
     const uint32_t of = g->forward[op];
-    return lists(f->out, forward, side, op) || (of != LB_NONE && lists(f->out, forward, side, of));
+    if (lists(f->out, forward, side, op)) return true;
+    if (of == LB_NONE) return false;
+    const uint8_t *around = f->asked->around[side];
+    return (around && around[of]) || lists_node(f->out, forward, side, g->program, g->program->ops[of].node);
 }
 
 /* Is a part of backward that of a part of forward which differs by itself? Its derivative differs with it, or gives the

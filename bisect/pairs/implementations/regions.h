@@ -23,6 +23,7 @@ typedef enum lb_region_reason {
     LB_REGION_SOURCE,    /* it reads what the other side does not hold */
     LB_REGION_UPDATE,    /* one side alone updates a parameter */
     LB_REGION_MISSING,   /* one side alone computes it */
+    LB_REGION_DETACHED,  /* a gradient stops on one side alone: region_detached.h */
     LB_REGION_REPAIRED,  /* one op written otherwise makes them the same: see `repair` */
     LB_REGION_OPS        /* both compute it by ops of their own */
 } lb_region_reason;
@@ -42,6 +43,8 @@ typedef struct lb_repair {
     double before, after; /* numbers */
     const char *function; /* the other one; static */
     uint32_t other;       /* the op of the other side that has the number, and that alone; LB_NONE */
+    bool alone;           /* neither side has the other's number */
+    bool swapped;         /* its first two operands change places: a sum's factor is that of the second */
     uint32_t rank;        /* of several edits that do it the one with the lowest is what a person would change */
     /* What the op is written as now, and otherwise: name, first argument, how many. */
     uint32_t name[2], first_arg[2], args[2];
@@ -55,8 +58,10 @@ typedef struct lb_region {
     uint32_t first_unheld[2], n_unheld[2]; /* rows of `unheld`: sources it reads that the other side does not hold */
     uint32_t op[2];                        /* to be named, of A and of B; LB_NONE */
     lb_region_reason reason;
+    int stops;          /* of LB_REGION_DETACHED: on which side */
     uint32_t source[2]; /* values: of the unheld sources the ones to be named; LB_NONE */
-    lb_repair repair;   /* the edit by which op and reason were found */
+    /* The edit by which op and reason were found. `also`: where it takes two, the other; else LB_REPAIR_NONE. */
+    lb_repair repair, also;
     /* A choice in it (experts, rows) fell differently on the two sides: both run with what they recorded. */
     bool chosen;
     bool follows;   /* it is the backward of another region */
@@ -88,6 +93,9 @@ typedef struct lb_region_question {
     const uint32_t *met[2]; /* lb_regions_meet of either side */
     /* Per op of B: that its arguments are other ones changes nothing; NULL: not known of any. */
     const uint8_t *innocent;
+    /* Per op: of a part of forward that was cut from both ends, so that what backward does of it follows from what is
+     * left; NULL: of none. */
+    const uint8_t *around[2];
 } lb_region_question;
 
 /* Behind lb_counterparts_compare. LB_ERR_NOMEM is the only failure. */

@@ -117,6 +117,10 @@ static void list_others(lister *l)
             const lb_program *p = l->sides[k]->own;
             const double n = count_of(p, &p->ops[ops_of(l, k)[i]]);
             add_number(&l->others, n, LB_NONE), add_number(&l->others, 1 / n, LB_NONE);
+            for (uint32_t m = 0; m < plain && n > 1;
+                 m++) /* a number of all that are summed, beside one of their mean */
+                add_number(&l->others, l->others.list[m].x * n, l->others.list[m].op),
+                    add_number(&l->others, l->others.list[m].x / n, l->others.list[m].op);
         }
     add_number(&l->others, 1, LB_NONE), add_number(&l->others, 0, LB_NONE);
 }
@@ -139,7 +143,7 @@ static bool is_unwritten(const lb_program *p, const lb_op *op, uint32_t arg)
            lb_op_name_among(p, op, names, sizeof names / sizeof *names) >= 0;
 }
 
-static void edit_number(lister *l, uint32_t at, uint32_t arg, double before, const number *other)
+static void edit_number(lister *l, uint32_t at, uint32_t arg, double before, const number *other, bool swapped)
 {
     const lb_program *p = l->sides[l->side]->own;
     const bool alone = other->op != LB_NONE && !find(&l->own, other->x) && !find(&l->others, before);
@@ -153,7 +157,18 @@ static void edit_number(lister *l, uint32_t at, uint32_t arg, double before, con
                             .before = before,
                             .after = other->x,
                             .other = alone ? other->op : LB_NONE,
+                            .alone = !find(&l->own, other->x) && !find(&l->others, before),
+                            .swapped = swapped,
                             .rank = rank});
+}
+
+/* May the factor have been meant for the first term? */
+static bool may_swap(const lb_program *p, const lb_op *op, uint32_t arg)
+{
+    const lb_arg *args = lb_op_args(p, op);
+    return lb_value_graph_adds(p, (uint32_t)(op - p->ops)) && is_unwritten(p, op, arg) && args[0].tag == LB_ARG_VALUE &&
+           args[1].tag == LB_ARG_VALUE && args[0].u.value != LB_NONE && args[1].u.value != LB_NONE &&
+           lb_layout_same_shape(&p->values[args[0].u.value].layout, &p->values[args[1].u.value].layout);
 }
 
 static void edit_numbers(lister *l, uint32_t at)
@@ -162,7 +177,10 @@ static void edit_numbers(lister *l, uint32_t at)
     double x;
     for (uint32_t k = 0; k < p->ops[at].args; k++)
         for (uint32_t i = 0; number_of(p, &p->ops[at], k, &x) && i < l->others.n; i++)
-            if (!is_near(x, l->others.list[i].x)) edit_number(l, at, k, x, &l->others.list[i]);
+            if (!is_near(x, l->others.list[i].x)) {
+                edit_number(l, at, k, x, &l->others.list[i], false);
+                if (may_swap(p, &p->ops[at], k)) edit_number(l, at, k, x, &l->others.list[i], true);
+            }
 }
 
 /* An op that gives what one of its operands could be. */

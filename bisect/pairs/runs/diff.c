@@ -8,7 +8,7 @@
 #include "runs/diff_orders.h"
 #include "runs/diff_steps.h"
 #include "diff/diff_tokens.h"
-#include "implementations/strangers.h"
+#include "sources/strangers.h"
 
 #include <stdio.h>
 #include <stdlib.h>

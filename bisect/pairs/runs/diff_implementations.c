@@ -6,11 +6,12 @@
 #include "implementations/implementations.h"
 #include "joined/joined_ranks.h"
 #include "joined/joined_steps.h"
-#include "implementations/kept_table.h"
+#include "joined/spelled_out.h"
+#include "exact/kept_table.h"
 #include "implementations/modules.h"
 #include "implementations/region_op.h"
 #include "pair/side_replay.h"
-#include "implementations/strangers.h"
+#include "sources/strangers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -60,9 +61,12 @@ static uint32_t recorded_op(const writer *w, int side, uint32_t op)
     const lb_program_view *view = w->x->sides[side].view;
     if (op == LB_NONE || !view->op_of) return op;
     const lb_program_view_part *part = &view->parts[lb_program_view_part_of(view, op)];
-    for (uint32_t i = 0; i < part->program->n_ops; i++)
+    uint32_t last = op;
+    for (uint32_t i = 0; i < part->program->n_ops; i++) {
         if (view->op_of[part->first_op + i] == op) return i;
-    return op;
+        if (view->op_of[part->first_op + i] <= op) last = i; /* one of those that a fused op was spelled out as */
+    }
+    return last;
 }
 
 static lb_diff_row row_at(const writer *w, uint32_t a, uint32_t b)
@@ -135,10 +139,72 @@ static uint32_t reader_in_region(const writer *w, const lb_region *r, int side, 
     return LB_NONE;
 }
 
+/* Does the op of forward hand on what it reads, so that it does nothing: times one, the size of what is positive? */
+static bool does_nothing(const writer *w, int side, uint32_t op, uint32_t value)
+{
+    const lb_exact_side *s = &w->x->sides[side];
+    const lb_op *o = &w->p[side]->ops[op];
+    const uint32_t v = first_value(w->p[side], op);
+    return v != LB_NONE && o->phase == LB_PHASE_FORWARD && lb_value_graph_computes(w->p[side], o) &&
+           s->graph.given[v] &&
+           lb_layout_numel(&w->p[side]->values[v].layout) == lb_layout_numel(&w->p[side]->values[value].layout) &&
+           lb_quantities_agree(&s->quantities[v], &s->quantities[value]);
+}
+
+/* An op of the side that reads the value, or a window on all of it, and does nothing with it; LB_NONE. */
+static uint32_t idle_reader(const writer *w, int side, uint32_t value)
+{
+    const lb_value_graph *g = &w->x->sides[side].graph;
+    for (uint32_t v = 0; v < w->p[side]->n_values; v++)
+        for (uint32_t k = g->first_use[v]; k < g->first_use[v + 1] && lb_value_graph_whole(g, v) == value; k++)
+            if (does_nothing(w, side, g->uses[k], value)) return g->uses[k];
+    return LB_NONE;
+}
+
+enum { MOST_FACTORS = 4 };
+
+/* A factor of one that went into the value, a few products before it: what the other side multiplies by may stand at
+ * any of them. LB_NONE. */
+static uint32_t idle_factor(const writer *w, int side, uint32_t value, uint32_t depth)
+{
+    static const char *const factors[] = {"aten::mul", "aten::div", "aten::mul_", "aten::div_"};
+    const lb_value_graph *g = &w->x->sides[side].graph;
+    const uint32_t op = g->given[value] ? g->giver[value] : LB_NONE;
+    if (op != LB_NONE && lb_op_name_among(w->p[side], &w->p[side]->ops[op], factors, 4) < 0) return LB_NONE;
+    for (uint32_t k = g->first_pred[value]; k < g->first_pred[value + 1] && depth; k++) {
+        if (op != LB_NONE && does_nothing(w, side, op, g->preds[k])) return op;
+        const uint32_t found = idle_factor(w, side, g->preds[k], depth - 1);
+        if (found != LB_NONE) return found;
+    }
+    return LB_NONE;
+}
+
+/* Where all that a side has of a region is right, what it lacks would stand behind that: an op that does nothing
+ * there, else the first that goes on; LB_NONE. */
+static uint32_t op_behind_served(const writer *w, const lb_region *r, int side)
+{
+    const lb_counterparts *all = &w->x->counterparts;
+    const lb_counterpart *c = &all->list[r->counterpart];
+    const uint32_t end = side ? c->b : all->pieces[c->first].tensor;
+    const lb_value_graph *g = &w->x->sides[side].graph;
+    bool served = false;
+    for (uint32_t i = 0; i < all->n; i++)
+        served |= all->list[i].kind == LB_COUNTERPART_SERVES &&
+                  (side ? all->list[i].b : all->pieces[all->list[i].first].tensor) == end;
+    if (!served) return LB_NONE;
+    uint32_t first = idle_reader(w, side, end);
+    for (uint32_t v = 0; v < w->p[side]->n_values && first == LB_NONE; v++)
+        for (uint32_t k = g->first_use[v]; k < g->first_use[v + 1] && lb_value_graph_whole(g, v) == end; k++)
+            if (g->uses[k] < first && w->p[side]->ops[g->uses[k]].phase == LB_PHASE_FORWARD) first = g->uses[k];
+    return first;
+}
+
 /* Where the other side has no such op: the op that goes on from what the lone one reads, else the one that gives it;
  * LB_NONE. */
 static uint32_t op_beside_lone(const writer *w, const lb_region *r, int lone)
 {
+    const uint32_t behind = op_behind_served(w, r, !lone);
+    if (behind != LB_NONE) return behind;
     const lb_exact_side *mine = &w->x->sides[lone], *other = &w->x->sides[!lone];
     const lb_op *op = &w->p[lone]->ops[r->op[lone]];
     for (uint32_t k = 0; k < op->args; k++) {
@@ -149,6 +215,10 @@ static uint32_t op_beside_lone(const writer *w, const lb_region *r, int lone)
         if (giver == LB_NONE || lb_op_is_source(w->p[!lone], &w->p[!lone]->ops[giver]) ||
             w->p[!lone]->ops[giver].phase != op->phase)
             continue;
+        const uint32_t idle = idle_reader(w, !lone, met);
+        if (idle != LB_NONE) return idle;
+        const uint32_t factor = idle_factor(w, !lone, met, MOST_FACTORS);
+        if (factor != LB_NONE) return factor;
         const uint32_t reader = reader_in_region(w, r, !lone, met);
         return reader != LB_NONE ? reader : giver;
     }
@@ -224,6 +294,64 @@ static const char *layer_beside(const writer *w, const lb_region *r)
     return r->n[1] ? lb_op_layer(p, &p->ops[w->x->regions.ops[r->first[1]]]) : NULL;
 }
 
+static void add_line(lb_diff_lines *lines, uint32_t number)
+{
+    uint32_t at = lines->n;
+    for (uint32_t i = 0; i < lines->n; i++)
+        if (lines->list[i] == number) return;
+    if (!number || at == LB_DIFF_LINES) return;
+    for (; at && lines->list[at - 1] > number; at--) lines->list[at] = lines->list[at - 1];
+    lines->list[at] = number, lines->n++;
+}
+
+static void add_line_of(const writer *w, int side, uint32_t op, const char *file, lb_diff_lines *lines)
+{
+    const lb_code_line line = lb_op_line(w->p[side], &w->p[side]->ops[op]);
+    if (line.number && !strcmp(line.file, file)) add_line(lines, line.number);
+}
+
+/* What a side lacks may stand behind the region's end as well, up to the last value from which the rest is right. */
+static void list_lines_behind(const writer *w, const lb_region *r, int side, const char *file, lb_diff_lines *lines)
+{
+    const lb_counterpart *c = &w->x->counterparts.list[r->counterpart];
+    const uint32_t end = side ? c->b : w->x->counterparts.pieces[c->first].tensor, until = c->until[side];
+    const uint32_t *giver = w->x->sides[side].graph.giver;
+    if (until == LB_NONE || giver[end] == LB_NONE || giver[until] == LB_NONE) return;
+    for (uint32_t i = giver[end] + 1; i <= giver[until]; i++)
+        if (w->x->around[side][i]) add_line_of(w, side, i, file, lines);
+}
+
+/* What lacks on a side may stand where an op's inputs were given, which meet the other side's without it. */
+static void list_lines_before(const writer *w, int side, uint32_t op, const char *file, lb_diff_lines *lines)
+{
+    const lb_value_graph *g = &w->x->sides[side].graph;
+    const uint32_t v = first_value(w->p[side], op);
+    for (uint32_t k = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && k < g->first_pred[v + 1]; k++) {
+        const uint32_t giver = g->giver[g->preds[k]];
+        if (giver != LB_NONE && !lb_op_is_source(w->p[side], &w->p[side]->ops[giver]) &&
+            w->p[side]->ops[giver].phase == w->p[side]->ops[op].phase)
+            add_line_of(w, side, giver, file, lines);
+    }
+}
+
+/* The line that is named, and where that is a guess all lines of the region in the same file. */
+static void list_lines(const writer *w, const lb_region *r, lb_diff_difference *d)
+{
+    const bool lone = r->reason == LB_REGION_MISSING;
+    for (int k = 0; k < 2; k++) {
+        const lb_code_line *named = &d->row.lines[k];
+        const bool guess = r->reason == LB_REGION_OPS || r->reason == LB_REGION_SOURCE ||
+                           r->reason == LB_REGION_ORDER || r->reason == LB_REGION_MASK || lone;
+        if (named->number) add_line(&d->lines[k], named->number);
+        for (uint32_t i = 0; i < r->n[k] && guess && named->number; i++) {
+            const uint32_t op = w->x->regions.ops[r->first[k] + i];
+            add_line_of(w, k, op, named->file, &d->lines[k]);
+            list_lines_before(w, k, op, named->file, &d->lines[k]);
+        }
+        if (lone && named->number) list_lines_behind(w, r, k, named->file, &d->lines[k]);
+    }
+}
+
 static void add_difference(writer *w, const lb_region *r)
 {
     lb_diff_difference d = {.effect = r->effect,
@@ -248,6 +376,7 @@ static void add_difference(writer *w, const lb_region *r)
         d.op_b = lb_report_keep(w->report, lb_joined_ranks_op_name(w->p[1], &w->p[1]->ops[r->op[1]]));
     }
     describe(w, r, &d.row);
+    list_lines(w, r, &d);
     char text[700];
     lb_region_op_text(w->x, r, text, sizeof text);
     d.row.why = lb_report_keep(w->report, text);
@@ -576,6 +705,8 @@ static bool has_place(const lb_implementations *x)
 
 static lb_status open_side(const step_pair *pair, int side, lb_program_view *view, lb_err *err)
 {
+    if (!pair->of_steps && pair->n[0] == 1 && pair->n[1] == 1)
+        return lb_spelled_out_view(pair->captures[side], pair->programs[side][0], pair->programs[!side][0], view, err);
     return pair->of_steps ? lb_joined_steps_view(pair->captures[side], pair->programs[side], pair->n[side], view, err)
                           : lb_joined_ranks_view(pair->captures[side], pair->programs[side], pair->n[side], view, err);
 }
@@ -604,14 +735,16 @@ static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_
         const bool flipped = x.regions.n && x.regions.list[0].chosen, placed = has_place(&x);
         /* Equal but for what the rounding of tensors may do that one side alone holds: of a cache in 16 bits that is no
          * proof. */
-        const bool proven = x.same && !x.alone;
-        *judged = proven || (x.judged && (x.same || (placed && !flipped)) && !begins_with_carried(&x, pair->captures));
+        const bool same = x.same && !x.left_apart, proven = same && !x.alone;
+        *judged = proven || (x.judged && (same || (placed && !flipped)) && !begins_with_carried(&x, pair->captures));
         status = *judged ? report_step(&x, report, first, err) : LB_OK;
         snprintf(text, sizeof text, "step %lld: %s", (long long)pair->step,
                  *x.missing               ? x.missing
                  : x.regions.n && !placed ? "what leaves the step differs in exact arithmetic, but hardly any value in "
                                             "between is the same on both sides, so that no "
                                             "place can be named"
+                 : x.same && x.left_apart
+                     ? "memory that an earlier step made (an average of weights) holds other numbers on the two sides"
                  : flipped ? "a choice of experts fell differently on the two sides from the same numbers, and what "
                              "follows from it was not judged"
                            : "what leaves the step differs, and no place was found");

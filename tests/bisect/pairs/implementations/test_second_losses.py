@@ -13,11 +13,10 @@ from written_twice import ask, record, source_of
 
 # Another line of the loss is named, or one beside the right one: what lies between two values that meet is one place.
 COARSE = {
-    "advantages-boot", "advantages-nov", "balance-div", "binary-class", "binary-pos", "clipped_value-range", "contrastive-axis", "contrastive-norm",
-    "contrastive-tau", "cross_entropy-all", "cross_entropy-nomask", "diffusion-eps", "diffusion-sqrt", "distillation-t2", "entropy-det",
-    "focal-detached", "gradient_penalty-nograph", "grpo-beta", "grpo-dr", "huber-q", "label_smoothing-eps", "label_smoothing-flat",
-    "label_smoothing-sum", "masked_cross_entropy-rows", "mixup-flip", "mixup-lam", "r_drop-oneside", "r_drop-scale", "reward_model-last",
-    "variational-std", "z_loss-abs",
+    "advantages-boot", "advantages-nov", "balance-div", "binary-class", "clipped_value-range", "contrastive-axis", "contrastive-norm",
+    "contrastive-oneway", "contrastive-tau", "diffusion-eps", "diffusion-sqrt", "distillation-t2", "distillation-temp", "dpo-noref", "focal-alpha",
+    "gradient_penalty-nograph", "grpo-beta", "grpo-dr", "grpo-k1", "label_smoothing-sum", "mixup-flip", "mixup-lam", "r_drop-oneside", "r_drop-scale",
+    "reward_model-last", "reward_model-swap", "variational-std",
 }  # fmt: skip
 # What one line was written as where the right one is: the edit by which the sides are the same is said with it.
 EDITS = {
@@ -25,7 +24,8 @@ EDITS = {
     "clipped_value-min": "with maximum in place of minimum the second side",
     "triplet-margin": "with 30 in place of 20 in add.Tensor the second side",
     "cross_entropy-temp": "only the second side runs div.Tensor",
-    "binary-sum": "with mean.dim in place of sum.dim_IntList the second side",
+    "label_smoothing-eps": "with 0.9 in place of 0.8 in mul.Tensor and 0.1 in place of 0.2 in mul.Tensor the second side",
+    "focal-detached": "the gradient does not pass through this value on the second side",
 }
 
 

@@ -1,5 +1,5 @@
 /* Who is compared by values: see strangers.h. */
-#include "implementations/strangers.h"
+#include "sources/strangers.h"
 
 #include "pair/forwards.h"
 #include "sources/merged_adapters.h"

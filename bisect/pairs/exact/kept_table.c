@@ -1,5 +1,5 @@
 /* Tables that a program keeps from step to step: see kept_table.h. */
-#include "implementations/kept_table.h"
+#include "exact/kept_table.h"
 
 #include "exact/value_graph.h"
 

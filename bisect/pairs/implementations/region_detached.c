@@ -1,0 +1,162 @@
+/* Where a gradient stops on one side alone: see region_detached.h. */
+#include "implementations/region_detached.h"
+
+#include "implementations/region_op.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Per op of a side, by its autograd nodes. */
+typedef struct nodes {
+    const lb_exact_side *side;
+    uint8_t *made; /* the op made one */
+    uint8_t *ran;  /* and backward went through it */
+} nodes;
+
+/* Ops that a fused one was spelled out as have its node, and are what it is. */
+static const lb_op *recorded_op(const lb_exact_side *s, uint32_t op)
+{
+    const lb_program_view *view = s->view;
+    const lb_program *recorded = view->parts[0].program;
+    if (!view->op_of) return &recorded->ops[op];
+    uint32_t low = 0, high = recorded->n_ops;
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (view->op_of[middle] <= op)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &recorded->ops[low];
+}
+
+/* Their backward hands the gradient on, and runs no op. */
+static bool hands_gradient_on(const lb_program *p, const lb_op *op)
+{
+    static const char *const names[] = {"aten::add", "aten::sub", "aten::rsub"};
+    return lb_op_name_among(p, op, names, sizeof names / sizeof *names) >= 0;
+}
+
+static bool note_nodes(const lb_exact_side *s, nodes *out)
+{
+    const lb_program *recorded = s->view->parts[0].program, *p = s->program;
+    int64_t last = -1, most = 0;
+    for (uint32_t i = 0; i < recorded->n_ops; i++)
+        if (recorded->ops[i].node > most) most = recorded->ops[i].node;
+    uint8_t *of_op = calloc((size_t)recorded->n_ops + 1, 1),
+            *of_node = calloc((size_t)(most < 1 << 28 ? most : 0) + 2, 1);
+    *out = (nodes){s, calloc((size_t)p->n_ops + 1, 1), calloc((size_t)p->n_ops + 1, 1)};
+    const bool room = of_op && of_node && out->made && out->ran && most < 1 << 28;
+    for (uint32_t i = 0; i < recorded->n_ops && room; i++) {
+        const lb_op *op = &recorded->ops[i];
+        if (op->phase == LB_PHASE_BACKWARD && op->node >= 0) of_node[op->node] = 1;
+        if (op->phase != LB_PHASE_FORWARD || lb_op_is_source(recorded, op)) continue;
+        of_op[i] = last >= 0 && op->node > last;
+        if (op->node > last) last = op->node;
+    }
+    for (uint32_t i = 0; i < p->n_ops && room; i++) {
+        const lb_op *op = recorded_op(s, i);
+        out->made[i] = of_op[op - recorded->ops];
+        out->ran[i] = out->made[i] && op->node > 0 && (of_node[op->node - 1] || hands_gradient_on(recorded, op));
+    }
+    free(of_op), free(of_node);
+    return room;
+}
+
+static uint32_t first_outcome(const lb_program *p, uint32_t op)
+{
+    return lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
+}
+
+/* Does a gradient reach some value that the op reads? One that backward gave is differentiated once more. */
+static bool reads_followed(const nodes *n, uint32_t v)
+{
+    const lb_value_graph *g = &n->side->graph;
+    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
+        const uint32_t giver = g->giver[g->preds[k]];
+        if (giver != LB_NONE && (n->made[giver] || g->program->ops[giver].phase == LB_PHASE_BACKWARD)) return true;
+    }
+    return false;
+}
+
+/* Is the value read by an op whose node backward never went through either? Then it is not where the gradient stops. */
+static bool is_read_before_stop(const nodes *n, uint32_t value)
+{
+    const lb_value_graph *g = &n->side->graph;
+    for (uint32_t v = 0; v < g->program->n_values; v++)
+        for (uint32_t k = g->first_use[v]; k < g->first_use[v + 1] && lb_value_graph_whole(g, v) == value; k++) {
+            const uint32_t op = g->uses[k];
+            if (g->program->ops[op].phase == LB_PHASE_FORWARD && n->made[op] && !n->ran[op]) return true;
+        }
+    return false;
+}
+
+static bool stops_at(const nodes *n, uint32_t op, uint32_t value)
+{
+    if (n->ran[op]) return false;
+    return n->made[op] ? !is_read_before_stop(n, value) : reads_followed(n, value);
+}
+
+/* The `detach` by which it stops: of what the op gives, or of what it reads; the op itself where there is none. */
+static uint32_t detach_near(const nodes *n, uint32_t op, uint32_t value)
+{
+    const lb_program *p = n->side->program;
+    const lb_value_graph *g = &n->side->graph;
+    uint32_t found = op;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *o = &p->ops[i];
+        if (o->phase != LB_PHASE_FORWARD || strcmp(lb_op_name(p, o), "aten::detach") || !o->args ||
+            lb_op_args(p, o)->tag != LB_ARG_VALUE)
+            continue;
+        const uint32_t v = lb_value_graph_whole(g, lb_op_args(p, o)->u.value);
+        bool reads = n->made[op] && v == value && i > op;
+        for (uint32_t k = g->first_pred[value]; k < g->first_pred[value + 1] && !n->made[op]; k++)
+            reads |= i < op && lb_value_graph_whole(g, g->preds[k]) == v;
+        if (reads) found = i;
+    }
+    return found;
+}
+
+static bool forward_differs(const lb_region_question *asked)
+{
+    const lb_exact_side *b = asked->sides[1];
+    for (uint32_t i = 0; i < asked->counterparts->n; i++) {
+        const lb_counterpart *c = &asked->counterparts->list[i];
+        const uint32_t giver = b->graph.giver[c->b];
+        if (c->state == LB_COUNTERPART_APART && giver != LB_NONE && b->program->ops[giver].phase == LB_PHASE_FORWARD)
+            return true;
+    }
+    return false;
+}
+
+/* The value of a side that the other has, too, and that a gradient passes there alone. */
+static bool find(const lb_region_question *asked, const nodes of[2], uint32_t op[2], int *side)
+{
+    const lb_exact_side *b = asked->sides[1];
+    for (uint32_t i = 0; i < b->program->n_ops; i++) {
+        const uint32_t vb = first_outcome(b->program, i);
+        if (b->program->ops[i].phase != LB_PHASE_FORWARD || vb == LB_NONE || !b->graph.given[vb] ||
+            !lb_value_graph_computes(b->program, &b->program->ops[i]) || asked->met[1][vb] == LB_NONE)
+            continue;
+        const uint32_t va = asked->met[1][vb], a = asked->sides[0]->graph.giver[va];
+        if (a == LB_NONE || asked->met[0][va] != vb || asked->sides[0]->program->ops[a].phase != LB_PHASE_FORWARD)
+            continue;
+        const uint32_t ops[] = {a, i}, values[] = {va, vb};
+        for (int k = 0; k < 2; k++) {
+            if (!stops_at(&of[k], ops[k], values[k]) || !of[!k].ran[ops[!k]]) continue;
+            op[k] = detach_near(&of[k], ops[k], values[k]), op[!k] = ops[!k], *side = k;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool lb_region_detached_find(const lb_region_question *asked, uint32_t op[2], int *side)
+{
+    nodes of[2] = {{0}, {0}};
+    bool found = asked->sides[0]->view->n_parts == 1 && asked->sides[1]->view->n_parts == 1 && !forward_differs(asked);
+    for (int k = 0; k < 2 && found; k++) found = note_nodes(asked->sides[k], &of[k]);
+    found = found && find(asked, of, op, side);
+    for (int k = 0; k < 2; k++) free(of[k].made), free(of[k].ran);
+    return found;
+}
