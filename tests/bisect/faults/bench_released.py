@@ -29,6 +29,11 @@ import released_pairs  # noqa: E402
 
 PATHS = {"timm": ("timm", "torchvision"), "torchvision": ("timm", "torchvision"), "tf5": (), "lens": ("lens", "tf457")}
 PATHS |= {"encodec": ("encodec", "torchaudio")}
+PATHS |= {"patchvit": ("vitpytorch",), "plainperceiver": ("perceiver",), "plainunet": ("diffusers",), "densegraph": ("pyg",), "listgraph": ("pyg",)}
+PATHS |= {"plainconformer": ("torchaudio",), "plaintables": ("rtdl",), "plainsoft": ("softmoe",), "pytorchcv": ("pytorchcv", "torchvision")}
+PATHS |= {"hiera": ("hiera", "timm", "torchvision"), "sam": ("sam", "torchvision")}
+PATHS |= dict.fromkeys(("bags", "pairs", "grid", "edges", "peft", "byhand", "merged", "decoded", "leftpadded", "fastllama", "smallgpt"), ())
+PATHS |= dict.fromkeys(("parallel", "recurrent", "chunked", "fourier", "matrix", "grouped"), ())
 PATHS |= dict.fromkeys(("flatllama", "dictllama", "onlinegpt", "recurrent", "latent", "dispatch", "torchlstm", "cells"), ())
 
 

@@ -20,6 +20,10 @@ import torch.nn.functional as F
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import keras_models  # noqa: E402
 import language_models  # noqa: E402
+import later_data_models  # noqa: E402
+import later_faults  # noqa: E402
+import later_language_models  # noqa: E402
+import later_vision_models  # noqa: E402
 import named_weights  # noqa: E402
 import other_language_faults  # noqa: E402
 import other_language_models  # noqa: E402
@@ -65,9 +69,12 @@ PORTED = {
     **other_sound_models.BUILDERS,
     **keras_models.BUILDERS,
     **rewritten_models.BUILDERS,
+    **later_vision_models.BUILDERS,
+    **later_data_models.BUILDERS,
+    **later_language_models.BUILDERS,
 }
-IMAGES = ("vit", "resnet", "efficientnet", *other_vision_models.FAMILIES)
-IMAGE_SIZES = {"resnet": (32, 2), "efficientnet": (64, 4), **other_vision_models.SIZES}
+IMAGES = ("vit", "resnet", "efficientnet", *other_vision_models.FAMILIES, *later_vision_models.FAMILIES)
+IMAGE_SIZES = {"resnet": (32, 2), "efficientnet": (64, 4), **other_vision_models.SIZES, **later_vision_models.SIZES}
 
 
 def built(args):
@@ -98,7 +105,7 @@ def loss_of(model, args, batch):
     inputs, targets = batch
     if args.normalised:
         inputs = (inputs - 0.45) / (0.229 if "other-deviation" in args.fault else 0.225)
-    if args.family in ported_encoders.FAMILIES:
+    if args.family in (*ported_encoders.FAMILIES, *later_data_models.FAMILIES):
         scores = model.scores_of(inputs)
         scores, targets = scores.flatten(0, -2), targets.flatten()
     elif args.family in IMAGES:
@@ -130,6 +137,8 @@ def batches(args, count):
     for _ in range(count):
         if args.family in ported_encoders.FAMILIES:
             yield ported_encoders.drawn_batch(args.family, drawn, getattr(torch, args.dtype))
+        elif args.family in later_data_models.FAMILIES:
+            yield later_data_models.drawn_batch(args.family, drawn, getattr(torch, args.dtype))
         elif args.family in other_sound_models.FAMILIES:
             yield other_sound_models.drawn_batch(args.family, drawn, getattr(torch, args.dtype))
         elif args.family in IMAGES:
@@ -197,7 +206,7 @@ def execute(args, model):
 
 
 def lines_of(*named):
-    tables = (ported_faults, other_language_faults, other_vision_faults)
+    tables = (ported_faults, other_language_faults, other_vision_faults, later_faults)
     return {name: row for table in tables for name, row in table.LINES.get(named, {}).items()}
 
 

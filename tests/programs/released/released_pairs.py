@@ -5,6 +5,7 @@ A side is (environment, words for released.py). Environments are folders that `t
 
 import collections
 
+import later_pairs
 import other_pairs
 import ported_pairs
 
@@ -116,4 +117,4 @@ def fault_pairs():
                 yield pair("vit", a, b, "forward", (fault,))
 
 
-PAIRS = [*first_pairs(), *innocent_pairs(), *fault_pairs(), *ported_pairs.pairs(pair), *other_pairs.pairs(pair)]
+PAIRS = [*first_pairs(), *innocent_pairs(), *fault_pairs(), *ported_pairs.pairs(pair), *other_pairs.pairs(pair), *later_pairs.pairs(pair)]
