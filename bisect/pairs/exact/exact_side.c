@@ -1,5 +1,6 @@
 /* An exact run of one side: see exact_side.h. */
 #include "exact/exact_side.h"
+#include "exact/moved_choice.h"
 
 #include "shadow/kept_shadow.h"
 #include "shadow/shadow_numbers.h"
@@ -13,6 +14,7 @@ typedef struct run {
     lb_exact_side *side;
     bool disturbed, aside; /* aside: nothing asks for its quantities */
     uint64_t serial;
+    uint8_t *anew; /* per value: see moved_choice.h */
 } run;
 
 static bool is_real(const lb_tensor *t)
@@ -211,6 +213,13 @@ static bool take_source(void *context, int32_t rank, int64_t step, uint32_t valu
     return true;
 }
 
+static bool chooses_anew(void *context, int32_t rank, int64_t step, uint32_t op)
+{
+    const run *r = context;
+    (void)rank, (void)step;
+    return lb_moved_choice_is_made(r->side, r->anew, op);
+}
+
 static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
     const run *r = context;
@@ -248,14 +257,17 @@ static void forget_unreached(lb_exact_side *s)
 /* `numbers`: those that the last run kept. */
 static lb_status run_chained(lb_exact_side *s, bool disturbed, bool aside, double **numbers, lb_err *err)
 {
-    run r = {s, disturbed, aside, 0};
-    if (!lb_former_run_begin(s, !disturbed, numbers))
+    run r = {s, disturbed, aside, 0, calloc((size_t)s->program->n_values + 1, 1)};
+    if (!r.anew || !lb_former_run_begin(s, !disturbed, numbers)) {
+        free(r.anew);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", s->program->n_values);
+    }
     lb_plan plan = LB_PLAN_INIT;
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
     const lb_observer observer = {.context = &r,
                                   .op = note_op,
                                   .source = take_source,
+                                  .computes = chooses_anew,
                                   .reuses = s->former.asks ? leaves_out : NULL,
                                   .former = give_former};
     lb_rank_run ranks = {.programs = (const lb_prepared *const *)&s->prepared,
@@ -267,6 +279,7 @@ static lb_status run_chained(lb_exact_side *s, bool disturbed, bool aside, doubl
     look_at_sources(&r);
     s->runs++;
     lb_status status = lb_rank_run_all(&ranks, err);
+    free(r.anew);
     if (aside && s->former.asks) take_over_former(s, numbers);
     if (!aside && !disturbed) forget_unreached(s);
     if (!lb_former_run_end(s, !disturbed && !aside && status == LB_OK) && status == LB_OK)
