@@ -4,6 +4,7 @@
 #include "implementations/rank_parts.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct finder {
     const lb_exact_side *sides[2];
@@ -64,6 +65,45 @@ static uint32_t list_exits(const lb_exact_side *s, uint32_t **out)
         if (!listed[v] && lb_dtype_is_float(p->values[v].dtype) && is_last_number(s, v, trains)) (*out)[n++] = v;
     free(called), free(listed);
     return n;
+}
+
+/* Does an op in a module of forward go on from the value, directly or through ops that lie in none? A program whose
+ * outermost module is never called itself hands the results of one part to the next one: these do not leave. */
+static bool enters_module(const lb_exact_side *s, uint32_t value, uint8_t *reached)
+{
+    const lb_program *p = s->program;
+    const lb_value_graph *g = &s->graph;
+    const bool trains = lb_op_any_backward(p);
+    memset(reached, 0, p->n_values);
+    reached[value] = 1;
+    for (uint32_t v = value + 1; v < p->n_values; v++) {
+        const lb_op *op = g->giver[v] == LB_NONE ? NULL : &p->ops[g->giver[v]];
+        if (!op || !lb_op_is_of_forward(op, trains) || !lb_dtype_is_float(p->values[v].dtype)) continue;
+        for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1] && !reached[v]; k++)
+            reached[v] = reached[g->preds[k]];
+        if (reached[v] && g->given[v] && op->scope) return true;
+    }
+    return false;
+}
+
+static void leave_out_inner(const lb_exact_side *s, uint32_t *list, uint32_t *n)
+{
+    uint8_t *reached = malloc((size_t)s->program->n_values + 1);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; reached && i < *n; i++)
+        if (!enters_module(s, list[i], reached)) list[kept++] = list[i];
+    if (reached) *n = kept;
+    free(reached);
+}
+
+/* Does each side give out as many, of the same shapes in the same order? */
+static bool are_shaped_alike(const lb_exact_side *const sides[2], uint32_t *const lists[2], const uint32_t n[2])
+{
+    bool alike = n[0] == n[1];
+    for (uint32_t i = 0; i < n[0] && alike; i++)
+        alike = lb_layout_same_shape(&sides[0]->program->values[lists[0][i]].layout,
+                                     &sides[1]->program->values[lists[1][i]].layout);
+    return alike;
 }
 
 static uint32_t count_shaped(const lb_exact_side *s, const uint32_t *list, uint32_t n, const lb_layout *shape)
@@ -141,6 +181,9 @@ static void find_exits(finder *m)
 {
     uint32_t *lists[2] = {NULL, NULL}, n[2];
     for (int k = 0; k < 2; k++) n[k] = list_exits(m->sides[k], &lists[k]);
+    const bool cut = m->sides[0]->tokens || lb_rank_parts_are_parted(m->sides);
+    if (lists[0] && lists[1] && !cut && !are_shaped_alike(m->sides, lists, n))
+        for (int k = 0; k < 2; k++) leave_out_inner(m->sides[k], lists[k], &n[k]);
     for (int k = 0; k < 2 && lists[0] && lists[1]; k++) put_last_first(m->sides, lists, n, k);
     uint8_t *taken = calloc(n[1] + 1, 1);
     for (int k = 0; k < 2; k++) m->out->lone[k] = malloc((n[k] + 1) * sizeof *m->out->lone[k]);

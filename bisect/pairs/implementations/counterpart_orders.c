@@ -34,6 +34,62 @@ static int find_size(const dimensions *d, int64_t size)
     return -1;
 }
 
+/* `d` with dimension `k` moved behind all others. */
+static dimensions moved_last(const dimensions *d, int k)
+{
+    dimensions moved = {.n = 0};
+    for (int i = 0; i < d->n; i++)
+        if (i != k) moved.size[moved.n] = d->size[i], moved.stride[moved.n++] = d->stride[i];
+    moved.size[moved.n] = d->size[k], moved.stride[moved.n++] = d->stride[k];
+    return moved;
+}
+
+/* The dimension of `first` that is the last one of `last`, where features come first and are followed by places, and
+ * where they come last, behind (row, place) in one dimension or in several: (2, 64, 11) and (22, 64). -1: none, or
+ * several might be. */
+static int features_first(const dimensions *first, const dimensions *last)
+{
+    const int64_t width = last->n ? last->size[last->n - 1] : 0;
+    int found = -1, times = 0;
+    for (int k = 0; k < first->n; k++)
+        if (first->size[k] == width) found = k, times++;
+    for (int k = 0; k < last->n; k++) times += k + 1 < last->n && last->size[k] == width;
+    if (times != 1 || found + 1 == first->n || first->n == last->n) return -1;
+    const dimensions moved = moved_last(first, found);
+    int i = 0;
+    for (int k = 0; k < last->n; k++) {
+        int64_t size = 1;
+        while (size < last->size[k] && i < moved.n) size *= moved.size[i++];
+        if (size != last->size[k]) return -1;
+    }
+    return i == moved.n ? found : -1;
+}
+
+bool lb_counterpart_orders_channels(const lb_layout *x, const lb_layout *y)
+{
+    const dimensions a = dimensions_of(x), b = dimensions_of(y);
+    return lb_layout_numel(x) == lb_layout_numel(y) && (features_first(&a, &b) >= 0 || features_first(&b, &a) >= 0);
+}
+
+/* One run for each place: the features of one side lie side by side. */
+bool lb_counterpart_orders_add_channels(lb_counterparts *out, uint32_t va, const lb_layout *x, const lb_layout *y)
+{
+    const dimensions a = dimensions_of(x), b = dimensions_of(y);
+    const bool of_a = features_first(&a, &b) >= 0;
+    const dimensions *first = of_a ? &a : &b;
+    const dimensions moved = moved_last(first, features_first(first, of_a ? &b : &a));
+    const int64_t width = moved.size[moved.n - 1], across = moved.stride[moved.n - 1],
+                  places = lb_layout_numel(x) / width;
+    for (int64_t place = 0; place < places; place++) {
+        int64_t at = 0, rest = place;
+        for (int k = moved.n - 1; k-- > 0; rest /= moved.size[k]) at += rest % moved.size[k] * moved.stride[k];
+        const lb_content_run run = of_a ? (lb_content_run){va, at, across, place * width, 1, width}
+                                        : (lb_content_run){va, place * width, 1, at, across, width};
+        if (!lb_counterparts_add_piece(out, run)) return false;
+    }
+    return true;
+}
+
 bool lb_counterpart_orders_turned(const lb_layout *x, const lb_layout *y)
 {
     const dimensions a = dimensions_of(x), b = dimensions_of(y);
@@ -118,9 +174,7 @@ static bool mixes(const lb_program *p, uint32_t op)
     return is_product(p, op) || lb_op_name_among(p, &p->ops[op], names, sizeof names / sizeof *names) >= 0;
 }
 
-/* Does a product or convolution that goes on from the value, through ops that do not mix elements, give what the other
- * side has? */
-static bool leads_to_same(const lb_exact_side *s, uint32_t value, const uint32_t *met)
+bool lb_counterpart_orders_leads_to_same(const lb_exact_side *s, uint32_t value, const uint32_t *met)
 {
     const lb_program *p = s->program;
     uint32_t list[MOST_FOLLOWED] = {value}, n = 1;
@@ -149,7 +203,8 @@ bool lb_counterpart_orders_find_others(lb_counterparts *all, const lb_exact_side
         lb_counterpart *c = &all->list[i];
         const uint32_t va = all->pieces[c->first].tensor;
         if (c->kind != LB_COUNTERPART_ANCHOR || c->state != LB_COUNTERPART_APART || c->n != 1 ||
-            !lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]) || !leads_to_same(b, c->b, met_of_b))
+            !lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]) ||
+            !lb_counterpart_orders_leads_to_same(b, c->b, met_of_b))
             continue;
         c->refuted = any = true;
     }

@@ -61,9 +61,11 @@ bool lb_counterparts_add_values(lb_counterparts *out, lb_counterpart_kind kind, 
 {
     const lb_layout *x = &a->program->values[va].layout, *y = &b->program->values[vb].layout;
     const uint32_t first = out->n_pieces;
-    if (!lb_counterpart_orders_turned(x, y)) return lb_counterparts_add(out, kind, va, vb, lb_layout_numel(y));
-    lb_counterpart *made =
-        lb_counterpart_orders_add_turned(out, va, x, y) ? lb_counterparts_close(out, kind, vb, first) : NULL;
+    const bool turned = lb_counterpart_orders_turned(x, y), channels = !turned && lb_counterpart_orders_channels(x, y);
+    if (!turned && !channels) return lb_counterparts_add(out, kind, va, vb, lb_layout_numel(y));
+    const bool added =
+        turned ? lb_counterpart_orders_add_turned(out, va, x, y) : lb_counterpart_orders_add_channels(out, va, x, y);
+    lb_counterpart *made = added ? lb_counterparts_close(out, kind, vb, first) : NULL;
     if (made) made->turned_by_shape = true;
     return made != NULL;
 }
@@ -649,4 +651,37 @@ bool lb_counterparts_drop_wrong(lb_counterparts *all, uint32_t *const met[2])
         any = true;
     }
     return any;
+}
+
+enum { MOST_MADE_OF = 32 };
+
+/* Does a value follow from one source and nothing else, within a few ops? */
+static bool is_of_one_source(const lb_exact_side *s, uint32_t value)
+{
+    const lb_value_graph *g = &s->graph;
+    uint32_t list[MOST_MADE_OF] = {value}, n = 1, source = LB_NONE;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t giver = g->giver[list[i]], first = g->first_pred[list[i]], last = g->first_pred[list[i] + 1];
+        if (giver != LB_NONE && lb_op_is_source(g->program, &g->program->ops[giver])) {
+            if (source != LB_NONE && source != giver) return false;
+            source = giver;
+        }
+        if (n + (last - first) > MOST_MADE_OF) return false;
+        for (uint32_t k = first; k < last; k++) list[n++] = g->preds[k];
+    }
+    return source != LB_NONE;
+}
+
+void lb_counterparts_drop_remade(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
+{
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_counterpart *c = &all->list[i];
+        const uint32_t va = all->pieces[c->first].tensor, ga = a->graph.giver[va], gb = b->graph.giver[c->b];
+        if (c->kind != LB_COUNTERPART_ANCHOR || c->state != LB_COUNTERPART_APART || !is_one_value(c) || ga == LB_NONE ||
+            gb == LB_NONE ||
+            !strcmp(lb_op_name(a->program, &a->program->ops[ga]), lb_op_name(b->program, &b->program->ops[gb])) ||
+            !is_of_one_source(a, va) || !is_of_one_source(b, c->b))
+            continue;
+        c->kind = LB_COUNTERPART_DROPPED, c->state = LB_COUNTERPART_UNKNOWN;
+    }
 }

@@ -488,18 +488,25 @@ static lb_status measure_effects(lb_implementations *x, lb_err *err)
     return status;
 }
 
-/* Numbers of forward that one side rounded to f32 before they became constants do less than f32 can show: beside a
- * place that does more they are none. */
-static void drop_roundings(lb_implementations *x)
+/* Numbers of forward that one side rounded to f32 before they became constants do less than f32 can show. */
+static bool is_rounding_of_a_constant(const lb_implementations *x, const lb_region *r, double most)
 {
+    const uint32_t giver = x->sides[1].graph.giver[x->counterparts.list[r->counterpart].b];
+    const bool forward = giver != LB_NONE && x->sides[1].program->ops[giver].phase == LB_PHASE_FORWARD;
+    return forward && r->reason == LB_REGION_OPS && r->effect < 0x1p-24 && r->effect < 0x1p-20 * most;
+}
+
+/* Beside a place that does more, what leaves the step is what it was, but for rounding: rows of a block that nobody
+ * reads are no difference of the step. */
+static void drop_idle(lb_implementations *x)
+{
+    static const double ROUNDING = 1e-13;
     uint32_t kept = 0;
     double most = 0;
     for (uint32_t i = 0; i < x->regions.n; i++) most = fmax(most, x->regions.list[i].effect);
     for (uint32_t i = 0; i < x->regions.n; i++) {
         lb_region *r = &x->regions.list[i];
-        const uint32_t giver = x->sides[1].graph.giver[x->counterparts.list[r->counterpart].b];
-        const bool forward = giver != LB_NONE && x->sides[1].program->ops[giver].phase == LB_PHASE_FORWARD;
-        if (forward && r->reason == LB_REGION_OPS && r->effect < 0x1p-24 && r->effect < 0x1p-20 * most)
+        if ((most > ROUNDING && r->effect <= ROUNDING) || is_rounding_of_a_constant(x, r, most))
             free(r->numbers);
         else
             x->regions.list[kept++] = *r;
@@ -513,6 +520,6 @@ lb_status lb_differences_find(lb_implementations *x, lb_err *err)
     const lb_region_question found = question(x);
     lb_regions_join_alike(&found, &x->regions);
     LB_TRY(measure_effects(x, err));
-    drop_roundings(x);
+    drop_idle(x);
     return LB_OK;
 }

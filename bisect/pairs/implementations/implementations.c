@@ -1,6 +1,7 @@
 /* Two implementations of a step: see implementations.h. */
 #include "implementations/counterpart_exits.h"
 #include "implementations/counterpart_orders.h"
+#include "implementations/counterpart_scales.h"
 #include "implementations/differences.h"
 #include "implementations/left_values.h"
 #include "implementations/norms.h"
@@ -465,6 +466,8 @@ static lb_status look_closer(lb_implementations *x, const lb_products *products,
     LB_TRY(lb_products_find(products, &x->counterparts, err));
     LB_TRY(lb_norms_find(&x->sides[0], &x->sides[1], &x->counterparts, err));
     lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
+    lb_counterparts_drop_remade(&x->counterparts, &x->sides[0], &x->sides[1]);
+    lb_counterpart_scales_drop(&x->counterparts, &x->sides[0], &x->sides[1], x->met[1]);
     LB_TRY(allow_for_rounding(x, err));
     return x->judged && !x->same ? lb_differences_find(x, err) : LB_OK;
 }

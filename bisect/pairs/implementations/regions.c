@@ -305,10 +305,29 @@ static void clear_some(finder *f)
     }
 }
 
+/* A table that the other side does not hold and that leads to right numbers in one layer is no difference in another
+ * one, which has a copy of it. */
+static void clear_copies(finder *f)
+{
+    for (int side = 0; side < 2; side++) {
+        const lb_exact_side *s = f->asked->sides[side];
+        const lb_program *p = s->program;
+        for (uint32_t x = 0; x < p->n_ops; x++)
+            for (uint32_t y = 0; y < p->n_ops && lb_op_is_source(p, &p->ops[x]) && f->cleared[side][x]; y++) {
+                if (!lb_op_is_source(p, &p->ops[y]) || f->cleared[side][y]) continue;
+                const uint32_t a = lb_op_results(p, &p->ops[x])[0], b = lb_op_results(p, &p->ops[y])[0];
+                f->cleared[side][y] = !(p->values[b].flags & LB_VALUE_PARAMETER) &&
+                                      lb_layout_same_shape(&p->values[a].layout, &p->values[b].layout) &&
+                                      lb_quantities_agree(&s->quantities[a], &s->quantities[b]);
+            }
+    }
+}
+
 static void clear_all(finder *f)
 {
     f->walk++;
     f->clears_sources = true, clear_some(f);
+    clear_copies(f);
     f->clears_sources = false, clear_some(f);
 }
 

@@ -208,7 +208,8 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
     if (lb_strangers_are_cut(s->a, s->b, s->options->first_step, s->options->last_step))
         return try_implementations(s, true, true, true, err);
     if (!unsure || !lb_strangers_may_be_compared(s->a, s->b)) return LB_OK;
-    const bool strangers = lb_strangers_are(s->a, s->b) || lb_strangers_hold_merged(s->a, s->b);
+    const bool strangers =
+        lb_strangers_are(s->a, s->b) || lb_strangers_hold_turned(s->a, s->b) || lb_strangers_hold_merged(s->a, s->b);
     if (!strangers && (is_narrow(s->a) || is_narrow(s->b))) return LB_OK;
     const bool spelled = is_spelled_differently(s->report);
     if (!strangers && !spelled && !left && !is_cut_otherwise(s->report) && verdict != LB_VERDICT_DIVERGED &&

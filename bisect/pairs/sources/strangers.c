@@ -86,6 +86,46 @@ bool lb_strangers_are(lb_capture *a, lb_capture *b)
     return all[0] && all[1] && 4 * shared[0] < all[0] && 4 * shared[1] < all[1];
 }
 
+static int by_size(const void *x, const void *y)
+{
+    const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+    return (a > b) - (a < b);
+}
+
+/* Are the dimensions of one those of the other, in another order? */
+static bool are_turned(const lb_layout *x, const lb_layout *y)
+{
+    int64_t sizes[2][LB_MAX_DIMS];
+    if (x->ndim != y->ndim || lb_layout_same_shape(x, y)) return false;
+    for (int d = 0; d < x->ndim; d++) sizes[0][d] = x->shape[d], sizes[1][d] = y->shape[d];
+    for (int k = 0; k < 2; k++) qsort(sizes[k], (size_t)x->ndim, sizeof **sizes, by_size);
+    return !memcmp(sizes[0], sizes[1], (size_t)x->ndim * sizeof **sizes);
+}
+
+/* The parameter that an op brings; LB_NONE. */
+static uint32_t parameter_of(const lb_program *p, uint32_t op)
+{
+    const lb_op *o = &p->ops[op];
+    const uint32_t v = lb_op_is_source(p, o) ? lb_op_results(p, o)[0] : LB_NONE;
+    return v != LB_NONE && p->values[v].flags & LB_VALUE_PARAMETER ? v : LB_NONE;
+}
+
+bool lb_strangers_hold_turned(lb_capture *a, lb_capture *b)
+{
+    const lb_program *x = first_step(a), *y = first_step(b);
+    if (!lb_strangers_may_be_compared(a, b)) return false;
+    for (uint32_t i = 0; i < x->n_ops; i++) {
+        const uint32_t v = parameter_of(x, i);
+        for (uint32_t k = 0; v != LB_NONE && k < y->n_ops; k++) {
+            const uint32_t w = parameter_of(y, k);
+            if (w != LB_NONE && are_turned(&x->values[v].layout, &y->values[w].layout) &&
+                !strcmp(lb_program_text(x, x->values[v].name), lb_program_text(y, y->values[w].name)))
+                return true;
+        }
+    }
+    return false;
+}
+
 /* 1 where the other side has an adapter in its weights, in the first step; 0 else. */
 static uint32_t count_merged(lb_capture *a, const lb_program *x, lb_capture *b, const lb_program *y)
 {

@@ -10,6 +10,8 @@ bool lb_strangers_may_be_compared(lb_capture *a, lb_capture *b);
 bool lb_strangers_run_alone(lb_capture *a, lb_capture *b);
 /* And hardly a parameter of one has its name on the other: what lines up by names is chance. */
 bool lb_strangers_are(lb_capture *a, lb_capture *b);
+/* Has a parameter of one name its dimensions in another order on the other side? Then names do not say what is what. */
+bool lb_strangers_hold_turned(lb_capture *a, lb_capture *b);
 /* Or one side's adapters are in the other side's weights (merged_adapters.h): a tensor that both call base_layer.weight
  * is no pair then. */
 bool lb_strangers_hold_merged(lb_capture *a, lb_capture *b);
