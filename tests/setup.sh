@@ -154,6 +154,15 @@ setup_published() {
     release fairesm fair-esm==2.0.0
     release encodec encodec==0.1.1 einops==0.8.2
     release keras keras==3.15.1 keras-hub==0.32.0 optree==0.20.0 namex==0.1.0 absl-py==2.5.1 h5py==3.16.0
+    release vitpytorch vit-pytorch==1.26.14 einops==0.8.2
+    release perceiver perceiver-pytorch==0.11.0 einops==0.8.2
+    release softmoe soft-moe-pytorch==0.1.9 einops==0.8.2
+    release diffusers diffusers==0.42.1 importlib_metadata==10.2.0 zipp==4.1.2 pillow
+    release sam segment-anything==1.0
+    release hiera hiera-transformer==0.1.4
+    release pytorchcv pytorchcv==0.0.74
+    release pyg torch_geometric==2.8.1 xxhash==4.1.0 aiohttp==3.14.5 pyparsing==3.3.3
+    release rtdl rtdl_revisiting_models==0.0.2 rtdl_num_embeddings==0.0.12
     release web requests urllib3 certifi idna charset_normalizer
 }
 

@@ -208,7 +208,7 @@ class PlainConformer(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(PlainConformerBlock() for _ in range(3))
 
-    def scores_of(self, batch):
+    def forward(self, batch):
         x, lengths = batch
         mask = torch.arange(x.shape[1])[None] >= lengths[:, None]
         for block in self.blocks:
@@ -269,7 +269,7 @@ class PlainTables(nn.Module):
         self.blocks = nn.ModuleList(TableBlock(n == 0) for n in range(3))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 5)
 
-    def scores_of(self, batch):
+    def forward(self, batch):
         numbers, categories = batch
         features = torch.cat([numbers.unsqueeze(2) * self.slope, self.table(categories + self.offsets)], 1) + self.level
         x = torch.cat([self.token.expand(len(numbers), 1, WIDTH), features], 1)
@@ -303,7 +303,7 @@ class SoftStack(nn.Module):
         super().__init__()
         self.layers, self.norm = nn.ModuleList(layers), nn.LayerNorm(WIDTH)
 
-    def scores_of(self, x):
+    def forward(self, x):
         for layer in self.layers:
             x = x + layer(x)
         return self.norm(x)
@@ -369,7 +369,7 @@ class BagRecommender(nn.Module):
         lj = torch.tensor([j for i in range(nj) for j in range(i)])
         return torch.cat([x] + [Z[:, li, lj]], dim=1)
 
-    def scores_of(self, batch):
+    def forward(self, batch):
         dense, words = batch
         x = self.bot_l(dense)
         ly = [bag(w.flatten(), torch.arange(0, w.numel(), w.shape[1])) for bag, w in zip(self.emb_l, words)]
@@ -392,7 +392,7 @@ class PairRecommender(nn.Module):
         rows = [x, *features]
         return [(rows[i] * rows[j]).sum(1, keepdim=True) for i in range(4) for j in range(i)]
 
-    def scores_of(self, batch):
+    def forward(self, batch):
         dense, words = batch
         x = F.relu(self.dense2(F.relu(self.dense1(dense))))
         h = torch.cat([x, *self.pairs(x, self.lookup(words))], 1)
@@ -406,6 +406,13 @@ def build_pair_recommender(family, changes, attention):
         for ours, theirs in (("dense1", "bot_l.0"), ("dense2", "bot_l.2"), ("over1", "top_l.0"), ("over2", "top_l.2")):
             state[f"{ours}.{kind}"] = given[f"{theirs}.{kind}"]
     return copied(PairRecommender(), state)
+
+
+def loosely(model, changes):
+    """With `loose` the outermost module is never called itself: its parts are, one after another."""
+    if changes.get("loose"):
+        model.scores_of = model.forward
+    return model
 
 
 GRID, ORDER = 5, 3
@@ -464,7 +471,7 @@ class SplineNet(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(kind(a, b) for a, b in ((8, 10), (10, 10), (10, 6)))
 
-    def scores_of(self, x):
+    def forward(self, x):
         for number, layer in enumerate(self.layers):
             x = layer(x if number == 0 else torch.tanh(x) * 0.9)
         return x
@@ -491,8 +498,8 @@ BUILDERS = {
     ("tables", "plaintables"): build_plain_tables,
     ("softmoe", "softmoe"): lambda *given: library_softmoe(),
     ("softmoe", "plainsoft"): build_plain_softmoe,
-    ("clicks", "bags"): lambda *given: filled(BagRecommender()),
-    ("clicks", "pairs"): build_pair_recommender,
+    ("clicks", "bags"): lambda family, changes, *given: loosely(filled(BagRecommender()), changes),
+    ("clicks", "pairs"): lambda family, changes, *given: loosely(build_pair_recommender(family, changes, *given), changes),
     ("splines", "grid"): lambda *given: filled(SplineNet(GridSplines)),
     ("splines", "edges"): build_edge_splines,
 }

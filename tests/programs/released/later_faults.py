@@ -122,7 +122,7 @@ AUDIO_CONFORMER = {
 TABLE_BLOCK = ("blocks.1*", "backbone.blocks.1*")
 PLAIN_TABLES = {
     "gate-and-value": ("/blocks.1", "forward", "F.relu(self.gate(h)) * self.value(h)", "F.relu(self.value(h)) * self.gate(h)", *TABLE_BLOCK),
-    "no-level": ("/", "scores_of", "1) + self.level", "1)", "(root*", "cont_embeddings*", "cat_embeddings*"),
+    "no-level": ("/", "forward", "1) + self.level", "1)", "(root*", "cont_embeddings*", "cat_embeddings*"),
     "small-eps": ("/blocks.1.norm2", "forward", "self.eps", "1e-2", "blocks.1.norm2", "backbone.blocks.1.ffn_normalization"),
 }
 LIBRARY_TABLES = {
@@ -149,7 +149,7 @@ PAIR_CLICKS = {
     ),
     "no-activation": (
         "/",
-        "scores_of",
+        "forward",
         "F.relu(self.dense2(F.relu(self.dense1(dense))))",
         "self.dense2(F.relu(self.dense1(dense)))",
         "(root*",

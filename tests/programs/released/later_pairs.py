@@ -1,7 +1,7 @@
 """Pairs that came after the comparison had been mended with all others: further projects, and further ways of computing one thing."""
 
 FORWARD, TRAIN = "forward", "train"
-PADDED = ("--padded",)
+LOOSE = ("--set", "loose=true")
 
 # family, side a, side b, modes in which they are innocent, faults in a, faults in b
 MODELS = (
@@ -77,5 +77,7 @@ def pairs(pair):
     for family, a, b, where, fault in TRAINED:
         first, second = (a, b) if where == "b" else (b, a)
         yield pair(family, first, second, TRAIN, (fault,))
+    for mode in (FORWARD, TRAIN):
+        yield pair("clicks", "bags", "pairs", mode, extra_a=LOOSE, extra_b=LOOSE, label="loose")
     for family, a, b in COARSE:
         yield pair(family, a, b, FORWARD, dtype="bfloat16")

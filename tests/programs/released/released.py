@@ -106,7 +106,7 @@ def loss_of(model, args, batch):
     if args.normalised:
         inputs = (inputs - 0.45) / (0.229 if "other-deviation" in args.fault else 0.225)
     if args.family in (*ported_encoders.FAMILIES, *later_data_models.FAMILIES):
-        scores = model.scores_of(inputs)
+        scores = model.scores_of(inputs) if hasattr(model, "scores_of") else model(inputs)
         scores, targets = scores.flatten(0, -2), targets.flatten()
     elif args.family in IMAGES:
         out = model.scores_of(inputs) if hasattr(model, "scores_of") else model(inputs)
