@@ -319,10 +319,12 @@ static bool may_be_rebound(const lb_exact_side *s, uint32_t v, uint32_t like)
     return true;
 }
 
-/* What such a parameter ends with is no last write to its memory. The other side's number says which value it is. */
+/* What such a parameter ends with is no last write to its memory. The other side's numbers say which value it is; of
+ * several ranks another one's copy has the same. */
 static bool find_rebound(lb_implementations *x)
 {
     bool any = false;
+    if (x->sides[0].view->n_parts > 1 || x->sides[1].view->n_parts > 1) return false;
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         lb_counterpart *c = &x->counterparts.list[i];
         if (c->kind != LB_COUNTERPART_FINAL || c->state != LB_COUNTERPART_APART || c->n != 1) continue;
