@@ -12,7 +12,16 @@ static bool is_index(const lb_program *p, uint32_t v)
     return lb_dtype_is_integer(p->values[v].dtype) && p->values[v].dtype != LB_BOOL;
 }
 
-/* Does what reads the value only compute numbers from it? Indices may go into backward, bools into further bools. */
+static bool is_window_on(const lb_value_graph *g, uint32_t window, uint32_t v)
+{
+    bool found = false;
+    for (uint32_t k = g->first_pred[window]; k < g->first_pred[window + 1] && !g->given[window]; k++)
+        found |= g->preds[k] == v;
+    return found;
+}
+
+/* Does what reads the value, or a window on it, only compute numbers from it? Indices may go into backward, bools into
+ * further bools. */
 static bool steers_nothing(const lb_value_graph *g, uint32_t v)
 {
     const lb_program *p = g->program;
@@ -27,6 +36,8 @@ static bool steers_nothing(const lb_value_graph *g, uint32_t v)
                 return false;
         }
     }
+    for (uint32_t w = v + 1; w < p->n_values; w++)
+        if (is_window_on(g, w, v) && !steers_nothing(g, w)) return false;
     return true;
 }
 
