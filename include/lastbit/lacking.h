@@ -1,6 +1,6 @@
 /* Which bytes a verdict would have needed and did not have, and the command that records them.
  *
- * Simplest use:
+ * In use:
  *
  *     lb_lack lack = {0};
  *     lb_lack_add(&lack, program, op);                       // for each op that could not be judged

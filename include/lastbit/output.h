@@ -1,6 +1,6 @@
 /* Writing files: lastbit writes every file by these functions.
  *
- * Simplest use:
+ * In use:
  *
  *     lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
  *     how.inputs = (const char *[]){capture, NULL};

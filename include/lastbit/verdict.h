@@ -2,8 +2,8 @@
  *
  * Simplest use:
  *
- *     if (lb_verdict_severity(verdict) > lb_verdict_severity(worst)) worst = verdict;
- *     printf("%s\n", lb_verdict_name(worst));
+ *     const lb_verdict worst = lb_verdict_worse(LB_VERDICT_ROUNDING, LB_VERDICT_NOISE);
+ *     printf("%s\n", lb_verdict_name(worst)); // rounding
  *
  * From best to worst: identical, reordered, opaque, noise, rounding, swapped, missing, diverged. The table has it as
  * a number, `severity`. The enumeration has another order, in which counts are printed: compare verdicts by these

@@ -584,7 +584,7 @@ void lb_place_divergence(lb_diff_walk *w, const lb_divergence *o, uint32_t ia, c
     }
     /* Exact values may part where no bit does, and meet an op whose bits part by rounding of its own. */
     if (!lone && e->same_args && !other_args && !e->inputs_differ && w->alignment.join_of_a[ia] == LB_NONE &&
-        e->own[0] <= LB_VERDICT_ROUNDING && e->own[1] <= LB_VERDICT_ROUNDING && reads_same_inputs(w, ia)) {
+        lb_verdict_is_accounted_for(e->own[0]) && lb_verdict_is_accounted_for(e->own[1]) && reads_same_inputs(w, ia)) {
         row->local = LB_VERDICT_ROUNDING, row->why = "from the same bits each side's lie inside this op's error bound";
         return;
     }

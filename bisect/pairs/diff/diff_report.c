@@ -60,25 +60,15 @@ void lb_report_finding(lb_diff_report *r, const char *text)
 
 /* ---- verdicts ---- */
 
-/* How bad: opaque and missing say nothing, so that they rank below what was decided to differ for a reason. */
+/* By the table of lastbit/verdict.h; no row of a diff is opaque or swapped. */
 int lb_report_badness(lb_verdict v)
 {
-    switch (v) {
-    case LB_VERDICT_IDENTICAL: return 0;
-    case LB_VERDICT_REORDERED: return 1;
-    case LB_VERDICT_NOISE: return 2;
-    case LB_VERDICT_ROUNDING: return 3;
-    case LB_VERDICT_OPAQUE:
-    case LB_VERDICT_SWAPPED: /* a diff swaps nothing */
-    case LB_VERDICT_MISSING: return 4;
-    case LB_VERDICT_DIVERGED: return 5;
-    }
-    return 5;
+    return lb_verdict_severity(v);
 }
 
 lb_verdict lb_report_worse(lb_verdict a, lb_verdict b)
 {
-    return lb_report_badness(b) > lb_report_badness(a) ? b : a;
+    return lb_verdict_worse(a, b);
 }
 
 /* ---- rows ---- */

@@ -30,7 +30,7 @@ static lb_verdict judge_decision(const lb_evidence *e, const char **why)
         *why = "inside a layer that the two sides compute in other ops; nothing that leaves the step follows from it";
         return LB_VERDICT_ROUNDING;
     }
-    if (e->own[0] >= LB_VERDICT_DIVERGED || e->own[1] >= LB_VERDICT_DIVERGED) {
+    if (!lb_verdict_is_accounted_for(e->own[0]) || !lb_verdict_is_accounted_for(e->own[1])) {
         *why = "a decision differs, and could not be replayed";
         return e->inputs_differ ? LB_VERDICT_MISSING : LB_VERDICT_DIVERGED;
     }
@@ -85,7 +85,7 @@ lb_verdict lb_diff_verdict_of_pair(const lb_evidence *e, const char **why)
         *why = "the same op, exactly replayed on both sides, on inputs that differ";
         return LB_VERDICT_IDENTICAL;
     }
-    bool replayed = e->own[0] < LB_VERDICT_DIVERGED && e->own[1] < LB_VERDICT_DIVERGED;
+    bool replayed = lb_verdict_is_accounted_for(e->own[0]) && lb_verdict_is_accounted_for(e->own[1]);
     *why = replayed ? "each side's bits lie inside this op's error bound" : "this op could not be replayed";
     return replayed ? LB_VERDICT_ROUNDING : LB_VERDICT_MISSING;
 }

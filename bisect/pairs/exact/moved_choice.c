@@ -41,7 +41,8 @@ static bool steers_nothing(const lb_value_graph *g, uint32_t v)
     return true;
 }
 
-/* What the run at hand goes on with there; beside the last run, what that left where nothing changes. NULL: not kept. */
+/* What the run at hand goes on with there; beside the last run, what that left where nothing changes. NULL: not
+ * kept. */
 static const double *numbers_of(const lb_exact_side *s, uint32_t v)
 {
     const double *taken = lb_exact_side_taken(s, v);

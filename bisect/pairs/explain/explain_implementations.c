@@ -6,7 +6,7 @@
 #include "explain/explain_session.h"
 
 #include "implementations/implementations.h"
-#include "implementations/modules.h"
+#include "exact/modules.h"
 #include "implementations/region_op.h"
 #include "sources/strangers.h"
 

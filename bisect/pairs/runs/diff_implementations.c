@@ -8,7 +8,7 @@
 #include "joined/joined_steps.h"
 #include "joined/spelled_out.h"
 #include "exact/kept_table.h"
-#include "implementations/modules.h"
+#include "exact/modules.h"
 #include "implementations/region_op.h"
 #include "pair/side_replay.h"
 #include "sources/strangers.h"

@@ -401,7 +401,7 @@ static void print_tensors(FILE *out, const lb_diff_report *r, bool all)
 /* Parameters, states and batches in one line. */
 static void print_values(FILE *out, const lb_diff_report *r)
 {
-    uint32_t counts[LB_VERDICT_OPAQUE + 1] = {0}, n = 0, own = 0;
+    uint32_t counts[LB_VERDICT_COUNT] = {0}, n = 0, own = 0;
     const lb_diff_row *worst = worst_value(r);
     for (uint32_t i = 0; i < r->n_layers; i++) {
         const lb_diff_row *l = &r->layers[i];
@@ -411,7 +411,7 @@ static void print_values(FILE *out, const lb_diff_report *r)
     if (!n) return;
     fprintf(out, "\nparameters, states and inputs: %u differ (", n);
     bool comma = false;
-    for (int v = 0; v <= LB_VERDICT_OPAQUE; v++) {
+    for (int v = 0; v < LB_VERDICT_COUNT; v++) {
         if (!counts[v]) continue;
         fprintf(out, "%s%u %s", comma ? ", " : "", counts[v], lb_verdict_name((lb_verdict)v));
         comma = true;

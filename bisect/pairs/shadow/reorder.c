@@ -84,7 +84,8 @@ static bool has_order(const char *name)
 static bool is_candidate(const trial *t, const lb_shadow_pair *shadows, uint32_t i)
 {
     uint32_t j = t->alignment->b_of_a[i];
-    if (j == LB_NONE || shadows->rows[i].own[0] > LB_VERDICT_ROUNDING || shadows->rows[i].own[1] > LB_VERDICT_ROUNDING)
+    if (j == LB_NONE || !lb_verdict_is_accounted_for(shadows->rows[i].own[0]) ||
+        !lb_verdict_is_accounted_for(shadows->rows[i].own[1]))
         return false;
     const lb_op *a = &t->pa->ops[i], *b = &t->pb->ops[j];
     return has_order(lb_op_name(t->pa, a)) && lb_op_same_args(t->pa, a, t->pb, b, 0) && same_inputs(t, a, b);

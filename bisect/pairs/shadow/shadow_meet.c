@@ -52,7 +52,7 @@ static int64_t settle_flips(const meeting *m, uint32_t i, double *b)
 /* What does not keep to its own recording is wrong by itself: no choice is to blame for it. */
 static bool keeps_to_recording(const meeting *m)
 {
-    return m->out->own[0] < LB_VERDICT_DIVERGED && m->out->own[1] < LB_VERDICT_DIVERGED;
+    return lb_verdict_is_accounted_for(m->out->own[0]) && lb_verdict_is_accounted_for(m->out->own[1]);
 }
 
 /* Is a choice made otherwise all that the two ops differ by? */

@@ -1,5 +1,5 @@
 /* Modules that stand beside each other: see modules.h. */
-#include "implementations/modules.h"
+#include "exact/modules.h"
 
 #include <stdlib.h>
 #include <string.h>
