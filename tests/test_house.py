@@ -222,6 +222,6 @@ def test_rows_say_no_more_than_is_used():
         included = {include.rpartition("/")[0] for path in files for include in re.findall(r'#include "([^"]+)"', (ROOT / path).read_text())}
         called = {homes[name].rsplit("/", 1)[0] for path in files for name in set(re.findall(r"\blb_\w+", CODE[path])) if name in homes}
         if folder == "replay/ops":  # its table gathers the rows of these, which are data
-            called |= {"replay/algebra", "replay/sequence", "replay/parts"}
+            called |= {"replay/algebra", "replay/sequence", "replay/sparse"}
         idle += [f"{folder}: {use}" for use in uses if use[1] not in included and all_rooms[use][0] not in called]
     assert not idle, "\n".join(idle)
