@@ -55,6 +55,19 @@ static uint32_t source_in(const lb_implementations *x, int side, int64_t storage
     return LB_NONE;
 }
 
+/* By more than rounding, or by a number that is not finite. */
+static bool are_apart(const double *x, const double *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if ((!isfinite(x[i]) || !isfinite(y[i])) && x[i] != y[i] && !(isnan(x[i]) && isnan(y[i]))) return true;
+    return !(lb_counterparts_distance(x, y, n) < 0x1p-20);
+}
+
+static bool is_parameter(const lb_implementations *x, int side, uint32_t row)
+{
+    return x->sides[side].program->values[x->sources[side].list[row].value].flags & LB_VALUE_PARAMETER;
+}
+
 /* Memory that an earlier step made on both sides (an average of weights), and whose numbers say nothing of which is
  * which (all alike), or what step made them: it was found by the order of its writes. B begins with A's, and a step is
  * judged by itself. */
@@ -67,7 +80,9 @@ static lb_status feed_left(lb_implementations *x, lb_source_memory *memory, lb_e
         const uint32_t final_a = x->counterparts.pieces[c->first].tensor,
                        a = source_in(x, 0, x->sides[0].program->values[final_a].storage),
                        b = source_in(x, 1, x->sides[1].program->values[c->b].storage);
-        if (a == LB_NONE || b == LB_NONE || x->contents.list[b].tensor == a) continue;
+        if (a == LB_NONE || b == LB_NONE || x->contents.list[b].tensor == a || is_parameter(x, 0, a) ||
+            is_parameter(x, 1, b))
+            continue;
         const lb_tensor *mine = &x->sources[1].tensors[b].tensor, *other = &x->sources[0].tensors[a].tensor;
         if (!mine->data || !other->data || !lb_layout_same_shape(&mine->layout, &other->layout)) continue;
         const int64_t n = lb_layout_numel(&mine->layout);
@@ -75,7 +90,7 @@ static lb_status feed_left(lb_implementations *x, lb_source_memory *memory, lb_e
         const lb_content_run run = {a, 0, 1, 0, 1, n};
         if (to && from) {
             status = lb_step_sources_settle(&x->sources[0], &x->sources[1], b, &run, 1, memory, &x->contents, err);
-            x->left_apart += !(lb_counterparts_distance(from, to, n) < 0x1p-20);
+            x->left_apart += are_apart(from, to, n);
             lb_exact_side_hold(&x->sides[1], x->sources[1].list[b].value, from), from = NULL;
         }
         free(to), free(from);
