@@ -1,6 +1,6 @@
 /* Ops that need not run because they give what they gave in an earlier run of the same program.
  *
- * Only an exact shadow that runs by itself asks (plan.shadow_only): whoever watches says which ops these are
+ * Only an exact shadow that runs by itself asks (plan.shadow_only): its observer says which ops these are
  * (observer.reuses). Their results are not put anywhere until an op that does run touches the same storage; most of
  * them never are. */
 #ifndef LB_REPLAY_REUSE_H

@@ -181,6 +181,7 @@ static bool note_op(void *context, const lb_event *event)
     run *r = context;
     lb_exact_side *s = r->side;
     const uint32_t op = event->op;
+    s->ops_run += lb_op_computes(s->program, &s->program->ops[op]);
     if (!event->shadow) return true;
     if (r->disturbed) disturb(r, event);
     for (uint32_t i = 0; i < event->n_results; i++) {
@@ -296,7 +297,7 @@ lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err)
 void lb_exact_side_free_kept(const lb_exact_side *s, double **kept)
 {
     for (uint32_t v = 0; kept && v < s->program->n_values; v++)
-        if (kept == s->kept || kept == s->held || kept[v] != s->kept[v]) free(kept[v]);
+        if (kept[v] != s->kept[v]) free(kept[v]);
     free(kept);
 }
 
@@ -447,7 +448,11 @@ lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err)
 
 void lb_exact_side_close(lb_exact_side *s)
 {
-    lb_exact_side_free_kept(s, s->kept), lb_exact_side_free_kept(s, s->held);
+    for (uint32_t v = 0; v < s->program->n_values; v++) {
+        if (s->kept) free(s->kept[v]);
+        if (s->held) free(s->held[v]);
+    }
+    free(s->kept), free(s->held);
     free(s->kinds), free(s->quantities), free(s->wanted), free(s->noise), free(s->forced);
     free(s->first_window), free(s->windows);
     lb_prepared_free(s->prepared), lb_program_free(s->own);

@@ -29,7 +29,8 @@ typedef struct lb_exact_side {
     /* per value: numbers that the next run goes on with, before those held, but for elements that are
      * lb_exact_side_own(); borrowed; NULL */
     double **forced;
-    uint64_t runs;              /* chained runs so far */
+    uint64_t runs;              /* chained runs so far, in whole or in part */
+    uint64_t ops_run;           /* ops that compute, in all of them */
     const lb_token_map *tokens; /* which token of the other side each of its own is; borrowed; NULL: not known */
     int number;                 /* 0: the map's first side, 1: its second one */
     lb_former_run former;

@@ -12,18 +12,13 @@ static bool is_index(const lb_program *p, uint32_t v)
     return lb_dtype_is_integer(p->values[v].dtype) && p->values[v].dtype != LB_BOOL;
 }
 
-static bool is_window_on(const lb_value_graph *g, uint32_t window, uint32_t v)
-{
-    bool found = false;
-    for (uint32_t k = g->first_pred[window]; k < g->first_pred[window + 1] && !g->given[window]; k++)
-        found |= g->preds[k] == v;
-    return found;
-}
+static bool steers_nothing(const lb_exact_side *s, uint32_t v);
 
-/* Does what reads the value, or a window on it, only compute numbers from it? Indices may go into backward, bools into
- * further bools. */
-static bool steers_nothing(const lb_value_graph *g, uint32_t v)
+/* Does what reads the value itself only compute numbers from it? Indices may go into backward, bools into further
+ * bools. */
+static bool is_only_computed_with(const lb_exact_side *s, uint32_t v)
 {
+    const lb_value_graph *g = &s->graph;
     const lb_program *p = g->program;
     const bool index = is_index(p, v);
     for (uint32_t k = g->first_use[v]; k < g->first_use[v + 1]; k++) {
@@ -32,12 +27,23 @@ static bool steers_nothing(const lb_value_graph *g, uint32_t v)
         for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
             const uint32_t next = lb_op_outcome(p, op, i);
             if (!index && next != LB_NONE && next != v && !lb_dtype_is_float(p->values[next].dtype) &&
-                (is_index(p, next) || !steers_nothing(g, next)))
+                (is_index(p, next) || !steers_nothing(s, next)))
                 return false;
         }
     }
-    for (uint32_t w = v + 1; w < p->n_values; w++)
-        if (is_window_on(g, w, v) && !steers_nothing(g, w)) return false;
+    return true;
+}
+
+/* The same of what reads it through a window. */
+static bool steers_nothing(const lb_exact_side *s, uint32_t v)
+{
+    const uint32_t giver = s->graph.giver[v];
+    if (!is_only_computed_with(s, v)) return false;
+    for (uint32_t k = giver == LB_NONE ? 0 : s->first_window[giver]; giver != LB_NONE && k < s->first_window[giver + 1];
+         k++)
+        if (s->program->values[s->windows[k]].storage == s->program->values[v].storage &&
+            !is_only_computed_with(s, s->windows[k]))
+            return false;
     return true;
 }
 
@@ -82,7 +88,7 @@ bool lb_moved_choice_is_made(const lb_exact_side *s, uint8_t *anew, uint32_t num
     if (op->flags & LB_OP_DECISION || !lb_op_outcomes(op)) return false;
     for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
         const uint32_t v = lb_op_outcome(p, op, i);
-        if (v != LB_NONE && !lb_dtype_is_float(p->values[v].dtype) && !steers_nothing(&s->graph, v)) return false;
+        if (v != LB_NONE && !lb_dtype_is_float(p->values[v].dtype) && !steers_nothing(s, v)) return false;
     }
     for (uint32_t k = 0; k < op->args && !moved; k++) {
         const lb_arg *arg = &lb_op_args(p, op)[k];

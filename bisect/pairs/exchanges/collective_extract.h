@@ -1,5 +1,5 @@
 /* The collectives and messages of a rank's step as a program of their own, with nothing else in it: what meets, and
- * with which bytes, is told from it alone, so that nobody holds a thousand programs to ask about one call.
+ * with which bytes, is told from it alone, so that no worker holds a thousand programs to ask about one call.
  *
  * The capture gives the bytes of its values as it gives those of the whole program. */
 #ifndef LB_BISECT_COLLECTIVE_EXTRACT_H

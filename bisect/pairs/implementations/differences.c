@@ -496,7 +496,7 @@ static bool is_rounding_of_a_constant(const lb_implementations *x, const lb_regi
     return forward && r->reason == LB_REGION_OPS && r->effect < 0x1p-24 && r->effect < 0x1p-20 * most;
 }
 
-/* Beside a place that does more, what leaves the step is what it was, but for rounding: rows of a block that nobody
+/* Beside a place that does more, what leaves the step is what it was, but for rounding: rows of a block that no op
  * reads are no difference of the step. */
 static void drop_idle(lb_implementations *x)
 {

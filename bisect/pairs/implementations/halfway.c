@@ -1,8 +1,6 @@
 /* Where two spellings of one region meet: see halfway.h. */
 #include "implementations/halfway.h"
 
-#include "implementations/differences.h"
-#include "implementations/rank_parts.h"
 #include "implementations/region_bench.h"
 #include "shadow/shadow_numbers.h"
 
@@ -157,8 +155,10 @@ static void mark_around(lb_implementations *x, uint32_t region)
         for (uint32_t i = 0; i < r->n[k]; i++) x->around[k][x->regions.ops[r->first[k] + i]] = 1;
 }
 
-static lb_status meet(lb_region_benches *benches, uint32_t region, bool *any, lb_err *err)
+static lb_status meet(void *context, lb_region_benches *benches, uint32_t region, lb_err *err)
 {
+    bool *any = context;
+    if (benches->x->regions.list[region].repair.kind != LB_REPAIR_NONE) return LB_OK;
     meeting m = {.benches = benches, .region = region, .end = {LB_NONE, LB_NONE, false}};
     lb_status status = LB_OK;
     bool room = true;
@@ -185,18 +185,6 @@ static lb_status meet(lb_region_benches *benches, uint32_t region, bool *any, lb
 
 lb_status lb_halfway_find(lb_implementations *x, bool *any, lb_err *err)
 {
-    const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
-    lb_region_benches benches;
-    bool guess = false;
     *any = false;
-    for (uint32_t i = 0; i < x->regions.n; i++) guess |= lb_region_is_guess(x, &x->regions.list[i]);
-    if (!guess || lb_rank_parts_are_parted(sides)) return LB_OK;
-    lb_differences_force(x);
-    lb_status status = lb_region_benches_make(x, &benches, err);
-    for (uint32_t i = 0; i < x->regions.n && status == LB_OK; i++)
-        if (x->regions.list[i].repair.kind == LB_REPAIR_NONE && lb_region_benches_are_ready(&benches, i))
-            status = meet(&benches, i, any, err);
-    lb_differences_unforce(x);
-    lb_region_benches_release(&benches);
-    return status;
+    return lb_region_benches_each(x, meet, any, err);
 }

@@ -1,6 +1,8 @@
 /* One side's part of a region: see region_bench.h. */
 #include "implementations/region_bench.h"
 
+#include "implementations/differences.h"
+#include "implementations/rank_parts.h"
 #include "shadow/shadow_numbers.h"
 #include "subprogram/exact_run.h"
 
@@ -108,7 +110,6 @@ static lb_status lay_out(const lb_region_benches *t, int number, const lb_region
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a region of %u ops", r->n[number]);
 }
 
-/* What the part gives as its program is now. `*out`: NULL where it cannot be run. */
 lb_status lb_region_bench_run(const lb_region_bench *b, double **out, lb_err *err)
 {
     const lb_subprogram_parts parts = {.program = b->side->own,
@@ -139,8 +140,8 @@ lb_status lb_region_bench_gives(const lb_region_bench *b, const double *numbers,
 
 /* ---- all of them ---- */
 
-/* Is what is named of the region a guess? */
-bool lb_region_is_guess(const lb_implementations *x, const lb_region *r)
+/* Is what is named of the region a guess, and is it small enough for trials? */
+static bool is_guess(const lb_implementations *x, const lb_region *r)
 {
     const lb_counterpart *c = &x->counterparts.list[r->counterpart];
     const lb_exact_side *b = &x->sides[1];
@@ -219,7 +220,7 @@ static lb_status lay_out_both(const lb_region_benches *t, const lb_region *r, lb
     return LB_OK;
 }
 
-lb_status lb_region_benches_make(lb_implementations *x, lb_region_benches *t, lb_err *err)
+static lb_status make(lb_implementations *x, lb_region_benches *t, lb_err *err)
 {
     lb_regions *all = &x->regions;
     *t = (lb_region_benches){.x = x};
@@ -227,11 +228,12 @@ lb_status lb_region_benches_make(lb_implementations *x, lb_region_benches *t, lb
     t->list = calloc((size_t)all->n + 1, sizeof *t->list);
     if (!t->maker[0] || !t->maker[1] || !t->list) return lb_fail(err, LB_ERR_NOMEM, "out of memory for regions");
     for (uint32_t i = 0; i < all->n; i++)
-        if (lb_region_is_guess(x, &all->list[i])) LB_TRY(lay_out_both(t, &all->list[i], t->list[i], err));
+        if (is_guess(x, &all->list[i])) LB_TRY(lay_out_both(t, &all->list[i], t->list[i], err));
     return run_sides(t, err);
 }
 
-bool lb_region_benches_are_ready(lb_region_benches *t, uint32_t region)
+/* Are both sides' parts of that region there, with the numbers that they begin with and are to give? Fills these. */
+static bool are_ready(lb_region_benches *t, uint32_t region)
 {
     lb_region_bench *b = t->list[region];
     return b[0].n_ops && b[1].n_ops && take_leaves(t, 0, &b[0]) && take_leaves(t, 1, &b[1]) &&
@@ -248,7 +250,7 @@ lb_status lb_region_bench_from(lb_region_benches *t, uint32_t region, int side, 
     return LB_OK;
 }
 
-void lb_region_benches_release(lb_region_benches *t)
+static void release(lb_region_benches *t)
 {
     for (uint32_t i = 0; i < t->x->regions.n && t->list; i++)
         lb_region_bench_release(&t->list[i][0]), lb_region_bench_release(&t->list[i][1]);
@@ -257,4 +259,23 @@ void lb_region_benches_release(lb_region_benches *t)
         lb_exact_side_free_kept(&t->x->sides[k], t->kept[k]);
         free(t->maker[k]);
     }
+}
+
+lb_status lb_region_benches_each(lb_implementations *x,
+                                 lb_status (*visit)(void *context, lb_region_benches *benches, uint32_t region,
+                                                    lb_err *err),
+                                 void *context, lb_err *err)
+{
+    const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
+    lb_region_benches benches;
+    bool any = false;
+    for (uint32_t i = 0; i < x->regions.n; i++) any |= is_guess(x, &x->regions.list[i]);
+    if (!any || lb_rank_parts_are_parted(sides)) return LB_OK;
+    lb_differences_force(x);
+    lb_status status = make(x, &benches, err);
+    for (uint32_t i = 0; i < x->regions.n && status == LB_OK; i++)
+        if (are_ready(&benches, i)) status = visit(context, &benches, i, err);
+    lb_differences_unforce(x);
+    release(&benches);
+    return status;
 }

@@ -29,14 +29,13 @@ typedef struct lb_region_benches {
     double **kept[2];
 } lb_region_benches;
 
-/* Is what is named of the region a guess, and is it small enough for trials? */
-bool lb_region_is_guess(const lb_implementations *x, const lb_region *region);
-/* All regions that are guesses, with numbers: one run of either side, B's as it is set to run now. LB_ERR_NOMEM is the
- * only failure; release them in any case. */
-lb_status lb_region_benches_make(lb_implementations *x, lb_region_benches *benches, lb_err *err);
-void lb_region_benches_release(lb_region_benches *benches);
-/* Are both sides' parts of that region there, with the numbers that they begin with and are to give? Fills these. */
-bool lb_region_benches_are_ready(lb_region_benches *benches, uint32_t region);
+/* Visits each region whose named op is a guess and whose two parts can be run, with the numbers that they begin with
+ * and are to give: one run of either side, B's from A's numbers. Nothing where ranks have values in parts. Fails as
+ * `visit` does, or with LB_ERR_NOMEM. */
+lb_status lb_region_benches_each(lb_implementations *x,
+                                 lb_status (*visit)(void *context, lb_region_benches *benches, uint32_t region,
+                                                    lb_err *err),
+                                 void *context, lb_err *err);
 /* Another one of a side of that region, which goes on from `stop` as from a leaf, and has no number for it yet. */
 lb_status lb_region_bench_from(lb_region_benches *benches, uint32_t region, int side, uint32_t stop,
                                lb_region_bench *out, lb_err *err);

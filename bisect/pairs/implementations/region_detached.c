@@ -1,8 +1,6 @@
 /* Where a gradient stops on one side alone: see region_detached.h. */
 #include "implementations/region_detached.h"
 
-#include "implementations/region_op.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,11 +81,13 @@ static bool reads_followed(const nodes *n, uint32_t v)
 static bool is_read_before_stop(const nodes *n, uint32_t value)
 {
     const lb_value_graph *g = &n->side->graph;
-    for (uint32_t v = 0; v < g->program->n_values; v++)
-        for (uint32_t k = g->first_use[v]; k < g->first_use[v + 1] && lb_value_graph_whole(g, v) == value; k++) {
+    for (uint32_t v = 0; v < g->program->n_values; v++) {
+        if (g->first_use[v] == g->first_use[v + 1] || lb_value_graph_whole(g, v) != value) continue;
+        for (uint32_t k = g->first_use[v]; k < g->first_use[v + 1]; k++) {
             const uint32_t op = g->uses[k];
             if (g->program->ops[op].phase == LB_PHASE_FORWARD && n->made[op] && !n->ran[op]) return true;
         }
+    }
     return false;
 }
 
@@ -130,7 +130,7 @@ static bool forward_differs(const lb_region_question *asked)
 }
 
 /* The value of a side that the other has, too, and that a gradient passes there alone. */
-static bool find(const lb_region_question *asked, const nodes of[2], uint32_t op[2], int *side)
+static bool find(const lb_region_question *asked, const nodes of[2], lb_region_detached *out)
 {
     const lb_exact_side *b = asked->sides[1];
     for (uint32_t i = 0; i < b->program->n_ops; i++) {
@@ -144,19 +144,20 @@ static bool find(const lb_region_question *asked, const nodes of[2], uint32_t op
         const uint32_t ops[] = {a, i}, values[] = {va, vb};
         for (int k = 0; k < 2; k++) {
             if (!stops_at(&of[k], ops[k], values[k]) || !of[!k].ran[ops[!k]]) continue;
-            op[k] = detach_near(&of[k], ops[k], values[k]), op[!k] = ops[!k], *side = k;
+            out->op[k] = detach_near(&of[k], ops[k], values[k]), out->op[!k] = ops[!k], out->side = k;
             return true;
         }
     }
     return false;
 }
 
-bool lb_region_detached_find(const lb_region_question *asked, uint32_t op[2], int *side)
+lb_region_detached lb_region_detached_find(const lb_region_question *asked)
 {
+    lb_region_detached out = {.op = {LB_NONE, LB_NONE}};
     nodes of[2] = {{0}, {0}};
-    bool found = asked->sides[0]->view->n_parts == 1 && asked->sides[1]->view->n_parts == 1 && !forward_differs(asked);
-    for (int k = 0; k < 2 && found; k++) found = note_nodes(asked->sides[k], &of[k]);
-    found = found && find(asked, of, op, side);
+    bool known = asked->sides[0]->view->n_parts == 1 && asked->sides[1]->view->n_parts == 1 && !forward_differs(asked);
+    for (int k = 0; k < 2 && known; k++) known = note_nodes(asked->sides[k], &of[k]);
+    out.found = known && find(asked, of, &out);
     for (int k = 0; k < 2; k++) free(of[k].made), free(of[k].ran);
-    return found;
+    return out;
 }

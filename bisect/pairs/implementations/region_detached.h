@@ -11,8 +11,13 @@
 
 #include "implementations/regions.h"
 
-/* The ops of A and B that give such a value, or the `detach` of it; `*side`: on which the gradient stops. False: there
- * is none, or forward differs. */
-bool lb_region_detached_find(const lb_region_question *asked, uint32_t op[2], int *side);
+typedef struct lb_region_detached {
+    bool found;     /* false: there is no such value, or forward differs */
+    uint32_t op[2]; /* of A and B: what gives the value, or the `detach` of it */
+    int side;       /* on which the gradient stops */
+} lb_region_detached;
+
+/* Of counterparts that were compared. */
+lb_region_detached lb_region_detached_find(const lb_region_question *asked);
 
 #endif

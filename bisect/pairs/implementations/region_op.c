@@ -3,7 +3,6 @@
 
 #include "implementations/counterpart_orders.h"
 #include "implementations/implementations.h"
-#include "implementations/region_detached.h"
 #include "pair/op_kind.h"
 #include "implementations/rank_parts.h"
 
@@ -583,8 +582,9 @@ static bool name_detached(const lb_region_frontier *f, lb_region *r)
 {
     const uint32_t giver = f->asked->sides[1]->graph.giver[f->asked->counterparts->list[r->counterpart].b];
     if (giver == LB_NONE || f->asked->sides[1]->program->ops[giver].phase != LB_PHASE_BACKWARD) return false;
-    if (!lb_region_detached_find(f->asked, r->op, &r->stops)) return false;
-    r->reason = LB_REGION_DETACHED;
+    if (!f->detached->found) return false;
+    memcpy(r->op, f->detached->op, sizeof r->op);
+    r->stops = f->detached->side, r->reason = LB_REGION_DETACHED;
     return true;
 }
 

@@ -6,7 +6,7 @@
 #ifndef LB_BISECT_REGION_OP_H
 #define LB_BISECT_REGION_OP_H
 
-#include "implementations/regions.h"
+#include "implementations/region_detached.h"
 
 /* Where a search back from a value ends: what both sides have. */
 typedef struct lb_region_frontier {
@@ -16,6 +16,7 @@ typedef struct lb_region_frontier {
     /* per op: it leads to a counterpart that is the same on both sides, with nothing that is met on the way */
     const uint8_t *cleared[2];
     const lb_regions *regions;
+    const lb_region_detached *detached;
 } lb_region_frontier;
 
 /* Fills `op`, `reason` and `source` of a region whose ops and sources are listed. */

@@ -93,6 +93,7 @@ typedef struct finder {
     uint8_t *cleared[2]; /* per op: see region_op.h */
     bool clears_sources;
     uint32_t *stamp[2], walk, *stack;
+    lb_region_detached detached; /* where a gradient stops on one side alone */
     lb_regions *out;
     bool failed;
 } finder;
@@ -186,7 +187,8 @@ static void mark_same(finder *f)
 static lb_region_frontier frontier_of(const finder *f)
 {
     return (lb_region_frontier){
-        f->asked, {f->same[0], f->same[1]}, {f->held[0], f->held[1]}, {f->cleared[0], f->cleared[1]}, f->out};
+        f->asked,    {f->same[0], f->same[1]}, {f->held[0], f->held[1]}, {f->cleared[0], f->cleared[1]}, f->out,
+        &f->detached};
 }
 
 static void add_unheld(finder *f, int side, uint32_t source, lb_region *r)
@@ -312,14 +314,16 @@ static void clear_copies(finder *f)
     for (int side = 0; side < 2; side++) {
         const lb_exact_side *s = f->asked->sides[side];
         const lb_program *p = s->program;
-        for (uint32_t x = 0; x < p->n_ops; x++)
-            for (uint32_t y = 0; y < p->n_ops && lb_op_is_source(p, &p->ops[x]) && f->cleared[side][x]; y++) {
-                if (!lb_op_is_source(p, &p->ops[y]) || f->cleared[side][y]) continue;
+        for (uint32_t x = 0; x < p->n_ops; x++) {
+            if (!f->cleared[side][x] || !lb_op_is_source(p, &p->ops[x])) continue;
+            for (uint32_t y = 0; y < p->n_ops; y++) {
+                if (f->cleared[side][y] || !lb_op_is_source(p, &p->ops[y])) continue;
                 const uint32_t a = lb_op_results(p, &p->ops[x])[0], b = lb_op_results(p, &p->ops[y])[0];
                 f->cleared[side][y] = !(p->values[b].flags & LB_VALUE_PARAMETER) &&
                                       lb_layout_same_shape(&p->values[a].layout, &p->values[b].layout) &&
                                       lb_quantities_agree(&s->quantities[a], &s->quantities[b]);
             }
+        }
     }
 }
 
@@ -682,7 +686,7 @@ void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
 
 lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_err *err)
 {
-    finder f = {.asked = asked, .out = out};
+    finder f = {.asked = asked, .detached = lb_region_detached_find(asked), .out = out};
     uint32_t most = 0;
     bool room = true;
     *out = (lb_regions){0};

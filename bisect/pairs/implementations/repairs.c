@@ -120,8 +120,11 @@ static lb_status try_edits(const lb_region_bench benches[2], const bool runs[2],
     return LB_OK;
 }
 
-static lb_status repair_region(lb_implementations *x, lb_region *r, const lb_region_bench benches[2], lb_err *err)
+static lb_status repair_region(void *context, lb_region_benches *all, uint32_t region, lb_err *err)
 {
+    lb_implementations *x = context;
+    lb_region *r = &x->regions.list[region];
+    const lb_region_bench *benches = all->list[region];
     const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
     lb_repair_edits edits;
     lb_repair found[2] = {{.kind = LB_REPAIR_NONE}, {.kind = LB_REPAIR_NONE}};
@@ -138,17 +141,5 @@ static lb_status repair_region(lb_implementations *x, lb_region *r, const lb_reg
 
 lb_status lb_repairs_find(lb_implementations *x, lb_err *err)
 {
-    const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
-    lb_region_benches benches;
-    bool any = false;
-    for (uint32_t i = 0; i < x->regions.n; i++) any |= lb_region_is_guess(x, &x->regions.list[i]);
-    if (!any || lb_rank_parts_are_parted(sides)) return LB_OK;
-    lb_differences_force(x);
-    lb_status status = lb_region_benches_make(x, &benches, err);
-    for (uint32_t i = 0; i < x->regions.n && status == LB_OK; i++)
-        if (lb_region_benches_are_ready(&benches, i))
-            status = repair_region(x, &x->regions.list[i], benches.list[i], err);
-    lb_differences_unforce(x);
-    lb_region_benches_release(&benches);
-    return status;
+    return lb_region_benches_each(x, repair_region, x, err);
 }

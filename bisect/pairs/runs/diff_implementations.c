@@ -711,12 +711,11 @@ static lb_status open_side(const step_pair *pair, int side, lb_program_view *vie
                           : lb_joined_ranks_view(pair->captures[side], pair->programs[side], pair->n[side], view, err);
 }
 
-/* Each exact run is one of all ops of its side. */
 static void count_runs(const lb_exact_side *s, lb_diff_report *report)
 {
     uint64_t n = 0;
     for (uint32_t i = 0; i < s->program->n_ops; i++) n += lb_op_computes(s->program, &s->program->ops[i]);
-    report->cost.runs += s->runs, report->cost.ops += s->runs * n;
+    report->cost.runs += s->runs, report->cost.ops += s->ops_run;
     report->exact_runs += s->runs, report->recorded_ops += n;
 }
 

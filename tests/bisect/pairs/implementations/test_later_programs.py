@@ -61,7 +61,7 @@ def test_features_first_are_features_last(lastbit, layouts):
 @pytest.mark.parametrize("fault", ["gate", "unscaled"])
 @pytest.mark.parametrize("turned", [False, True])
 def test_behind_a_fault_nothing_else_is_named(lastbit, layouts, fault, turned):
-    """Not the norm, which each side makes of its own ops, nor the largest of other numbers in the next block, nor places that nobody reads."""
+    """Not the norm, which each side makes of its own ops, nor the largest of other numbers in the next block, nor places that no op reads."""
     pair = [layouts / "rows.lb", layouts / f"{fault}.lb"]
     answer = lastbit.json("diff", *(reversed(pair) if turned else pair), expect=1)
     assert [(d["layer"], d["layer_b"]) for d in answer["differences"]] == [("blocks.1", "blocks.1")]
