@@ -68,7 +68,7 @@ static lb_nccl_call *make(const lb_nccl_call_given *given, bool captured)
     lb_communicator *comm = lb_communicator_whole(given->comm);
     if (!comm) return NULL;
     lb_nccl_place *place = comm->place;
-    lb_communicator_place_enter(place);
+    lb_nccl_place_enter(place);
     lb_counted counted = captured ? lb_call_uncounted(comm, given) : lb_call_count(comm, given);
     const bool wanted = is_wanted(place, counted.step, captured);
     if (!wanted && !here.depth) {
@@ -328,8 +328,8 @@ void lb_nccl_call_step(int64_t step)
 {
     if (lb_shim_mode_now() != LB_SHIM_RECORDING) return;
     lb_communicator_registry_lock();
-    lb_nccl_place *only = lb_communicator_place_here();
-    for (lb_nccl_place *place = only ? only : lb_communicator_places(); place; place = only ? NULL : place->next) {
+    lb_nccl_place *only = lb_nccl_place_here();
+    for (lb_nccl_place *place = only ? only : lb_nccl_place_first(); place; place = only ? NULL : place->next) {
         place->step = step;
         place->marked = true;
     }

@@ -420,7 +420,7 @@ static void tell_what_was_lost(lb_nccl_place *place)
 
 void lb_nccl_call_writer_close(void)
 {
-    for (lb_nccl_place *place = lb_communicator_places(); place && door; place = place->next) {
+    for (lb_nccl_place *place = lb_nccl_place_first(); place && door; place = place->next) {
         if (!place->archive.recorder) continue;
         if (!place->dead) tell_what_was_lost(place);
         if (!place->dead) end_step(place);

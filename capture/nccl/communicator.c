@@ -19,12 +19,6 @@
 enum { BUCKETS = 256, ASK_TRIES = 40, ASK_PAUSE_NS = 25000000 };
 
 static lb_communicator *buckets[BUCKETS];
-static lb_nccl_place *places;
-static struct seen_id { /* who of us has joined under an id */
-    struct seen_id *next;
-    uint64_t id;
-} *seen_ids;
-static _Thread_local lb_nccl_place *here;
 
 uint64_t lb_communicator_serial(void)
 {
@@ -36,86 +30,6 @@ uint64_t lb_communicator_serial(void)
 static unsigned bucket_of(lb_nccl_comm handle)
 {
     return (unsigned)(((uintptr_t)handle >> 4) * 0x9e3779b97f4a7c15ull >> 56);
-}
-
-/* ---- places ------------------------------------------------------------------------------------------------------ */
-
-lb_nccl_place *lb_communicator_places(void)
-{
-    return places;
-}
-
-lb_nccl_place *lb_communicator_place_here(void)
-{
-    if (here) return here;
-    return places && !places->next ? places : NULL;
-}
-
-void lb_communicator_place_enter(lb_nccl_place *place)
-{
-    here = place;
-}
-
-static lb_nccl_place *place_of_rank(int32_t rank)
-{
-    for (lb_nccl_place *p = places; p; p = p->next)
-        if (p->rank == rank) return p;
-    return NULL;
-}
-
-static lb_nccl_place *place_of_device(int device)
-{
-    for (lb_nccl_place *p = places; p; p = p->next)
-        if (device >= 0 && p->device == device) return p;
-    return NULL;
-}
-
-static lb_nccl_place *make_place(int32_t rank, int32_t world, int device)
-{
-    lb_nccl_place *p = lb_shim_memory(sizeof *p);
-    if (!p) return NULL;
-    *p = (lb_nccl_place){.next = places,
-                         .rank = rank,
-                         .world = world,
-                         .device = device,
-                         .wanted = lb_shim_ranges_have(lb_shim_settings_now()->ranks, rank)};
-    p->unnamed_end = &p->unnamed;
-    return places = p;
-}
-
-static bool was_seen(uint64_t id)
-{
-    for (const struct seen_id *s = seen_ids; s; s = s->next)
-        if (s->id == id) return true;
-    return false;
-}
-
-static void note_seen(uint64_t id)
-{
-    struct seen_id *s = lb_shim_memory(sizeof *s);
-    if (!s) return;
-    *s = (struct seen_id){seen_ids, id};
-    seen_ids = s;
-}
-
-/* Of a communicator without a parent. The first makes a place of what the launcher says, or the communicator itself
- * where it has more ranks than processes were started; a process that joins one communicator twice is several ranks,
- * which their numbers in one of the job's size, their devices or their threads tell apart. */
-static lb_nccl_place *place_for(const lb_joining *j)
-{
-    const lb_shim_settings *settings = lb_shim_settings_now();
-    const bool again = was_seen(j->id);
-    lb_nccl_place *place;
-    if (!places && settings->rank >= 0 && j->ranks <= settings->world)
-        return make_place(settings->rank, settings->world, j->device);
-    if (!places) return make_place(j->rank, j->ranks, j->device);
-    if (!places->next && !again) return places;
-    if ((place = place_of_device(j->device))) return place;
-    if (j->ranks >= places->world || again) {
-        place = place_of_rank(j->rank);
-        return place ? place : make_place(j->rank, j->ranks, j->device);
-    }
-    return lb_communicator_place_here() ? lb_communicator_place_here() : places;
 }
 
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
@@ -132,23 +46,51 @@ static bool tell(const lb_joining *j)
     return told;
 }
 
-bool lb_communicator_join(lb_joining *joining, const lb_communicator *parent)
+bool lb_communicator_join(lb_joining *j, const lb_communicator *parent)
 {
-    joining->place = parent ? parent->place : place_for(joining);
-    if (!joining->place) return false;
-    if (!parent) note_seen(joining->id);
-    here = joining->place;
-    tell(joining); /* where it cannot, members stay unknown, and the writer says so */
+    const lb_nccl_member member = {j->id, j->ranks, j->rank, j->device, j->of_a_set};
+    j->place = parent ? parent->place : lb_nccl_place_join(&member);
+    if (!j->place) return false;
+    lb_nccl_place_enter(j->place);
+    j->number = j->place->joined++;
+    j->next_pending = j->place->pending;
+    j->place->pending = j;
+    tell(j); /* where it cannot, members stay unknown, and the writer says so */
     return true;
 }
 
-void lb_communicator_add(const lb_joining *j, lb_nccl_comm handle)
+static bool is_one_pending_before(const lb_nccl_place *place, uint64_t number)
 {
-    lb_communicator *comm = handle ? lb_shim_memory(sizeof *comm) : NULL;
+    for (const lb_joining *j = place->pending; j; j = j->next_pending)
+        if (j->number < number) return true;
+    return false;
+}
+
+/* The one that was joined first is so on all its members, in whichever order they are ready. */
+static lb_communicator *first_of(const lb_nccl_place *place)
+{
+    lb_communicator *first = NULL;
+    for (int i = 0; i < BUCKETS; i++)
+        for (lb_communicator *comm = buckets[i]; comm; comm = comm->next)
+            if (comm->place == place && (!first || comm->made < first->made)) first = comm;
+    return first && !is_one_pending_before(place, first->made) ? first : NULL;
+}
+
+void lb_communicator_abandon(lb_joining *j)
+{
+    lb_joining **at = &j->place->pending;
+    while (*at && *at != j) at = &(*at)->next_pending;
+    if (*at) *at = j->next_pending;
+    if (!j->place->clock) j->place->clock = first_of(j->place);
+}
+
+static void enlist(const lb_joining *j, lb_nccl_comm handle)
+{
+    lb_communicator *comm = lb_shim_memory(sizeof *comm);
     if (!comm) return;
     const uint64_t parts[] = {j->id, (uint64_t)(int64_t)j->color};
     lb_communicator_remove(handle); /* one that ended unseen: its address came again */
-    lb_communicator **bucket = &buckets[bucket_of(handle)];
+    lb_communicator **bucket = &buckets[bucket_of(handle)], **unnamed = &j->place->unnamed;
     *comm =
         (lb_communicator){.next = *bucket,
                           .handle = handle,
@@ -159,13 +101,19 @@ void lb_communicator_add(const lb_joining *j, lb_nccl_comm handle)
                           .color = j->color,
                           .refs = 2, /* the handle, the list of those without a name */
                           .place = j->place,
-                          .made = j->place->joined++,
+                          .made = j->number,
                           .messages = j->ranks > 0 ? lb_shim_memory(2 * (size_t)j->ranks * sizeof(uint64_t)) : NULL};
     comm->launching_end = &comm->launching;
     *bucket = comm;
-    *j->place->unnamed_end = comm;
-    j->place->unnamed_end = &comm->next_unnamed;
-    if (!j->place->clock) j->place->clock = comm;
+    while (*unnamed && (*unnamed)->made < comm->made) unnamed = &(*unnamed)->next_unnamed;
+    comm->next_unnamed = *unnamed;
+    *unnamed = comm;
+}
+
+void lb_communicator_add(lb_joining *j, lb_nccl_comm handle)
+{
+    if (handle) enlist(j, handle);
+    lb_communicator_abandon(j);
 }
 
 /* What NCCL cannot say as long as it is still making the communicator is asked for again. */
@@ -184,10 +132,12 @@ static bool ask(lb_communicator *comm)
 /* Made past us (CommGrow, or before we were asked): NCCL says whose it is, and nothing says who its members are. */
 static lb_communicator *adopt(lb_nccl_comm handle)
 {
-    lb_nccl_place *place = lb_communicator_place_here();
+    lb_nccl_place *place = lb_nccl_place_here();
     if (!place || !handle) return NULL;
-    lb_communicator_add(&(lb_joining){.id = LB_ID_UNTOLD, .ranks = LB_RANKS_UNTOLD, .device = -1, .place = place},
-                        handle);
+    lb_communicator_add(
+        &(lb_joining){
+            .id = LB_ID_UNTOLD, .ranks = LB_RANKS_UNTOLD, .device = -1, .place = place, .number = place->joined++},
+        handle);
     return lb_communicator_find(handle);
 }
 
@@ -203,16 +153,6 @@ lb_communicator *lb_communicator_find(lb_nccl_comm handle)
     lb_communicator *comm = buckets[bucket_of(handle)];
     while (comm && comm->handle != handle) comm = comm->next;
     return comm;
-}
-
-/* The one that was made first is so on all its members. */
-static lb_communicator *first_of(const lb_nccl_place *place)
-{
-    lb_communicator *first = NULL;
-    for (int i = 0; i < BUCKETS; i++)
-        for (lb_communicator *comm = buckets[i]; comm; comm = comm->next)
-            if (comm->place == place && (!first || comm->made < first->made)) first = comm;
-    return first;
 }
 
 void lb_communicator_remove(lb_nccl_comm handle)
@@ -297,16 +237,28 @@ static void name(lb_communicator *comm)
     lb_member_names_give(&comm->place->names, comm->members, comm->ranks, comm->name);
 }
 
-/* Of those with the same members the first made is the first named, whichever is used first. */
+/* The first without a name. Where an earlier one is still being made it is waited for: the other members name them in
+ * the order in which they were begun. */
+static lb_communicator *take_unnamed(lb_nccl_place *place, bool last_try)
+{
+    lb_communicator_registry_lock();
+    lb_communicator *first = place->unnamed;
+    if (first && !last_try && is_one_pending_before(place, first->made)) first = NULL;
+    if (first) place->unnamed = first->next_unnamed;
+    lb_communicator_registry_unlock();
+    return first;
+}
+
+/* Of those with the same members the first joined is the first named, whichever is used first. */
 void lb_communicator_resolve(lb_communicator *comm)
 {
-    lb_nccl_place *place = comm->place;
-    while (!comm->name[0]) {
-        lb_communicator_registry_lock();
-        lb_communicator *first = place->unnamed;
-        place->unnamed = first->next_unnamed;
-        if (!place->unnamed) place->unnamed_end = &place->unnamed;
-        lb_communicator_registry_unlock();
+    for (int tries = 0; !comm->name[0];) {
+        lb_communicator *first = take_unnamed(comm->place, tries == ASK_TRIES);
+        if (!first) {
+            tries++;
+            nanosleep(&(struct timespec){0, ASK_PAUSE_NS}, NULL);
+            continue;
+        }
         name(first);
         lb_communicator_registry_lock();
         lb_communicator_release(first);
@@ -335,7 +287,5 @@ void lb_communicators_drop(void)
 {
     books = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     memset(buckets, 0, sizeof buckets);
-    places = NULL;
-    seen_ids = NULL;
-    here = NULL;
+    lb_nccl_place_drop_all();
 }

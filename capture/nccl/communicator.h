@@ -1,9 +1,8 @@
 /* Communicators as this process knows them: who their members are, and how many calls each has seen.
  *
- * A *place* is one rank of the job as seen from here, with an archive of its own; a process has one, or one for each
- * device that it drives. What a communicator itself says is a rank inside it and a size. Whom its other ranks are in
- * the job the members tell each other through a file in the capture's folder, written before they join and read when
- * the first call is recorded, by which time all have joined; no message of ours goes through NCCL.
+ * What a communicator itself says is a rank inside it and a size. Whom its other ranks are in the job the members tell
+ * each other through a file in the capture's folder, written before they join and read when the first call is recorded,
+ * by which time all have joined; no message of ours goes through NCCL.
  *
  *     folder/launch.nccl.at       a line per joining rank: ID RANK JOB-RANK COLOR KEY
  *
@@ -13,9 +12,8 @@
 #ifndef LB_CAPTURE_COMMUNICATOR_H
 #define LB_CAPTURE_COMMUNICATOR_H
 
-#include "calls/call_archive.h"
-#include "calls/member_names.h"
 #include "nccl_abi.h"
+#include "nccl_place.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -27,33 +25,6 @@ pthread_mutex_t *lb_communicator_registry_mutex(void);
 
 typedef struct lb_communicator lb_communicator;
 
-typedef struct lb_nccl_place {
-    struct lb_nccl_place *next;
-    int32_t rank, world;
-    int device; /* -1: not known */
-    bool wanted;
-    lb_communicator *clock; /* the first of its communicators that still is; weak: compared only */
-    uint64_t joined;
-    uint64_t clock_calls;
-    int64_t step;
-    bool marked; /* the program says itself where steps begin */
-    bool dead;   /* nothing more is recorded of it */
-    bool graphs; /* calls of its are captured: what is in the window is known when they are written */
-    uint64_t captured;
-    /* of the writer alone */
-    lb_call_archive archive;
-    bool degraded, of_others;           /* that was said */
-    bool marked_written;                /* by a call that was written */
-    uint64_t clock_written, clock_runs; /* calls of the clock until then, and runs of graphs among them */
-    int64_t step_written;
-    uint64_t runs, runs_without_bytes; /* of captured calls */
-    void *streams[64];
-    uint32_t n_streams;
-    lb_member_names names;
-    /* without a name, in the order in which they were made, which is the same on all members */
-    lb_communicator *unnamed, **unnamed_end;
-} lb_nccl_place;
-
 struct lb_communicator {
     lb_communicator *next, *next_unnamed;
     lb_nccl_comm handle;
@@ -61,7 +32,7 @@ struct lb_communicator {
     int ranks, rank, color, refs;
     lb_nccl_place *place;
     uint64_t sequence, splits;
-    uint64_t made;      /* how many its place had joined before */
+    uint64_t made;      /* how many its place had begun to join before */
     uint64_t *messages; /* per peer: sends to it; then receives from it */
     struct lb_nccl_call *launching,
         **launching_end; /* calls of a non-blocking communicator that are still being launched */
@@ -83,19 +54,26 @@ typedef struct lb_premul {
 
 /* For an id that this process alone has. */
 uint64_t lb_communicator_serial(void);
-/* Before the call that makes it: finds or makes the place of this rank, and tells the others about it. */
+/* Before the call that makes it: finds or makes the place of this rank, and tells the others about it. From now on the
+ * place has it among those that are being made, until lb_communicator_add or lb_communicator_abandon: of two that one
+ * rank joins in two threads, the one that was begun first is the first on all members. */
 enum { LB_ID_UNTOLD = 0 };     /* of one that was made past us */
 enum { LB_RANKS_UNTOLD = -1 }; /* of a split: NCCL is asked once it is made, or when its first call is */
 typedef struct lb_joining {
     lb_nccl_comm *made; /* where NCCL puts the handle */
     uint64_t id;
     int ranks, rank, color, key;
-    int device; /* of this rank; -1: not known */
+    int device;    /* of this rank; -1: not known */
+    bool of_a_set; /* its thread joins as all members at once */
     lb_nccl_place *place;
+    uint64_t number; /* how many its place had begun to join before */
+    struct lb_joining *next_pending;
 } lb_joining;
 bool lb_communicator_join(lb_joining *joining, const lb_communicator *parent);
 /* After it: the handle is known from now on. */
-void lb_communicator_add(const lb_joining *joining, lb_nccl_comm handle);
+void lb_communicator_add(lb_joining *joining, lb_nccl_comm handle);
+/* In its place, where NCCL made none. */
+void lb_communicator_abandon(lb_joining *joining);
 lb_communicator *lb_communicator_find(lb_nccl_comm handle);
 /* The same, once its size is known. */
 lb_communicator *lb_communicator_whole(lb_nccl_comm handle);
@@ -106,10 +84,6 @@ const lb_premul *lb_communicator_premul(const lb_communicator *comm, lb_nccl_op 
 
 /* Writer: fills members and name, once. The books are not locked. */
 void lb_communicator_resolve(lb_communicator *comm);
-lb_nccl_place *lb_communicator_places(void);
-/* This thread's place: where it last called or joined; the only one; NULL. */
-lb_nccl_place *lb_communicator_place_here(void);
-void lb_communicator_place_enter(lb_nccl_place *place);
 /* In a forked child: nothing is known. */
 void lb_communicators_drop(void);
 

@@ -153,6 +153,14 @@ static join *begin_join(const lb_joining *joining, lb_nccl_comm parent)
     return NULL;
 }
 
+static void drop(join *j)
+{
+    lb_communicator_registry_lock();
+    lb_communicator_abandon(&j->joining);
+    lb_communicator_registry_unlock();
+    free(j);
+}
+
 /* NCCL itself knows of a split what its callers did not give. */
 static void ask(lb_joining *joining, lb_nccl_comm handle)
 {
@@ -204,7 +212,7 @@ static void settle_late(lb_nccl_comm parent, bool made)
         if (made && __atomic_load_n(j->joining.made, __ATOMIC_ACQUIRE))
             add(j);
         else
-            free(j);
+            drop(j);
     }
 }
 
@@ -218,7 +226,7 @@ static void end_join(join *j, lb_nccl_result result)
     else if (made)
         add(j);
     else
-        free(j);
+        drop(j);
 }
 
 static void settle_joins(lb_nccl_result result)
@@ -228,7 +236,7 @@ static void settle_joins(lb_nccl_result result)
         if (result == LB_NCCL_SUCCESS || result == LB_NCCL_IN_PROGRESS)
             add(joins);
         else
-            free(joins);
+            drop(joins);
         joins = next;
     }
 }
@@ -273,7 +281,7 @@ lb_nccl_result ncclCommInitAll(lb_nccl_comm *comms, int n, const int *devices)
     const uint64_t id = lb_member_names_hash(parts, sizeof parts);
     const bool on_devices = lb_stream_device() >= 0;
     for (int rank = 0; rank < n; rank++)
-        end_join(JOINING(.made = &comms[rank], .id = id, .ranks = n, .rank = rank,
+        end_join(JOINING(.made = &comms[rank], .id = id, .ranks = n, .rank = rank, .of_a_set = true,
                          .device = !on_devices ? -1
                                    : devices   ? devices[rank]
                                                : rank),
