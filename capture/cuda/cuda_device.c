@@ -61,27 +61,33 @@ void lb_cuda_skip(lb_cuda *device, lb_device_work *work)
 
 /* ---- the seam ---------------------------------------------------------------------------------------------------- */
 
-/* NONE, ACTIVE or INVALIDATED. The legacy stream cannot be used while another is captured: nothing can be queued then
- * either. */
-static CUstreamCaptureStatus capture_status(lb_cuda *device, CUstream stream)
+/* What the driver says of a stream. FOREIGN: it is none of this context's (a green context's, another library's), and
+ * nothing of ours can be queued there. */
+typedef enum stream_state { IDLE, CAPTURING, BROKEN, FOREIGN } stream_state;
+
+/* The legacy stream cannot be used while another is captured: nothing can be queued then either. */
+static stream_state state_of(lb_cuda *device, CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     const CUresult result = device->cuda->StreamIsCapturing(stream, &status);
-    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return BROKEN;
+    if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_CONTEXT) return FOREIGN;
     lb_cuda_ok(device, "cuStreamIsCapturing", result);
-    return status;
+    return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? CAPTURING
+           : status == CU_STREAM_CAPTURE_STATUS_NONE ? IDLE
+                                                     : BROKEN;
 }
 
 static void submit_entered(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream, bool may_wait)
 {
-    const CUstreamCaptureStatus status = capture_status(device, stream);
+    const stream_state state = state_of(device, stream);
     if (lb_cuda_is_lost(device) || !lb_cuda_allocate(device)) return;
-    if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE)
+    if (state == CAPTURING)
         lb_cuda_capture(device, works, n, stream);
-    else if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
-        for (size_t i = 0; i < n; i++) lb_cuda_skip(device, works[i]);
-    else
+    else if (state == IDLE)
         lb_cuda_fly(device, works, n, stream, may_wait);
+    else
+        for (size_t i = 0; i < n; i++) lb_cuda_skip(device, works[i]);
 }
 
 static void submit(lb_device *base, lb_device_work *const *works, size_t n, void *stream, bool may_wait)
@@ -107,8 +113,11 @@ static void order_before(lb_device *base, void *stream)
     lb_cuda *device = (lb_cuda *)base;
     lb_cuda_visit visit;
     if (!device->first || !lb_cuda_enter(device, &visit)) return;
-    if (capture_status(device, stream) == CU_STREAM_CAPTURE_STATUS_NONE && !lb_cuda_is_lost(device))
+    const stream_state state = state_of(device, stream);
+    if (state == IDLE && !lb_cuda_is_lost(device))
         lb_cuda_wait_for_reads(device, stream, device->first, device->serial);
+    else if (state == FOREIGN)
+        lb_cuda_drain(device, device->serial, true); /* it cannot be told to wait */
     lb_cuda_leave(device, &visit);
 }
 
@@ -117,9 +126,9 @@ static bool is_capturing(lb_device *base, void *stream)
     lb_cuda *device = (lb_cuda *)base;
     lb_cuda_visit visit;
     if (!lb_cuda_enter(device, &visit)) return false;
-    const bool capturing = capture_status(device, stream) != CU_STREAM_CAPTURE_STATUS_NONE;
+    const stream_state state = state_of(device, stream);
     lb_cuda_leave(device, &visit);
-    return capturing;
+    return state == CAPTURING || state == BROKEN;
 }
 
 static void collect(lb_device *base, const lb_device_work *work, bool wait)

@@ -215,6 +215,36 @@ static void other_device_goes_on(void **state)
     host_end(readers[1]);
 }
 
+/* As a green context's is, or one that a library beside the program made. */
+static void stream_of_another_context_costs_its_values_alone(void **state)
+{
+    (void)state;
+    host_begin(2, 3, 20);
+    assert_int_equal(cuCtxSetCurrent(host_context(1)), CUDA_SUCCESS);
+    const CUstream foreign = host_stream();
+    assert_int_equal(cuCtxSetCurrent(host_context(0)), CUDA_SUCCESS);
+    lb_device *reader = host_reader(&options);
+    const CUdeviceptr memory = host_memory(MEMORY, 1);
+    value *v[3];
+    for (int i = 0; i < 3; i++) v[i] = value_dense(memory, LB_F32, 1000 + i, true);
+    submit_values(reader, &v[0], 1, NULL, false);
+    submit_values(reader, &v[1], 1, foreign, true);
+    assert_int_equal(v[1]->work.state, LB_WORK_SKIPPED);
+    assert_false(reader->ops->is_capturing(reader, foreign));
+    reader->ops->order_before(reader, foreign); /* it may write from here on */
+    memset(standin_twin(memory, MEMORY), 0, MEMORY);
+    reader->ops->collect(reader, NULL, true);
+    value_assert_same(v[0]);
+    value_free(v[2]);
+    v[2] = value_dense(memory, LB_F32, 500, true);
+    submit_values(reader, &v[2], 1, NULL, true);
+    reader->ops->collect(reader, NULL, true);
+    value_assert_same(v[2]);
+    assert_int_equal(skipped_by(reader), 1);
+    for (int i = 0; i < 3; i++) value_free(v[i]);
+    host_end(reader);
+}
+
 static void device_that_cannot_be_opened_says_why(void **state)
 {
     (void)state;
@@ -247,6 +277,7 @@ int main(void)
         cmocka_unit_test(device_that_fails_is_lost),
         cmocka_unit_test(works_under_way_learn_of_it),
         cmocka_unit_test(other_device_goes_on),
+        cmocka_unit_test(stream_of_another_context_costs_its_values_alone),
         cmocka_unit_test(device_that_cannot_be_opened_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
