@@ -141,6 +141,7 @@ CUresult cuMemHostAlloc(void **to, size_t bytes, unsigned flags)
     if (result) return result;
     pthread_mutex_lock(&standin_lock);
     result = standin_forbidden();
+    if (!result) standin_wait_for_all(standin_current());
     void *memory = result || bytes == 0 ? NULL : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     if (!result && !memory) result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!result) *to = (void *)(uintptr_t)add_block((CUdeviceptr)(uintptr_t)memory, bytes, -1)->at;

@@ -13,19 +13,24 @@
 #include <stdatomic.h>
 #include <time.h>
 
-enum { N = 3000, TENSORS = 4, STEPS = 2, OPS = 12, DEVICE_BYTES = 8 << 20 };
+enum { N = 3000, TENSORS = 4, STEPS = 2, OPS = 12, DEVICE_BYTES = 8 << 20, MOST_SENT = 256 };
 
 typedef struct program {
     bool on_device;
     CUstream stream;
     CUdeviceptr there[TENSORS];
     float *here[TENSORS]; /* what the bytes are when all that is queued has run */
+    float *sent;          /* pinned memory: what ops are still to write, one after the other */
+    size_t n_sent;
 } program;
 
 static program program_new(bool on_device)
 {
     program p = {.on_device = on_device};
+    void *sent = NULL;
     if (on_device) p.stream = host_stream();
+    if (on_device) assert_int_equal(cuMemHostAlloc(&sent, MOST_SENT * N * sizeof(float), 0), CUDA_SUCCESS);
+    p.sent = sent;
     for (int t = 0; t < TENSORS; t++) {
         p.here[t] = calloc(N, sizeof(float));
         if (!on_device) continue;
@@ -56,8 +61,8 @@ static void compute(program *p, int t, int seed)
 {
     for (int i = 0; i < N; i++) p->here[t][i] += (float)((i * 7 + seed) % 61) - 30;
     if (!p->on_device) return;
-    void *sent;
-    assert_int_equal(cuMemHostAlloc(&sent, N * sizeof(float), 0), CUDA_SUCCESS);
+    assert_true(p->n_sent < MOST_SENT);
+    float *const sent = p->sent + N * p->n_sent++;
     memcpy(sent, p->here[t], N * sizeof(float));
     assert_int_equal(cuMemcpyHtoDAsync_v2(p->there[t], sent, N * sizeof(float), p->stream), CUDA_SUCCESS);
 }
@@ -243,6 +248,45 @@ static void what_one_op_reads_is_waited_for_once(void **state)
     }
 }
 
+/* ---- what an op costs -------------------------------------------------------------------------------------------- */
+
+/* What a stream has to do for it; of the others a driver answers at once. */
+static int queued_calls(void)
+{
+    static const char *const symbols[] = {"cuLaunchKernel",       "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
+                                          "cuMemcpyDtoDAsync_v2", "cuMemsetD8Async",      "cuEventRecord",
+                                          "cuStreamWaitEvent"};
+    int n = 0;
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) n += standin_calls(symbols[i]);
+    return n;
+}
+
+/* Once a step knows its tensors: what was made in it is measured where it lies, however long the device takes. */
+static void an_op_queues_a_bounded_number_of_calls_and_waits_for_none(void **state)
+{
+    static const int most[] = {[LB_LEVEL_STATS] = 3, [LB_LEVEL_OPS] = 6};
+    (void)state;
+    for (lb_level level = LB_LEVEL_STATS; level <= LB_LEVEL_OPS; level += LB_LEVEL_OPS - LB_LEVEL_STATS) {
+        host_begin(1, 21, 0);
+        program device = program_new(true);
+        lb_recorder *recorder = opened(level == LB_LEVEL_OPS ? "cost-ops.lb" : "cost-stats.lb", level);
+        assert_int_equal(lb_recorder_step_begin(recorder, 0, NULL, NULL), LB_OK);
+        for (int t = 0; t < TENSORS; t++) run_op(recorder, &device, t, t, t);
+        const int waits = standin_waits(), queued = queued_calls();
+        standin_hold(); /* to wait would be a violation */
+        for (int op = 0; op < OPS; op++) run_op(recorder, &device, op % TENSORS, (op + 1) % TENSORS, op);
+        const int by_us = queued_calls() - queued - OPS; /* of the program's own each op has one */
+        assert_int_equal(standin_waits(), waits);
+        standin_let_go();
+        print_message("level %d: %.1f calls are queued for an op\n", level, (double)by_us / OPS);
+        assert_in_range(by_us, OPS, most[level] * OPS);
+        assert_int_equal(lb_recorder_step_end(recorder, true, NULL), LB_OK);
+        assert_int_equal(lb_recorder_close(recorder, NULL), LB_OK);
+        host_end(NULL);
+        program_free(&device);
+    }
+}
+
 /* ---- copies that arrive later ------------------------------------------------------------------------------------ */
 
 enum { HALVES = 2 };
@@ -370,21 +414,20 @@ static int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Ops of the host, each of them sooner than that, while the device is waited for. */
-static int beat(lb_recorder *recorder, program *host, const waiter *w)
+/* Ops of the host while the device is waited for; how long the longest of them took. */
+static int64_t beat(lb_recorder *recorder, program *host, const waiter *w)
 {
-    int beats = 0;
-    for (; !atomic_load(&w->over); beats++) {
+    int64_t longest = 0;
+    for (int beats = 0; !atomic_load(&w->over); beats++) {
         const int64_t began = now_ns();
         run_op(recorder, host, 3, 3, beats); /* the device's program has no such tensor */
-        assert_true(now_ns() - began < SILENT_NS);
+        longest = now_ns() - began > longest ? now_ns() - began : longest;
     }
-    return beats;
+    return longest;
 }
 
-static void a_device_is_waited_for_without_a_lock(void **state)
+static int64_t silent_while_waiting(void)
 {
-    (void)state;
     host_begin(1, 3, LATE_US);
     program host = program_new(false), device = program_new(true);
     lb_recorder *recorder = opened("waits.lb", LB_LEVEL_STATS);
@@ -405,7 +448,7 @@ static void a_device_is_waited_for_without_a_lock(void **state)
     assert_int_equal(cuEventQuery(queued), CUDA_ERROR_NOT_READY);
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, wait_for_device, &w), 0);
-    assert_true(beat(recorder, &host, &w) > 10);
+    const int64_t silent = beat(recorder, &host, &w);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(cuEventQuery(queued), CUDA_SUCCESS);
     run_op(recorder, &device, 2, 1, 5);
@@ -419,6 +462,20 @@ static void a_device_is_waited_for_without_a_lock(void **state)
     host_end(NULL);
     program_free(&host);
     program_free(&device);
+    return silent;
+}
+
+/* A lock that is held is held every time; a machine that others use pauses a thread now and then. */
+static void a_device_is_waited_for_without_a_lock(void **state)
+{
+    int64_t silent = SILENT_NS;
+    (void)state;
+    for (int attempt = 0; attempt < 8 && silent >= SILENT_NS; attempt++) {
+        drop_scratch(state);
+        make_scratch(state);
+        silent = silent_while_waiting();
+    }
+    assert_true(silent < SILENT_NS);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_scratch, drop_scratch)
@@ -427,6 +484,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_device_of_cuda_is_recorded_as_the_host_is), TEST(what_one_op_reads_is_waited_for_once),
+        TEST(an_op_queues_a_bounded_number_of_calls_and_waits_for_none),
         TEST(copies_to_the_host_are_recorded_as_they_arrive), TEST(a_device_is_waited_for_without_a_lock)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
