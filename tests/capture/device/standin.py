@@ -13,13 +13,15 @@ import types
 import torch
 
 SOURCE = pathlib.Path(__file__).with_name("standin_accelerator.cpp")
-SOURCES = SOURCE, SOURCE.with_name("standin_stream.h")
+SOURCES = SOURCE, *(SOURCE.with_name(f"standin_{name}.h") for name in ("stream", "on_driver", "device"))
 FOLDER = SOURCE.parents[3] / "build" / "standin"
 
 
-def build():
-    """The library's path. Several processes may want it at once: one of them compiles."""
-    version = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES) + torch.__version__.encode()).hexdigest()[:16]
+def build(driver=None):
+    """The library's path. Several processes may want it at once: one of them compiles. `driver`: the folder of the stand-in driver of CUDA,
+    whose device it is then (on_driver.py)."""
+    made_of = b"".join(source.read_bytes() for source in SOURCES) + f"{torch.__version__} {driver}".encode()
+    version = hashlib.sha256(made_of).hexdigest()[:16]
     path = FOLDER / f"libstandin-{version}.so"
     if path.exists():
         return path
@@ -27,15 +29,18 @@ def build():
     with open(FOLDER / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
-            compile_to(path)
+            compile_to(path, driver)
     return path
 
 
-def compile_to(path):
+def compile_to(path, driver):
     torch_folder = pathlib.Path(torch.__file__).parent
     libraries = torch_folder / "lib"
     made = path.with_suffix(".part")
     command = ["g++", "-std=c++20", "-O0", "-fPIC", "-shared", f"-I{torch_folder / 'include'}", "-o", made, SOURCE]
+    if driver:  # by its name it is torch's library for CUDA, as far as the recorder asks for one
+        beside = ["-lstandin_device", "-Wl,--no-as-needed", "-l:libnvrtc.so.13", "-Wl,--as-needed"]
+        command += ["-DSTANDIN_ON_DRIVER", "-Wl,-soname,libtorch_cuda.so", f"-L{driver}", *beside, f"-Wl,-rpath,{driver}"]
     subprocess.run([*command, f"-L{libraries}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{libraries}"], check=True)
     os.replace(made, path)
 
@@ -43,7 +48,7 @@ def compile_to(path):
 @functools.cache
 def library():
     """Its C functions."""
-    lib = ctypes.CDLL(str(build()))
+    lib = ctypes.CDLL(os.environ.get("STANDIN_LIBRARY") or str(build()))
     lib.standin_error.restype, lib.standin_graph_new.restype = ctypes.c_char_p, ctypes.c_void_p
     lib.standin_pool.restype = lib.standin_used.restype = ctypes.c_uint64
     lib.standin_graph_begin.argtypes = ctypes.c_void_p, ctypes.c_uint64
@@ -146,5 +151,8 @@ def module():
 def load():
     torch.utils.rename_privateuse1_backend("standin")
     torch._register_device_module("standin", module())
-    torch.ops.load_library(str(build()))
+    if "STANDIN_LIBRARY" in os.environ:
+        library().standin_be_cuda()
+    else:
+        torch.ops.load_library(str(build()))
     torch.utils.generate_methods_for_privateuse1_backend()

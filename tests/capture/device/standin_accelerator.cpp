@@ -7,7 +7,8 @@
 // A graph holds what its ops are called with, as addresses. A capture leaves memory and generator as they were; what it allocates comes
 // from the graph's pool, where freed memory is used again by later ops of the capture and by graphs that share the pool, as on CUDA.
 //
-// Copies between pinned memory and the device with non_blocking=True are late: standin_stream.h.
+// Copies between pinned memory and the device with non_blocking=True are late: standin_stream.h. On the stand-in driver of
+// CUDA all is: standin_on_driver.h.
 #include "standin_stream.h"
 
 #include <ATen/EmptyTensor.h>
@@ -26,6 +27,8 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
+
+#include "standin_on_driver.h"
 #if __has_include(<ATen/core/GraphImplInterface.h>)
 #include <ATen/core/GraphImplInterface.h>
 #endif
@@ -33,17 +36,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 namespace
 {
 
 constexpr auto KIND = c10::DeviceType::PrivateUse1;
-constexpr size_t SPACE = size_t(8) << 30, GRAIN = 256;
+constexpr size_t SPACE = on_driver::SPACE, GRAIN = 256;
 constexpr int FREED = 0xCB;
 
 // ---- memory
@@ -57,19 +63,30 @@ using PoolRef = std::shared_ptr<Pool>;
 
 struct Memory {
     char *seen = nullptr, *real = nullptr; // what tensors have; where the bytes are
+    char *sent = nullptr, *twin = nullptr; // on a driver: what was queued to be written, and where that is written to
     size_t used = 0, most = SPACE;
     PoolRef common = std::make_shared<Pool>(), current = common;
+    std::map<int64_t, PoolRef> of_streams; // on a driver: what is freed is used again by its stream alone
     std::mutex lock;
 
     Memory()
     {
+        if (const char *bytes = getenv("STANDIN_MEMORY")) most = strtoull(bytes, nullptr, 10);
+#ifdef STANDIN_ON_DRIVER
+        void *kernels_see;
+        seen = static_cast<char *>(on_driver::memory(&kernels_see));
+        twin = static_cast<char *>(kernels_see);
+        for (char **bytes : {&real, &sent})
+            *bytes = static_cast<char *>(
+                mmap(nullptr, SPACE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        return;
+#endif
         const int file = memfd_create("standin", 0);
         TORCH_CHECK(file >= 0 && ftruncate(file, SPACE) == 0, "no memory for the stand-in device");
         seen = static_cast<char *>(mmap(nullptr, SPACE, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0));
         real = static_cast<char *>(mmap(nullptr, SPACE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0));
         close(file);
         TORCH_CHECK(seen != MAP_FAILED && real != MAP_FAILED, "no address space for the stand-in device");
-        if (const char *bytes = getenv("STANDIN_MEMORY")) most = strtoull(bytes, nullptr, 10);
     }
 
     static size_t rounded(size_t bytes) { return (bytes + GRAIN - 1) / GRAIN * GRAIN; }
@@ -78,6 +95,10 @@ struct Memory {
     {
         std::lock_guard<std::mutex> guard(lock);
         pool = current;
+        if (on_driver::is) {
+            pool = of_streams[on_driver::current];
+            if (!pool) of_streams[on_driver::current] = pool = std::make_shared<Pool>();
+        }
         for (auto *list : {&pool->freed[rounded(bytes)], &common->freed[rounded(bytes)]}) {
             if (list->empty()) continue;
             const size_t at = list->back();
@@ -106,6 +127,25 @@ struct Memory {
         pool.freed.clear();
     }
 
+    // On a driver: what changed of these bytes is written there when the current stream comes to it.
+    void send(const void *address, size_t bytes)
+    {
+#ifdef STANDIN_ON_DRIVER
+        const size_t first = size_t(static_cast<const char *>(address) - seen) / GRAIN * GRAIN;
+        const size_t end = first + rounded(bytes + size_t(static_cast<const char *>(address) - seen) - first);
+        std::lock_guard<std::mutex> guard(lock);
+        for (size_t at = first, last; at < end; at = last + GRAIN) {
+            for (last = at; last < end && memcmp(real + last, sent + last, GRAIN) != 0;) last += GRAIN;
+            if (last == at) continue;
+            std::vector<char> changed(real + at, real + last);
+            memcpy(sent + at, changed.data(), changed.size());
+            on_driver::call([to = twin + at, changed] { memcpy(to, changed.data(), changed.size()); });
+        }
+#else
+        (void)address, (void)bytes;
+#endif
+    }
+
     void *there(const void *address) const { return real + (static_cast<const char *>(address) - seen); }
     bool holds(const void *address) const { return address >= real && address < real + SPACE; }
 };
@@ -120,11 +160,20 @@ struct Block {
     void *address;
     size_t bytes;
     PoolRef pool;
+    int64_t stream;                 // where it was allocated
+    std::set<int64_t> used_by = {}; // others that were told of (record_stream)
 };
 
 void free_block(void *context)
 {
     auto *block = static_cast<Block *>(context);
+#ifdef STANDIN_ON_DRIVER
+    for (const int64_t other : block->used_by) {
+        void *event = nullptr;
+        standin_device_record(&event, on_driver::native(other));
+        standin_device_block(event, on_driver::native(block->stream));
+    }
+#endif
     memory().give(block->address, block->bytes, block->pool);
     delete block;
 }
@@ -138,7 +187,7 @@ struct StandinAllocator final : c10::Allocator {
         if (bytes == 0) return {nullptr, nullptr, nullptr, device};
         PoolRef pool;
         void *address = memory().take(bytes, pool);
-        auto *block = new Block{address, bytes, pool};
+        auto *block = new Block{address, bytes, pool, on_driver::current};
         return {block->address, block, free_block, device};
     }
     c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -159,6 +208,22 @@ StandinStream &stream()
     return *one;
 }
 
+// The host waits for what the current stream has queued.
+void wait_for_stream()
+{
+#ifdef STANDIN_ON_DRIVER
+    standin_device_wait(on_driver::native(on_driver::current));
+#else
+    stream().wait();
+#endif
+}
+
+void send(const at::Tensor &t)
+{
+    if (on_driver::is && t.defined() && t.device().type() == KIND && t.storage().nbytes())
+        memory().send(t.storage().data(), t.storage().nbytes());
+}
+
 struct Guard final : c10::impl::DeviceGuardImplInterface {
     c10::DeviceType type() const override { return KIND; }
     c10::Device exchangeDevice(c10::Device device) const override
@@ -170,13 +235,59 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     c10::Device getDevice() const override { return {KIND, current}; }
     void setDevice(c10::Device device) const override { current = device.index() < 0 ? 0 : device.index(); }
     void uncheckedSetDevice(c10::Device device) const noexcept override { setDevice(device); }
+    c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+#ifdef STANDIN_ON_DRIVER
+    static c10::Stream numbered(int64_t number)
+    {
+        return c10::Stream(c10::Stream::UNSAFE, c10::Device(KIND, 0), number);
+    }
+    c10::Stream getStream(c10::Device) const override { return numbered(on_driver::current); }
+    c10::Stream getDefaultStream(c10::Device) const override { return numbered(0); }
+    c10::Stream getNewStream(c10::Device, int) const override { return numbered(on_driver::make_stream()); }
+    c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return numbered(on_driver::make_stream()); }
+    c10::Stream exchangeStream(c10::Stream stream) const override
+    {
+        const int64_t before = on_driver::current;
+        on_driver::current = stream.id();
+        return numbered(before);
+    }
+    void record(void **event, const c10::Stream &stream, const c10::DeviceIndex, const c10::EventFlag) const override
+    {
+        standin_device_record(event, on_driver::native(stream.id()));
+    }
+    void block(void *event, const c10::Stream &stream) const override
+    {
+        if (event) standin_device_block(event, on_driver::native(stream.id()));
+    }
+    bool queryEvent(void *event) const override { return !event || standin_device_has_passed(event); }
+    void synchronizeEvent(void *event) const override
+    {
+        if (event) standin_device_wait_for_event(event);
+    }
+    bool queryStream(const c10::Stream &stream) const override
+    {
+        void *event = nullptr;
+        standin_device_record(&event, on_driver::native(stream.id()));
+        return standin_device_has_passed(event);
+    }
+    void synchronizeStream(const c10::Stream &stream) const override
+    {
+        standin_device_wait(on_driver::native(stream.id()));
+    }
+    void synchronizeDevice(const c10::DeviceIndex) const override { standin_device_wait_for_all(); }
+    void destroyEvent(void *, const c10::DeviceIndex) const noexcept override {}
+    void recordDataPtrOnStream(const c10::DataPtr &data, const c10::Stream &stream) const override
+    {
+        auto *block = static_cast<Block *>(data.get_deleter() == free_block ? data.get_context() : nullptr);
+        if (block && block->stream != stream.id()) block->used_by.insert(stream.id());
+    }
+#else
     c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
     c10::Stream getNewStream(c10::Device device, int) const override
     {
         return c10::Stream(c10::Stream::DEFAULT, device);
     }
     c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
-    c10::DeviceIndex deviceCount() const noexcept override { return 1; }
     void record(void **event, const c10::Stream &, const c10::DeviceIndex, const c10::EventFlag) const override
     {
         if (!*event) *event = new uint64_t;
@@ -196,6 +307,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         delete static_cast<uint64_t *>(event);
     }
     void recordDataPtrOnStream(const c10::DataPtr &, const c10::Stream &) const override {}
+#endif
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
@@ -421,6 +533,7 @@ void refuse_in_capture(const char *what)
 
 void Graph::begin(uint64_t pool_id)
 {
+    TORCH_CHECK(!on_driver::is, "graphs are not captured on the driver");
     TORCH_CHECK(!capturing, "another graph is being captured");
     Memory &m = memory();
     pool = pools[pool_id].lock();
@@ -516,7 +629,7 @@ void run_on_host(const c10::OperatorHandle &op, torch::jit::Stack *stack)
     Run run;
     const auto &schema = op.schema();
     if (is_decided_by_data(schema.name()))
-        stream().wait();
+        wait_for_stream();
     else
         stream().before_op();
     const size_t begin = stack->size() - schema.arguments().size();
@@ -524,6 +637,9 @@ void run_on_host(const c10::OperatorHandle &op, torch::jit::Stack *stack)
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
     for (size_t i = 0; i < run.given.size(); i++) take_back(run.given[i], run.hosts[i]);
     for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); i++) (*stack)[i] = run.out((*stack)[i]);
+    std::vector<at::Tensor> changed = run.given;
+    for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); i++) flatten((*stack)[i], changed);
+    for (const at::Tensor &t : changed) send(t);
 }
 
 // ---- kernels
@@ -561,6 +677,36 @@ void copy_unseen(const at::Tensor &from, const at::Tensor &to)
     on_host(to).copy_(on_host(from));
 }
 
+// Its tensors are let go in a thread of the program's: they may be Python's.
+struct LateCopy {
+    at::Tensor from, to;
+    std::atomic<bool> arrived{false};
+};
+
+void queue_on_driver(const at::Tensor &from, const at::Tensor &to)
+{
+#ifdef STANDIN_ON_DRIVER
+    static std::mutex lock;
+    static std::vector<std::shared_ptr<LateCopy>> copies;
+    auto late = std::make_shared<LateCopy>();
+    late->from = from, late->to = to;
+    std::vector<std::shared_ptr<LateCopy>> gone;
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        auto end = std::partition(copies.begin(), copies.end(), [](const auto &copy) { return !copy->arrived; });
+        gone.assign(end, copies.end());
+        copies.erase(end, copies.end());
+        copies.push_back(late);
+    }
+    on_driver::call([copy = late.get()] {
+        copy_unseen(copy->from, copy->to);
+        copy->arrived = true;
+    });
+#else
+    (void)from, (void)to;
+#endif
+}
+
 void queue_copy(const at::Tensor &self, const at::Tensor &to)
 {
     const bool to_device = to.device().type() == KIND;
@@ -570,6 +716,7 @@ void queue_copy(const at::Tensor &self, const at::Tensor &to)
         from = at::detail::empty_cpu(to.sizes(), to.scalar_type());
         from.copy_(on_host(self));
     }
+    if (on_driver::is) return queue_on_driver(from, there);
     stream().queue(to_device, [from, there] { copy_unseen(from, there); });
 }
 
@@ -580,16 +727,22 @@ at::Tensor copy_from(const at::Tensor &self, const at::Tensor &to, bool non_bloc
         if (to_host) refuse_in_capture("copy to the host");
         const at::Tensor from = alias_of(self), there = alias_of(to);
         capturing->nodes.push_back([from, there] { on_host(there).copy_(on_host(from)); });
-    } else if (non_blocking && (to_host ? to : self).is_pinned()) {
+    } else if (non_blocking && (to_host ? to : self).is_pinned() && !(on_driver::is && !to_host)) {
         queue_copy(self, to);
         return to;
-    } else if (to_host || (from_host && !non_blocking)) {
-        stream().wait();
+    } else if (to_host || (from_host && !non_blocking && !on_driver::is)) {
+        wait_for_stream();
     } else {
         stream().before_op();
     }
     on_host(to).copy_(on_host(self));
+    send(to);
     return to;
+}
+
+void record_stream(at::Tensor &self, c10::Stream by)
+{
+    Guard().recordDataPtrOnStream(self.storage().data_ptr(), by);
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor &self, const at::Tensor &to)
@@ -642,9 +795,11 @@ at::Tensor convolution(const at::Tensor &input, const at::Tensor &weight, const 
 {
     stream().before_op();
     const auto of = bias.has_value() ? std::optional<at::Tensor>(on_host(*bias)) : std::nullopt;
-    return on_device(at::convolution(on_host(input), on_host(weight), of, stride, padding, dilation, transposed,
-                                     output_padding, groups),
-                     {});
+    const at::Tensor made = on_device(at::convolution(on_host(input), on_host(weight), of, stride, padding, dilation,
+                                                      transposed, output_padding, groups),
+                                      {});
+    send(made);
+    return made;
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor &gradient, const at::Tensor &input,
@@ -658,7 +813,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Te
     const auto [x, w, b] =
         at::convolution_backward(on_host(gradient), on_host(input), on_host(weight), at::IntArrayRef(channels), stride,
                                  padding, dilation, transposed, output_padding, groups, wanted);
-    return {on_device(x, {}), on_device(w, {}), on_device(b, {})};
+    const std::tuple made{on_device(x, {}), on_device(w, {}), on_device(b, {})};
+    std::apply([](const auto &...t) { (send(t), ...); }, made);
+    return made;
 }
 
 } // namespace
@@ -691,6 +848,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m)
     m.impl("_copy_from", copy_from);
     m.impl("_copy_from_and_resize", copy_from_and_resize);
     m.impl("resize_", resize);
+    m.impl("record_stream", record_stream);
     m.impl("set_.source_Storage", set_storage);
     m.impl("set_.source_Storage_storage_offset", set_part);
     m.impl("set_.source_Tensor", set_tensor);
@@ -771,8 +929,33 @@ int standin_graph_replay(Graph *graph)
 }
 void standin_synchronize()
 {
+#ifdef STANDIN_ON_DRIVER
+    standin_device_wait_for_all();
+#else
     stream().wait();
+#endif
 }
+#ifdef STANDIN_ON_DRIVER
+// What torch tells of streams of CUDA, in its stable interface.
+int32_t aoti_torch_get_current_cuda_stream(int32_t, void **stream)
+{
+    *stream = on_driver::native(on_driver::current);
+    return 0;
+}
+int32_t standin_device_type(const at::Tensor *t, int32_t *type)
+{
+    const auto kind = t->device().type();
+    *type = int32_t(kind == KIND ? c10::DeviceType::CUDA : kind);
+    return 0;
+}
+void standin_be_cuda()
+{
+    void *torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    void *asked = torch ? dlsym(torch, "aoti_torch_get_device_type") : nullptr;
+    if (asked) on_driver::replace(asked, reinterpret_cast<void *>(&standin_device_type));
+    memory(); // the driver begins
+}
+#endif
 void standin_stand_still(unsigned milliseconds)
 {
     stream().stand_still(milliseconds);

@@ -1,0 +1,26 @@
+"""Runs a program of tests/programs on the stand-in accelerator and the stand-in driver of CUDA: python on_driver.py PROGRAM ARGUMENTS.
+
+STANDIN_LIBRARY is the accelerator, as torch's library for CUDA: it is there before torch is, as that is in a build of torch for CUDA. What
+breaks a rule of the driver's ends the process with 97.
+"""
+
+import ctypes
+import os
+import pathlib
+import runpy
+import sys
+
+
+def main():
+    library = ctypes.CDLL(os.environ["STANDIN_LIBRARY"], ctypes.RTLD_GLOBAL)
+    sys.argv = sys.argv[1:]
+    sys.path[0] = str(pathlib.Path(sys.argv[0]).parent)
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    broken = ctypes.c_char_p()
+    if library.standin_violations(ctypes.byref(broken)):
+        print("a rule of the driver was broken:", broken.value.decode(), file=sys.stderr)
+        sys.exit(97)
+
+
+if __name__ == "__main__":
+    main()

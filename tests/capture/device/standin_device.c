@@ -1,0 +1,119 @@
+/* The stand-in driver of CUDA (capture/cuda/standin.h) as the accelerator of PyTorch uses it, with the measuring
+ * kernels and one more: a kernel that calls a function of the host when its stream comes to it. */
+#include "standin_device.h"
+
+#include "device_kernels.h"
+#include "standin.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CALL_KERNEL "standin_call"
+#define MUST(call)                                                                                                     \
+    do {                                                                                                               \
+        if ((call) != CUDA_SUCCESS) abort();                                                                           \
+    } while (0)
+
+static CUcontext context;
+static CUfunction call_kernel;
+
+static bool run_call(const standin_launch *how)
+{
+    void (*run)(void *);
+    void *of;
+    memcpy(&run, how->parameters[0], sizeof run);
+    memcpy(&of, how->parameters[1], sizeof of);
+    run(of);
+    return true;
+}
+
+static void enter(void)
+{
+    static _Thread_local bool entered;
+    if (entered) return;
+    MUST(cuCtxSetCurrent(context));
+    entered = true;
+}
+
+static void end(void)
+{
+    enter();
+    cuCtxSynchronize();
+}
+
+void standin_device_begin(uint64_t seed, unsigned delay_us)
+{
+    static standin_kernel kernels[8];
+    CUmodule module;
+    memcpy(kernels, device_kernels, (size_t)n_device_kernels * sizeof *kernels);
+    kernels[n_device_kernels] = (standin_kernel){CALL_KERNEL, run_call, 2, {sizeof(void *), sizeof(void *)}};
+    standin_begin(&(standin_setup){.devices = 1, .seed = seed, .delay_us = delay_us});
+    standin_kernels(kernels, n_device_kernels + 1);
+    MUST(cuInit(0));
+    MUST(cuDevicePrimaryCtxRetain(&context, 0));
+    enter();
+    MUST(cuModuleLoadData(&module, CALL_KERNEL));
+    MUST(cuModuleGetFunction(&call_kernel, module, CALL_KERNEL));
+    atexit(end); /* what streams still do needs the rest of the process */
+}
+
+void *standin_device_memory(size_t bytes, void **twin)
+{
+    CUdeviceptr at;
+    enter();
+    MUST(cuMemAlloc_v2(&at, bytes));
+    *twin = standin_twin(at, bytes);
+    return (void *)(uintptr_t)at;
+}
+
+void standin_device_call(void *stream, void (*run)(void *), void *of)
+{
+    void *parameters[] = {&run, &of};
+    enter();
+    MUST(cuLaunchKernel(call_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+}
+
+void *standin_device_stream(void)
+{
+    CUstream stream;
+    enter();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+void standin_device_wait(void *stream)
+{
+    enter();
+    MUST(cuStreamSynchronize(stream));
+}
+
+void standin_device_wait_for_all(void)
+{
+    enter();
+    MUST(cuCtxSynchronize());
+}
+
+void standin_device_record(void **event, void *stream)
+{
+    enter();
+    if (!*event) MUST(cuEventCreate((CUevent *)event, CU_EVENT_DISABLE_TIMING));
+    MUST(cuEventRecord(*event, stream));
+}
+
+void standin_device_block(void *event, void *stream)
+{
+    enter();
+    MUST(cuStreamWaitEvent(stream, event, 0));
+}
+
+bool standin_device_has_passed(void *event)
+{
+    enter();
+    return cuEventQuery(event) == CUDA_SUCCESS;
+}
+
+void standin_device_wait_for_event(void *event)
+{
+    enter();
+    MUST(cuEventSynchronize(event));
+}

@@ -1,0 +1,35 @@
+/* What the stand-in accelerator of PyTorch calls of the stand-in driver of CUDA: its first device, in whose context
+ * every thread is that calls. A stream is a CUstream, NULL the default one; an event is a CUevent. What fails ends the
+ * process: the driver was told to do nothing wrong. */
+#ifndef LB_STANDIN_DEVICE_H
+#define LB_STANDIN_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define STANDIN_DEVICE_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Operations begin up to `delay_us` later than they could, by a seed. */
+STANDIN_DEVICE_API void standin_device_begin(uint64_t seed, unsigned delay_us);
+/* Its addresses, and where kernels find the bytes. */
+STANDIN_DEVICE_API void *standin_device_memory(size_t bytes, void **twin);
+/* A kernel that calls run(of), when the stream comes to it. */
+STANDIN_DEVICE_API void standin_device_call(void *stream, void (*run)(void *), void *of);
+STANDIN_DEVICE_API void *standin_device_stream(void);
+STANDIN_DEVICE_API void standin_device_wait(void *stream);
+STANDIN_DEVICE_API void standin_device_wait_for_all(void);
+/* *event: NULL, or one to be used again. */
+STANDIN_DEVICE_API void standin_device_record(void **event, void *stream);
+STANDIN_DEVICE_API void standin_device_block(void *event, void *stream);
+STANDIN_DEVICE_API bool standin_device_has_passed(void *event);
+STANDIN_DEVICE_API void standin_device_wait_for_event(void *event);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

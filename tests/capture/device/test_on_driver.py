@@ -1,0 +1,62 @@
+"""Programs of PyTorch on the stand-in driver of CUDA (standin_on_driver.h), whose streams run late: the back end for CUDA records of them what is
+recorded on the CPU, and changes no bit; no rule of the driver is broken."""
+
+import os
+import platform
+import sys
+
+import pytest
+import recorded
+import standin
+import torch
+from conftest import BUILD, ROOT
+from test_standin import assert_same_bits, steps_of
+
+PROGRAMS, ON_DRIVER = ROOT / "tests" / "programs", ROOT / "tests" / "capture" / "device" / "on_driver.py"
+FIRST, SECOND = "on_device.py", "device_programs.py"
+SOON = [(FIRST, "train"), (FIRST, "offload"), (SECOND, "prefetch"), (SECOND, "reuse"), (SECOND, "views")]
+LATER = [(FIRST, what) for what in ("dropout", "checkpoint", "generate")] + [
+    (SECOND, what) for what in ("transformers", "optimizers", "embeddings", "dtypes", "functions", "workers", "threads", "full")
+]
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="a function of torch's is replaced by code of x86-64")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library():
+    os.environ["STANDIN_LIBRARY"] = str(standin.build(BUILD / "standin"))
+    yield
+    del os.environ["STANDIN_LIBRARY"]
+
+
+@pytest.fixture
+def record_on(lastbit, tmp_path):
+    """(capture, the tensors that the program ended with) of it on a device."""
+
+    def record_on(file, what, device, options=("--level", "ops")):
+        capture, saved = tmp_path / f"{device}.lb", tmp_path / f"{device}.pt"
+        program = (PROGRAMS / file, what, "--device", device, "--save", saved)
+        if device == "cpu":
+            lastbit.record(capture, *program, options=options, expect=0)
+        else:  # in an interpreter of its own: the accelerator is there before torch is
+            lastbit.run("record", "-o", capture, *options, "--", sys.executable, ON_DRIVER, *program, expect=0)
+        return capture, torch.load(saved)
+
+    return record_on
+
+
+def devices_of(capture):
+    return recorded.Recorded(capture).table("coverage").get("devices", [])
+
+
+@pytest.mark.parametrize("file,what", [*SOON, *(pytest.param(*one, marks=pytest.mark.full) for one in LATER)])
+def test_program_is_recorded_as_on_the_cpu(lastbit, record_on, file, what):
+    here, on_cpu = record_on(file, what, "cpu")
+    there, on_device = record_on(file, what, "standin")
+    assert [(d["kind"], d["back_end"], d["skipped"]) for d in devices_of(there)] == [("cuda", "cuda", 0)] and devices_of(here) == []
+    assert_same_bits(on_device, on_cpu)
+    found = lastbit.json("diff", here, there, expect=0)
+    assert found["verdict"] == "identical" and found["first"] is None
+    ours, theirs = steps_of(lastbit, there), steps_of(lastbit, here)
+    assert len(ours) == len(theirs) > 0
+    assert all(step["level"] == "ops" and step["kept"]["sources"]["kept"] == step["kept"]["sources"]["values"] for step in ours)
+    assert [step["notices"] for step in ours] == [step["notices"] for step in theirs]
