@@ -939,7 +939,8 @@ void standin_synchronize()
 // What torch tells of streams of CUDA, in its stable interface.
 int32_t aoti_torch_get_current_cuda_stream(int32_t, void **stream)
 {
-    *stream = on_driver::native(on_driver::current);
+    static const int64_t wrong = getenv("STANDIN_WRONG_STREAM") ? on_driver::make_stream() : -1;
+    *stream = on_driver::native(wrong < 0 ? on_driver::current : wrong);
     return 0;
 }
 int32_t standin_device_type(const at::Tensor *t, int32_t *type)

@@ -5,7 +5,9 @@
 // that is queued has run; what it changed is written into the driver's memory by a kernel on the current stream, which
 // is late. A reader that is not ordered behind the op finds other bytes there.
 //
-//     STANDIN_SEED=N     of delays and orders        STANDIN_DELAY_US=N     operations begin up to so much later
+//     STANDIN_SEED=N             of delays and orders
+//     STANDIN_DELAY_US=N         operations begin up to so much later
+//     STANDIN_WRONG_STREAM=1     another stream than that of the ops is told as the current one: readers are early
 //
 // Graphs are not captured there.
 #ifndef STANDIN_ON_DRIVER_H

@@ -32,13 +32,14 @@ def library():
 def record_on(lastbit, tmp_path):
     """(capture, the tensors that the program ended with) of it on a device."""
 
-    def record_on(file, what, device, options=("--level", "ops")):
+    def record_on(file, what, device, **environment):
+        options = ("--level", "ops")
         capture, saved = tmp_path / f"{device}.lb", tmp_path / f"{device}.pt"
         program = (PROGRAMS / file, what, "--device", device, "--save", saved)
         if device == "cpu":
             lastbit.record(capture, *program, options=options, expect=0)
         else:  # in an interpreter of its own: the accelerator is there before torch is
-            lastbit.run("record", "-o", capture, *options, "--", sys.executable, ON_DRIVER, *program, expect=0)
+            lastbit.run("record", "-o", capture, *options, "--", sys.executable, ON_DRIVER, *program, env={**os.environ, **environment}, expect=0)
         return capture, torch.load(saved)
 
     return record_on
@@ -60,3 +61,11 @@ def test_program_is_recorded_as_on_the_cpu(lastbit, record_on, file, what):
     assert len(ours) == len(theirs) > 0
     assert all(step["level"] == "ops" and step["kept"]["sources"]["kept"] == step["kept"]["sources"]["values"] for step in ours)
     assert [step["notices"] for step in ours] == [step["notices"] for step in theirs]
+
+
+def test_reader_that_is_not_ordered_behind_the_ops_finds_other_bytes(lastbit, record_on):
+    """What the tests above show is shown only if whoever reads too early is found out."""
+    here, on_cpu = record_on(FIRST, "train", "cpu")
+    there, on_device = record_on(FIRST, "train", "standin", STANDIN_WRONG_STREAM="1", STANDIN_DELAY_US="2000")
+    assert_same_bits(on_device, on_cpu)
+    assert lastbit.json("diff", here, there)["verdict"] != "identical"
