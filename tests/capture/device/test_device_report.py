@@ -1,11 +1,16 @@
 """The report that a machine with a GPU runs (tests/gpu.sh), on the CPU, so that it works there at the first try."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import BUILD, ROOT
+
+ASSEMBLED = BUILD / "digest_kernel.fatbin.txt"  # what nvcc's assembler said
+# Of a multiprocessor; the least of all architectures since sm_80.
+REGISTERS, SHARED_BYTES = 65536, 100 << 10
 
 
 @pytest.mark.full
@@ -33,3 +38,15 @@ def test_many_kinds_of_op_are_inside_their_bounds(lastbit, tmp_path):
     answer = lastbit.json("replay", tmp_path / "run.lb", expect=0)
     assert answer["ops"]["opaque"] == answer["verdicts"]["diverged"] == answer["verdicts"]["missing"] == 0
     assert answer["ops"]["native"] > 10000
+
+
+@pytest.mark.skipif(not ASSEMBLED.exists(), reason="nvcc is not here")
+def test_two_blocks_of_the_kernel_fit_on_a_multiprocessor():
+    """And hardly a register is spilled: at most so many bytes a thread, in code that runs once a leaf."""
+    entry = r"entry function 'lb_kernel_measure' for '(sm_\d+)'\n.*\n.*?(\d+) bytes spill stores, (\d+) bytes spill loads\n.*Used (\d+) registers.* (\d+) bytes smem"
+    built = {name: [int(n) for n in numbers] for name, *numbers in re.findall(entry, ASSEMBLED.read_text())}
+    threads = int(re.search(r"LB_KERNEL_THREADS (\d+)", (ROOT / "capture/device/digest_kernel.h").read_text()).group(1))
+    assert {"sm_80", "sm_90", "sm_100"} <= set(built)
+    for name, (stored, loaded, registers, shared) in built.items():
+        assert max(stored, loaded) <= 32, (name, stored, loaded)
+        assert 2 * registers * threads <= REGISTERS and 2 * shared <= SHARED_BYTES, (name, registers, shared)
