@@ -172,3 +172,33 @@ def test_what_the_real_library_refuses_is_passed_on(lastbit, tmp_path):
     for library in (BUILD / "dropin/nccl/libnccl.so.2", real):
         done = lastbit.run("record", "-o", tmp_path / "run.lb", "--force", "--", "python3", "-c", REFUSED, library, env=env)
         assert done.stdout == alone.stdout
+
+
+# A library that does nothing but say which function was reached, one of them younger than the shim.
+REACHED = """
+#include "nccl_abi.h"
+#include <stdio.h>
+#define SAY(name, parameters, arguments) lb_nccl_result name parameters { return puts(#name), fflush(stdout), 5; }
+LB_NCCL_FORWARDED(SAY)
+int ncclYoungerThanTheShim(int number) { return number + 1; }
+"""
+ASKS = """
+import ctypes, sys
+nccl = ctypes.CDLL(sys.argv[1])
+for name in sys.argv[2:]:
+    assert getattr(nccl, name)(*[None] * 6) == 5, name
+print(nccl.ncclYoungerThanTheShim(6))
+"""
+
+
+def test_functions_that_move_nothing_reach_the_library_behind(lastbit, tmp_path):
+    """Memory, registrations and windows among them, each by its own name and with its answer; and what the shim does not know."""
+    real = tmp_path / "libnccl.so.2"
+    command = ["cc", "-xc", "-w", "-", f"-I{ROOT}/capture/nccl", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o", real]
+    subprocess.run(command, input=REACHED, text=True, check=True)
+    listed = subprocess.run(["nm", "-D", "--defined-only", real], capture_output=True, text=True, check=True).stdout
+    names = sorted(line.split()[-1] for line in listed.splitlines() if line.split()[-1].startswith("nccl") and "Younger" not in line)
+    assert {"ncclMemAlloc", "ncclCommRegister", "ncclCommWindowRegister", "ncclCommWindowDeregister"} <= set(names)
+    asked = ["python3", "-c", ASKS, BUILD / "dropin/nccl/libnccl.so.2", *names]
+    done = lastbit.run("record", "-o", tmp_path / "run.lb", "--", *asked, env={**os.environ, "LASTBIT_NCCL": str(real)})
+    assert done.stdout.splitlines() == [*names, "7"], done.stdout + done.stderr
