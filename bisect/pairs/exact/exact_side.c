@@ -3,6 +3,7 @@
 #include "exact/moved_choice.h"
 
 #include "shadow/kept_shadow.h"
+#include "shadow/number_blocks.h"
 #include "shadow/shadow_numbers.h"
 #include "ranks/rank_run.h"
 
@@ -22,31 +23,45 @@ static bool is_real(const lb_tensor *t)
     return t->data && !lb_dtype_is_complex(t->dtype) && lb_dtype_bits(t->dtype) >= 8;
 }
 
-/* Keeps the numbers where they are wanted; were they the same in the last run? */
+static bool has_numbers(const lb_tensor *t, const double *numbers)
+{
+    lb_number_blocks blocks;
+    double room[LB_NUMBER_BLOCK];
+    bool same = lb_number_blocks_open(t, &blocks);
+    for (int64_t i = 0; same && i < blocks.n; i += LB_NUMBER_BLOCK) {
+        const int64_t n = lb_number_blocks_count(&blocks, i);
+        same = !memcmp(lb_number_blocks_at(&blocks, i, n, room), numbers + i, (size_t)n * sizeof *numbers);
+    }
+    lb_number_blocks_close(&blocks);
+    return same;
+}
+
+/* Keeps the numbers where they are wanted; were they the same in the last run? Beside the last run what is the same
+ * stays that run's. */
 static bool keep(run *r, uint32_t value, const lb_tensor *t)
 {
     lb_exact_side *s = r->side;
-    const double *before = s->former.asks ? s->former.numbers[value] : NULL;
+    double *before = s->former.asks ? s->former.numbers[value] : NULL, *room = s->kept[value];
     const int64_t n = lb_layout_numel(&t->layout);
     if (n <= 0) return s->former.asks;
-    if (!s->wanted[value] && !before) return false;
-    double *x = lb_shadow_numbers_copy(t);
-    const bool same = x && before && !memcmp(x, before, (size_t)n * sizeof *x);
-    if (!s->wanted[value]) {
-        free(x);
-        return same;
+    const bool same = before && has_numbers(t, before);
+    if (!s->wanted[value]) return same;
+    if (same && (!room || room == before)) {
+        s->kept[value] = before;
+        return true;
     }
-    free(s->kept[value]);
-    s->kept[value] = x, s->noise[value] = 0;
+    if (r->aside && room == before) room = NULL;
+    if (!room) room = malloc((size_t)n * sizeof *room);
+    if (room) lb_shadow_numbers(t, room);
+    s->kept[value] = room, s->noise[value] = 0;
     return same;
 }
 
 static void measure_noise(const run *r, uint32_t value, const lb_tensor *t)
 {
     lb_exact_side *s = r->side;
-    double *x = s->wanted[value] && s->kept[value] ? lb_shadow_numbers_copy(t) : NULL;
-    if (x) s->noise[value] = fmax(s->noise[value], lb_shadow_noise(s->kept[value], x, lb_layout_numel(&t->layout)));
-    free(x);
+    if (s->wanted[value] && s->kept[value])
+        s->noise[value] = fmax(s->noise[value], lb_shadow_noise_of(s->kept[value], t));
 }
 
 /* Of values that are not kept, integers at most: had they the same bits in the last run? */
@@ -172,7 +187,8 @@ static void put(const lb_tensor *shadow, const double *numbers)
 /* This run does not give it. */
 static void forget(lb_exact_side *s, uint32_t v)
 {
-    free(s->kept[v]);
+    const bool of_last_run = s->former.asks && s->former.numbers != s->kept && s->former.numbers[v] == s->kept[v];
+    if (!of_last_run) free(s->kept[v]);
     s->kept[v] = NULL, s->quantities[v] = (lb_quantity){0};
 }
 

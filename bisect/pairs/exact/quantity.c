@@ -1,6 +1,8 @@
 /* Means over the elements of a value: see quantity.h. */
 #include "exact/quantity.h"
 
+#include "shadow/number_blocks.h"
+#include "shadow/number_lanes.h"
 #include "shadow/shadow_numbers.h"
 
 #include <lastbit/processor.h>
@@ -11,7 +13,7 @@
 
 static const double MASK = 0x1p96;
 
-enum { LANES = 8, SUMS = 7 };
+enum { LANES = LB_LANES, SUMS = 7 };
 
 /* What one pass tells; each lane has every eighth element. */
 typedef struct extent {
@@ -20,30 +22,24 @@ typedef struct extent {
     bool whole;
 } extent;
 
-/* Eight numbers at once, with the compiler's own vectors: a comparison gives all bits or none. */
-typedef double eight __attribute__((vector_size(8 * LANES)));
-typedef int64_t eight_bits __attribute__((vector_size(8 * LANES)));
-
-#define CHOSEN(which, x) ((eight)((which) & (eight_bits)(x)))
-#define EITHER(which, x, y) ((eight)(((which) & (eight_bits)(x)) | (~(which) & (eight_bits)(y))))
-#define SIZES(x) ((eight)((eight_bits)(x) & INT64_MAX))
-
 /* What eight lanes have seen. */
 typedef struct lanes {
-    eight squares, low, high;
-    eight_bits finite, broken;
+    lb_eight squares, low, high;
+    lb_eight_bits finite, broken;
 } lanes;
 
 LB_INLINE void look_at_lanes(const double *numbers, lanes *all)
 {
-    eight x;
+    lb_eight x;
     memcpy(&x, numbers, sizeof x);
-    const eight size = SIZES(x), below = CHOSEN(size < 0x1p52, size);
-    const eight_bits counts = size < MASK;
-    const eight v = CHOSEN(counts, x), low = EITHER(counts, x, all->low), high = EITHER(counts, x, all->high);
+    const lb_eight size = LB_LANES_SIZES(x), below = LB_LANES_CHOSEN(size < 0x1p52, size);
+    const lb_eight_bits counts = size < MASK;
+    const lb_eight v = LB_LANES_CHOSEN(counts, x), low = LB_LANES_EITHER(counts, x, all->low),
+                   high = LB_LANES_EITHER(counts, x, all->high);
     all->squares += v * v;
     all->finite -= counts, all->broken |= below + 0x1p52 - 0x1p52 != below;
-    all->low = EITHER(low < all->low, low, all->low), all->high = EITHER(high > all->high, high, all->high);
+    all->low = LB_LANES_EITHER(low < all->low, low, all->low),
+    all->high = LB_LANES_EITHER(high > all->high, high, all->high);
 }
 
 LB_INLINE void measure_body(const double *x, int64_t n, extent *e)
@@ -68,24 +64,25 @@ LB_PER_ISA(measure, measure_body, (const double *x, int64_t n, extent *e), (x, n
 
 /* Six functions of an element, two of them bounded by the root of the mean square `r`, so that a few large numbers do
  * not speak for all. Odd and even ones: a change of sign shows. The seventh is the size of the fifth. */
-LB_INLINE void add_lanes(const double *numbers, double r, eight *sums)
+LB_INLINE void add_lanes(const double *numbers, double per_r, lb_eight *sums)
 {
-    eight x;
+    lb_eight x;
     memcpy(&x, numbers, sizeof x);
-    const eight_bits counts = SIZES(x) < MASK;
-    const eight u = CHOSEN(counts, x) / r, size = SIZES(u), one = {1, 1, 1, 1, 1, 1, 1, 1};
+    const lb_eight_bits counts = LB_LANES_SIZES(x) < MASK;
+    const lb_eight u = LB_LANES_CHOSEN(counts, x) * per_r, size = LB_LANES_SIZES(u), one = {1, 1, 1, 1, 1, 1, 1, 1};
+    const lb_eight less = one / (1 + size);
     sums[0] += u, sums[1] += size, sums[2] += u * u, sums[3] += u * size;
-    sums[4] += u / (1 + size), sums[5] += CHOSEN(counts, one) / (1 + u * u), sums[6] += size / (1 + size);
+    sums[4] += u * less, sums[5] += LB_LANES_CHOSEN(counts, one) / (1 + u * u), sums[6] += size * less;
 }
 
 LB_INLINE void add_up_body(const double *x, int64_t n, double r, double *total)
 {
-    eight sums[SUMS];
+    lb_eight sums[SUMS];
     double last[LANES];
     memset(sums, 0, sizeof sums);
     for (int k = 0; k < LANES; k++) last[k] = k < n % LANES ? x[n - n % LANES + k] : INFINITY;
-    for (int64_t i = 0; i + LANES <= n; i += LANES) add_lanes(x + i, r, sums);
-    add_lanes(last, r, sums);
+    for (int64_t i = 0; i + LANES <= n; i += LANES) add_lanes(x + i, 1 / r, sums);
+    add_lanes(last, 1 / r, sums);
     for (int j = 0; j < SUMS; j++)
         for (int k = 0; k < LANES; k++) total[j] += sums[j][k];
 }
@@ -104,19 +101,22 @@ static int by_size(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* Changes the order within rows. */
-static uint64_t digest_of(double *x, int64_t n, const lb_tensor *t)
+/* `copy`: the numbers, where they are one; its rows are sorted. */
+static uint64_t digest_of(const double *x, double *copy, int64_t n, const lb_tensor *t)
 {
     const int64_t width = t->layout.ndim ? t->layout.shape[t->layout.ndim - 1] : 1;
-    if (lb_dtype_is_integer(t->dtype) && t->dtype != LB_BOOL && t->layout.ndim > 1)
-        for (int64_t i = 0; i + width <= n; i += width) qsort(x + i, (size_t)width, sizeof *x, by_size);
+    if (copy && lb_dtype_is_integer(t->dtype) && t->dtype != LB_BOOL && t->layout.ndim > 1)
+        for (int64_t i = 0; i + width <= n; i += width) qsort(copy + i, (size_t)width, sizeof *copy, by_size);
     return XXH3_64bits(x, (size_t)n * sizeof *x);
 }
 
 lb_quantity lb_quantity_of(const lb_tensor *t)
 {
     lb_quantity q = {.elements = lb_layout_numel(&t->layout)};
-    double *x = q.elements > 0 && t->data ? lb_shadow_numbers_copy(t) : NULL;
+    const bool some = q.elements > 0 && t->data;
+    const double *in_place = some ? lb_number_blocks_in_place(t) : NULL;
+    double *copy = some && !in_place ? lb_shadow_numbers_copy(t) : NULL;
+    const double *x = in_place ? in_place : copy;
     if (!x) return (lb_quantity){0};
     extent e;
     measure(x, q.elements, &e);
@@ -131,8 +131,8 @@ lb_quantity lb_quantity_of(const lb_tensor *t)
     q.mean[2] = r, q.scale[2] = r;
     q.mean[1] *= 1 + (double)masked / (double)q.elements;
     q.whole = e.whole;
-    if (q.whole) q.digest = digest_of(x, q.elements, t);
-    free(x);
+    if (q.whole) q.digest = digest_of(x, copy, q.elements, t);
+    free(copy);
     return q;
 }
 

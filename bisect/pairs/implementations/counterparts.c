@@ -5,10 +5,12 @@
 #include "implementations/counterpart_orders.h"
 #include "implementations/norms.h"
 #include "implementations/rank_parts.h"
+#include "shadow/number_lanes.h"
 #include "shadow/shadow_numbers.h"
 #include "implementations/slack.h"
 
 #include "base/array.h"
+#include <lastbit/processor.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -503,6 +505,20 @@ void lb_counterparts_release(lb_counterparts *c)
 
 /* ---- numbers ---- */
 
+static void take_run(const lb_content_run *r, const double *from, bool negated, double *x, uint8_t *known)
+{
+    if (r->from_stride == 1 && r->to_stride == 1 && !negated) {
+        memcpy(x + r->to, from + r->from, (size_t)r->n * sizeof *x);
+        memset(known + r->to, 1, (size_t)r->n);
+        return;
+    }
+    for (int64_t i = 0; i < r->n; i++) {
+        const double number = from[r->from + i * r->from_stride];
+        x[r->to + i * r->to_stride] = negated ? -number : number;
+        known[r->to + i * r->to_stride] = 1;
+    }
+}
+
 double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                                 int64_t elements, uint8_t **known, double *noise)
 {
@@ -513,12 +529,9 @@ double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart
         const lb_content_run *r = &all->pieces[one->first + k];
         const double *from = a->kept[r->tensor];
         whole = from != NULL;
-        if (whole) *noise = fmax(*noise, a->noise[r->tensor]);
-        for (int64_t i = 0; i < r->n && whole; i++) {
-            const double number = from[r->from + i * r->from_stride];
-            x[r->to + i * r->to_stride] = one->negated ? -number : number;
-            (*known)[r->to + i * r->to_stride] = 1;
-        }
+        if (!whole) break;
+        *noise = fmax(*noise, a->noise[r->tensor]);
+        take_run(r, from, one->negated, x, *known);
     }
     if (whole) return x;
     free(x), free(*known);
@@ -551,13 +564,30 @@ double *lb_counterpart_taken(const lb_counterparts *all, const lb_counterpart *o
     return numbers;
 }
 
+/* Adds up the squares of differences and of x, over what is a number below 2^96 on both sides. */
+LB_INLINE void add_squares_body(const double *x, const double *y, int64_t n, double *difference, double *size)
+{
+    const double most = 0x1p96;
+    lb_eight apart = {0}, all = {0};
+    double last[2][LB_LANES] = {{0}};
+    for (int64_t i = 0; i < n; i += LB_LANES) {
+        lb_eight a, b;
+        const bool whole = i + LB_LANES <= n;
+        for (int64_t k = i; !whole && k < n; k++) last[0][k - i] = x[k], last[1][k - i] = y[k];
+        memcpy(&a, whole ? x + i : last[0], sizeof a), memcpy(&b, whole ? y + i : last[1], sizeof b);
+        const lb_eight_bits counts = (LB_LANES_SIZES(a) < most) & (LB_LANES_SIZES(b) < most);
+        a = LB_LANES_CHOSEN(counts, a), b = LB_LANES_CHOSEN(counts, b);
+        apart += (a - b) * (a - b), all += a * a;
+    }
+    for (int k = 0; k < LB_LANES; k++) *difference += apart[k], *size += all[k];
+}
+LB_PER_ISA(add_squares, add_squares_body,
+           (const double *x, const double *y, int64_t n, double *difference, double *size), (x, y, n, difference, size))
+
 double lb_counterparts_distance(const double *x, const double *y, int64_t n)
 {
     double difference = 0, size = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (!(fabs(x[i]) < 0x1p96) || !(fabs(y[i]) < 0x1p96)) continue;
-        difference += (x[i] - y[i]) * (x[i] - y[i]), size += x[i] * x[i];
-    }
+    add_squares(x, y, n, &difference, &size);
     return size > 0 ? sqrt(difference / size) : difference > 0 ? INFINITY : 0;
 }
 

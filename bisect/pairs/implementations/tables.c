@@ -1,6 +1,7 @@
 /* Rounded images of what the other side computes: see tables.h. */
 #include "implementations/tables.h"
 
+#include "base/array.h"
 #include "shadow/shadow_numbers.h"
 
 #include <math.h>
@@ -64,19 +65,70 @@ static void close_finder(finder *f)
     free(f->held[0]), free(f->held[1]);
 }
 
+/* Marks the values of a side that show a table which the other side does not hold; `sizes`: how many elements each of
+ * these has, n of them. */
+static bool want_shown(const finder *f, int side, int64_t **sizes, uint32_t *n)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    for (uint32_t v = 0; v < s->program->n_values; v++) {
+        const uint32_t table = s->graph.giver[v] == LB_NONE || !lb_dtype_is_float(s->program->values[v].dtype)
+                                   ? LB_NONE
+                                   : table_of(f, side, v);
+        if (table == LB_NONE || numel(s, v) > MOST_ELEMENTS || numel(s, table) > MOST_ELEMENTS) continue;
+        s->wanted[v] = s->wanted[table] = 1;
+        bool known = false;
+        for (uint32_t i = 0; i < *n && !known; i++) known = (*sizes)[i] == numel(s, v);
+        if (known) continue;
+        int64_t *more = lb_array_grow(*sizes, *n, sizeof *more);
+        if (!more) return false;
+        *sizes = more, more[(*n)++] = numel(s, v);
+    }
+    return true;
+}
+
+/* Per value: does it follow from a parameter? malloc'ed; NULL: out of memory. */
+static uint8_t *list_learnt(const lb_exact_side *s)
+{
+    const lb_value_graph *g = &s->graph;
+    uint8_t *learnt = calloc(s->program->n_values + 1, 1);
+    for (uint32_t v = 0; learnt && v < s->program->n_values; v++) {
+        learnt[v] = (s->program->values[v].flags & LB_VALUE_PARAMETER) != 0;
+        for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1] && !learnt[v]; k++)
+            learnt[v] = g->preds[k] >= v || learnt[g->preds[k]];
+    }
+    return learnt;
+}
+
+static bool has_size_of(const int64_t *sizes, uint32_t n, int64_t elements)
+{
+    for (uint32_t i = 0; i < n && elements > 1; i++)
+        if (sizes[i] > 1 && (elements % sizes[i] == 0 || sizes[i] % elements == 0)) return true;
+    return false;
+}
+
+/* Marks what a side may compute of a formula in the place of a table that has one of `sizes`. */
+static bool want_formulas(const finder *f, int side, const int64_t *sizes, uint32_t n)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    uint8_t *learnt = n ? list_learnt(s) : NULL;
+    for (uint32_t v = 0; learnt && v < s->program->n_values; v++)
+        if (s->graph.given[v] && !learnt[v] && lb_dtype_is_float(s->program->values[v].dtype) &&
+            numel(s, v) <= MOST_ELEMENTS && has_size_of(sizes, n, numel(s, v)))
+            s->wanted[v] = 1;
+    const bool room = learnt || !n;
+    free(learnt);
+    return room;
+}
+
 lb_status lb_tables_want(const lb_table_question *asked, lb_err *err)
 {
     finder f;
-    const bool room = open_finder(&f, asked);
+    bool room = open_finder(&f, asked);
     for (int k = 0; k < 2 && room; k++) {
-        const lb_exact_side *s = asked->sides[k];
-        for (uint32_t v = 0; v < s->program->n_values; v++) {
-            const uint32_t table = s->graph.giver[v] == LB_NONE || !lb_dtype_is_float(s->program->values[v].dtype)
-                                       ? LB_NONE
-                                       : table_of(&f, k, v);
-            if (table == LB_NONE || numel(s, v) > MOST_ELEMENTS || numel(s, table) > MOST_ELEMENTS) continue;
-            s->wanted[v] = s->wanted[table] = 1;
-        }
+        int64_t *sizes = NULL;
+        uint32_t n = 0;
+        room = want_shown(&f, k, &sizes, &n) && want_formulas(&f, !k, sizes, n);
+        free(sizes);
     }
     close_finder(&f);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for tables");

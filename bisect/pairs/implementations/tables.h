@@ -23,7 +23,8 @@ typedef struct lb_table_question {
     const uint32_t *met[2];
 } lb_table_question;
 
-/* Marks the values that may be tables as wanted: before the runs. */
+/* Marks as wanted, before the runs: tables that one side alone holds, and what follows from no parameter on the other
+ * side and has as many elements, or a multiple of them. */
 lb_status lb_tables_want(const lb_table_question *asked, lb_err *err);
 /* Behind the runs. Adds a counterpart of kind LB_COUNTERPART_TABLE for each, whose `b` is the value of B that takes A's
  * numbers: a source, or what an op gave. */

@@ -7,20 +7,7 @@
 
 enum { MOST_COMPARISONS = 1 << 24 };
 
-lb_status lb_exact_match_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
-                              lb_exact_match *match, lb_err *err)
-{
-    *match = (lb_exact_match){.program = {a->program, b->program}, .alignment = alignment};
-    for (int i = 0; i < 2; i++) match->results[i] = calloc(match->program[i]->n_ops + 1, sizeof *match->results[i]);
-    if (match->results[0] && match->results[1]) return LB_OK;
-    return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", a->program->n_ops + b->program->n_ops);
-}
-
-void lb_exact_match_release(lb_exact_match *match)
-{
-    free(match->results[0]), free(match->results[1]);
-    *match = (lb_exact_match){0};
-}
+/* ---- what may meet ---- */
 
 /* Pairs of a regular group are partners by all that is known; only what stands beside them may be matched otherwise. */
 static bool may_match(const lb_exact_match *m, int side, uint32_t op)
@@ -30,6 +17,65 @@ static bool may_match(const lb_exact_match *m, int side, uint32_t op)
     if (!lb_op_computes(m->program[side], &m->program[side]->ops[op])) return false;
     if ((side ? al->join_of_b[op] : al->join_of_a[op]) != LB_NONE) return false;
     return partner == LB_NONE || al->irregular[side ? partner : op];
+}
+
+/* Result i of an op, as far as what meets it has to be like it: of several results only the same op gives what the
+ * other gives, one by one. */
+static uint64_t form_of(const lb_program *p, const lb_op *op, uint32_t i)
+{
+    const uint32_t v = lb_op_outcome(p, op, i);
+    struct {
+        uint64_t name, elements;
+        uint32_t phase, result;
+    } form = {0};
+    const char *name = lb_op_name(p, op);
+    const bool alone = op->results <= 1;
+    form.name = alone ? 0 : lb_digest_bytes(name, strlen(name)).lo;
+    form.elements = v == LB_NONE ? 0 : (uint64_t)lb_layout_numel(&p->values[v].layout);
+    form.phase = (uint32_t)op->phase, form.result = alone ? 0 : i;
+    return lb_digest_bytes(&form, sizeof form).lo;
+}
+
+static int by_form(const void *x, const void *y)
+{
+    const uint64_t a = *(const uint64_t *)x, b = *(const uint64_t *)y;
+    return (a > b) - (a < b);
+}
+
+static bool list_forms(lb_exact_match *m, int side)
+{
+    const lb_program *p = m->program[side];
+    size_t room = 1;
+    for (uint32_t i = 0; i < p->n_ops; i++) room += lb_op_outcomes(&p->ops[i]);
+    uint64_t *forms = malloc(room * sizeof *forms);
+    m->forms[side] = forms;
+    for (uint32_t i = 0; forms && i < p->n_ops; i++)
+        for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[i]) && may_match(m, side, i); k++)
+            forms[m->n_forms[side]++] = form_of(p, &p->ops[i], k);
+    if (forms) qsort(forms, m->n_forms[side], sizeof *forms, by_form);
+    return forms != NULL;
+}
+
+static bool has_form_of(const lb_exact_match *m, int side, uint32_t op, uint32_t i)
+{
+    const uint64_t form = form_of(m->program[!side], &m->program[!side]->ops[op], i);
+    return bsearch(&form, m->forms[side], m->n_forms[side], sizeof form, by_form) != NULL;
+}
+
+lb_status lb_exact_match_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
+                              lb_exact_match *match, lb_err *err)
+{
+    *match = (lb_exact_match){.program = {a->program, b->program}, .alignment = alignment};
+    for (int i = 0; i < 2; i++) match->results[i] = calloc(match->program[i]->n_ops + 1, sizeof *match->results[i]);
+    if (match->results[0] && match->results[1] && list_forms(match, 0) && list_forms(match, 1)) return LB_OK;
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", a->program->n_ops + b->program->n_ops);
+}
+
+void lb_exact_match_release(lb_exact_match *match)
+{
+    free(match->results[0]), free(match->results[1]);
+    free(match->forms[0]), free(match->forms[1]);
+    *match = (lb_exact_match){0};
 }
 
 /* Result i as reals, where it is none that is listed before: an op in place lists what it writes twice. */
@@ -48,6 +94,10 @@ void lb_exact_match_note(lb_exact_match *m, int side, bool disturbed, uint32_t o
         const lb_tensor *result = result_of(event, i);
         lb_shadow_projection *p = &m->results[side][op][i];
         if (!result) continue;
+        if (!has_form_of(m, !side, op, i)) {
+            p->elements = lb_layout_numel(&result->layout); /* nothing has as many that may meet it */
+            continue;
+        }
         const lb_shadow_projection now = lb_shadow_projection_of(result);
         if (!disturbed) *p = now;
         for (int k = 0; k < 4 && disturbed; k++) p->noise = fmax(p->noise, fabs(p->sums[k] - now.sums[k]));
@@ -80,7 +130,7 @@ static bool tell(const lb_shadow_projection *a, const lb_shadow_projection *b)
     return true;
 }
 
-/* Of several results only the same op gives what the other gives, one by one. */
+/* Of several results only the same op gives what the other gives. */
 static bool may_meet(const lb_exact_match *m, uint32_t a, uint32_t b)
 {
     const lb_op *x = &m->program[0]->ops[a], *y = &m->program[1]->ops[b];

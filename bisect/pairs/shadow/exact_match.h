@@ -17,8 +17,12 @@ enum { LB_MATCH_RESULTS = 4 };
 typedef struct lb_exact_match {
     const lb_program *program[2];
     const lb_alignment *alignment;
-    lb_shadow_projection (*results[2])
-        [LB_MATCH_RESULTS]; /* per op of A and of B that may be matched: of its first results, where these are reals */
+    /* Per op of A and of B that may be matched: of its first results, where these are reals. */
+    lb_shadow_projection (*results[2])[LB_MATCH_RESULTS];
+    /* What results of such ops are like (dtype aside: phase, size, and of several the op), ascending: a result that
+     * none of the other side is like meets nothing. */
+    uint64_t *forms[2];
+    size_t n_forms[2];
 } lb_exact_match;
 
 lb_status lb_exact_match_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,

@@ -111,9 +111,7 @@ void lb_kept_value_take(lb_kept_value *v, const lb_tensor *shadow)
 void lb_kept_value_measure(lb_kept_value *v, const lb_tensor *disturbed)
 {
     if (!v->numbers || v->elements != lb_layout_numel(&disturbed->layout)) return;
-    double *x = lb_shadow_numbers_copy(disturbed);
-    if (x) v->noise = lb_shadow_noise(v->numbers, x, v->elements);
-    free(x);
+    v->noise = lb_shadow_noise_of(v->numbers, disturbed);
 }
 
 void lb_kept_values_free(lb_kept_value *list, uint32_t n)

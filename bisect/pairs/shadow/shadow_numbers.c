@@ -1,6 +1,9 @@
 /* See shadow_numbers.h. */
 #include "shadow/shadow_numbers.h"
 
+#include "shadow/number_blocks.h"
+#include "shadow/number_lanes.h"
+
 #include <lastbit/processor.h>
 
 #include <math.h>
@@ -92,39 +95,93 @@ static bool is_masked(double x, double s)
     return fabs(x) >= MASK && fabs(s) >= MASK && (x < 0) == (s < 0) && fabs(x - s) <= 0x1p-7 * fabs(s);
 }
 
-/* max |x − s| over elements finite on both sides; infinity when finiteness differs. */
-static double max_error(const double *x, const double *s, int64_t n)
+/* ---- how far apart ---- */
+
+/* Of eight numbers and others: true where all of both are numbers below MASK; then the largest difference and the
+ * largest size are noted. */
+LB_INLINE bool note_lanes(const double *x, const double *s, lb_eight *worst, lb_eight *largest)
 {
-    double worst = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (x[i] == s[i] || (x[i] != x[i] && s[i] != s[i]) || is_masked(x[i], s[i])) continue;
-        double d = fabs(x[i] - s[i]);
-        if (!(d <= worst)) worst = d - d == 0 ? d : INFINITY;
-    }
-    return worst;
+    lb_eight a, b;
+    memcpy(&a, x, sizeof a), memcpy(&b, s, sizeof b);
+    const lb_eight size = LB_LANES_SIZES(a), apart = LB_LANES_SIZES(a - b);
+    const lb_eight_bits plain = (size < MASK) & (LB_LANES_SIZES(b) < MASK);
+    int64_t all = -1;
+    for (int k = 0; k < LB_LANES; k++) all &= plain[k];
+    if (!all) return false;
+    *worst = LB_LANES_EITHER(apart > *worst, apart, *worst);
+    *largest = LB_LANES_EITHER(size > *largest, size, *largest);
+    return true;
 }
+
+LB_INLINE double largest_of(const lb_eight *x)
+{
+    double most = 0;
+    for (int k = 0; k < LB_LANES; k++) most = (*x)[k] > most ? (*x)[k] : most;
+    return most;
+}
+
+/* What two rows of numbers are to each other. */
+typedef struct apartness {
+    double error;   /* max |x − s| over elements finite on both sides; infinity when finiteness differs */
+    double noise;   /* the same, of what differs by a finite number */
+    double largest; /* of x, below MASK */
+} apartness;
+
+static void note_one(double x, double s, apartness *a)
+{
+    const double d = fabs(x - s);
+    if (fabs(x) < MASK && fabs(x) > a->largest) a->largest = fabs(x);
+    if (x == s || (x != x && s != s) || is_masked(x, s)) return;
+    if (!(d <= a->error)) a->error = d - d == 0 ? d : INFINITY;
+    if (d > a->noise && d - d == 0) a->noise = d;
+}
+
+LB_INLINE void compare_body(const double *x, const double *s, int64_t n, apartness *a)
+{
+    lb_eight worst = {0}, largest = {0};
+    int64_t i = 0;
+    *a = (apartness){0, 0, 0};
+    for (; i + LB_LANES <= n; i += LB_LANES)
+        if (!note_lanes(x + i, s + i, &worst, &largest))
+            for (int k = 0; k < LB_LANES; k++) note_one(x[i + k], s[i + k], a);
+    for (; i < n; i++) note_one(x[i], s[i], a);
+    a->error = fmax(a->error, largest_of(&worst)), a->noise = fmax(a->noise, largest_of(&worst));
+    a->largest = fmax(a->largest, largest_of(&largest));
+}
+LB_PER_ISA(compare, compare_body, (const double *x, const double *s, int64_t n, apartness *a), (x, s, n, a))
 
 static double max_finite(const double *x, int64_t n)
 {
-    double worst = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (fabs(x[i]) < MASK && fabs(x[i]) > worst) worst = fabs(x[i]);
-    return worst;
+    apartness a;
+    compare(x, x, n, &a);
+    return a.largest;
 }
 
 double lb_shadow_noise(const double *shadow, const double *disturbed, int64_t n)
 {
-    double worst = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double d = fabs(shadow[i] - disturbed[i]);
-        if (d > worst && d - d == 0 && !is_masked(shadow[i], disturbed[i])) worst = d;
+    apartness a;
+    compare(shadow, disturbed, n, &a);
+    return a.noise;
+}
+
+double lb_shadow_noise_of(const double *shadow, const lb_tensor *disturbed)
+{
+    lb_number_blocks blocks;
+    double room[LB_NUMBER_BLOCK], worst = 0;
+    if (!lb_number_blocks_open(disturbed, &blocks)) return 0;
+    for (int64_t i = 0; i < blocks.n; i += LB_NUMBER_BLOCK) {
+        const int64_t n = lb_number_blocks_count(&blocks, i);
+        worst = fmax(worst, lb_shadow_noise(shadow + i, lb_number_blocks_at(&blocks, i, n, room), n));
     }
+    lb_number_blocks_close(&blocks);
     return worst;
 }
 
 bool lb_shadow_numbers_agree(const double *a, const double *b, int64_t n, double noise)
 {
-    return max_error(a, b, n) <= 0x1p5 * noise + 0x1p-40 * max_finite(a, n);
+    apartness x;
+    compare(a, b, n, &x);
+    return x.error <= 0x1p5 * noise + 0x1p-40 * x.largest;
 }
 
 static const double FAR = 0x1p10;
@@ -134,46 +191,74 @@ bool lb_shadow_numbers_tell(const double *a, int64_t n, double noise)
     return max_finite(a, n) > FAR * 0x1p5 * noise && max_finite(a, n) > 0;
 }
 
-/* The next `n` numbers of a value, and the weights of their places: masks and non-finite numbers count by their place
- * alone. */
-enum { AT_ONCE = 64, SUMS = 4 };
+/* ---- projections ---- */
 
-LB_INLINE void weigh_body(const double *x, int64_t stride, int64_t n, uint64_t number, double *numbers,
-                          double (*weights)[SUMS])
+enum { TABLE = 512, SUMS = 4 };
+static const uint64_t TURNS = UINT64_C(1) << 62; /* numbers of turns are none of places */
+
+/* The weight of element i is that of its place in a table, times that of the table's turn: both drawn, so that two
+ * elements have one weight nowhere. Of the table four columns stay in the nearest cache. */
+typedef struct weights {
+    double of_place[SUMS][TABLE];
+} weights;
+
+static const weights *weights_of_places(void)
 {
-    for (int64_t i = 0; i < n; i++) {
-        const double v = x[i * stride], sign = v < 0 ? -1 : 1;
-        const uint64_t bits = word_of(number + (uint64_t)i);
-        numbers[i] = fabs(v) < MASK ? v : sign;
-        for (int k = 0; k < SUMS; k++) weights[i][k] = ((double)(int)(bits >> 16 * k & 0xFFFF) - 32767.5) * 0x1p-15;
+    static weights drawn;
+    static bool is_drawn;
+#pragma omp critical(shadow_weights)
+    for (uint64_t i = 0; !is_drawn && i < SUMS * TABLE; i++) {
+        drawn.of_place[i / TABLE][i % TABLE] = uniform(i);
+        if (i + 1 == SUMS * TABLE) is_drawn = true;
     }
+    return &drawn;
 }
 
-LB_INLINE void project_body(const double *x, int64_t stride, int64_t n, uint64_t number, double *sums, double *squares)
+/* Numbers of one turn, TABLE of them but for the last: masks and numbers that are not finite count by their place and
+ * sign alone. */
+LB_INLINE void project_body(const double *x, const double (*of_place)[TABLE], const double *of_turn, double *sums,
+                            double *squares)
 {
-    double numbers[AT_ONCE], weights[AT_ONCE][SUMS], s[SUMS], square = *squares;
-    memcpy(s, sums, sizeof s);
-    for (int64_t from = 0; from < n; from += AT_ONCE) {
-        const int64_t count = n - from < AT_ONCE ? n - from : AT_ONCE;
-        weigh_body(x + from * stride, stride, count, number + (uint64_t)from, numbers, weights);
-        for (int64_t i = 0; i < count; i++) {
-            square += numbers[i] * numbers[i];
-            for (int k = 0; k < SUMS; k++) s[k] += numbers[i] * weights[i][k];
+    lb_eight all[SUMS] = {{0}}, square = {0};
+    for (int i = 0; i < TABLE; i += LB_LANES) {
+        lb_eight v, w;
+        memcpy(&v, x + i, sizeof v);
+        const lb_eight one = {1, 1, 1, 1, 1, 1, 1, 1};
+        v = LB_LANES_EITHER(LB_LANES_SIZES(v) < MASK, v, LB_LANES_EITHER(v < 0, -one, one));
+        square += v * v;
+        for (int k = 0; k < SUMS; k++) {
+            memcpy(&w, of_place[k] + i, sizeof w);
+            all[k] += v * w;
         }
     }
-    memcpy(sums, s, sizeof s), *squares = square;
+    for (int lane = 0; lane < LB_LANES; lane++) {
+        *squares += square[lane];
+        for (int k = 0; k < SUMS; k++) sums[k] += of_turn[k] * all[k][lane];
+    }
 }
 LB_PER_ISA(project, project_body,
-           (const double *x, int64_t stride, int64_t n, uint64_t number, double *sums, double *squares),
-           (x, stride, n, number, sums, squares))
+           (const double *x, const double (*of_place)[TABLE], const double *of_turn, double *sums, double *squares),
+           (x, of_place, of_turn, sums, squares))
 
 lb_shadow_projection lb_shadow_projection_of(const lb_tensor *t)
 {
     lb_shadow_projection p = {.elements = lb_layout_numel(&t->layout)};
-    uint64_t number = 0;
-    double squares = 0;
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r); number += (uint64_t)r.count)
-        project((const double *)t->data + r.offset, r.stride, r.count, number, p.sums, &squares);
+    const weights *weights = weights_of_places();
+    lb_number_blocks blocks;
+    double squares = 0, room[LB_NUMBER_BLOCK], last[TABLE];
+    if (!lb_number_blocks_open(t, &blocks)) return (lb_shadow_projection){0};
+    for (int64_t from = 0; from < p.elements; from += TABLE) {
+        const int64_t n = p.elements - from < TABLE ? p.elements - from : TABLE;
+        const double *x = lb_number_blocks_at(&blocks, from, n, room);
+        double of_turn[SUMS];
+        for (int k = 0; k < SUMS; k++) of_turn[k] = uniform(((uint64_t)(from / TABLE) * SUMS + (uint64_t)k) | TURNS);
+        if (n < TABLE) {
+            memset(last, 0, sizeof last), memcpy(last, x, (size_t)n * sizeof *x);
+            x = last;
+        }
+        project(x, weights->of_place, of_turn, p.sums, &squares);
+    }
+    lb_number_blocks_close(&blocks);
     p.norm = sqrt(squares);
     return p;
 }

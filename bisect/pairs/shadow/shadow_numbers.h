@@ -23,6 +23,8 @@ void lb_shadow_put(const lb_tensor *tensor, const double *numbers);
 void lb_shadow_disturb(const lb_tensor *tensor, uint64_t serial);
 /* max |disturbed - shadow| over elements that are finite in both. */
 double lb_shadow_noise(const double *shadow, const double *disturbed, int64_t n);
+/* The same of a tensor with as many elements; 0 when out of memory. */
+double lb_shadow_noise_of(const double *shadow, const lb_tensor *disturbed);
 /* Whether two shadows are no further apart than rounding in f64 explains: max |a - b| <= 2^5 noise + 2^-40 max |a|. */
 bool lb_shadow_numbers_agree(const double *a, const double *b, int64_t n, double noise);
 /* Whether that they agree says something: rounding moves them by far less than they are. Numbers that exact arithmetic
