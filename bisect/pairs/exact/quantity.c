@@ -152,14 +152,19 @@ static double room_of(const lb_quantity *a, const lb_quantity *b, int k)
     return 0x1p6 * fmax(a->noise[k], b->noise[k]) + 0x1p-38 * fmax(a->scale[k], b->scale[k]);
 }
 
-bool lb_quantities_agree(const lb_quantity *a, const lb_quantity *b)
+bool lb_quantities_repeat(const lb_quantity *a, const lb_quantity *b)
 {
     if (!a->tells || !b->tells || a->elements <= 0 || b->elements <= 0) return false;
-    if (a->elements % b->elements && b->elements % a->elements) return false;
     if ((a->elements == 1) != (b->elements == 1)) return false;
     for (int k = 0; k < LB_QUANTITY_MEANS; k++)
         if (!(fabs(a->mean[k] - b->mean[k]) <= room_of(a, b, k))) return false;
     return true;
+}
+
+bool lb_quantities_agree(const lb_quantity *a, const lb_quantity *b)
+{
+    if (a->elements <= 0 || b->elements <= 0 || (a->elements % b->elements && b->elements % a->elements)) return false;
+    return lb_quantities_repeat(a, b);
 }
 
 double lb_quantity_key(const lb_quantity *q)

@@ -35,6 +35,8 @@ void lb_quantity_disturbed(lb_quantity *quantity, const lb_quantity *disturbed);
 /* The same numbers: of as many elements, or of a whole number of times as many (repeated ones). Both have to tell
  * something. */
 bool lb_quantities_agree(const lb_quantity *a, const lb_quantity *b);
+/* The same means, whatever the numbers of elements: tables that repeat the same rows, each as often as it needs. */
+bool lb_quantities_repeat(const lb_quantity *a, const lb_quantity *b);
 /* By which equal quantities stand near each other when they are sorted, and how far apart two equal ones may be. */
 double lb_quantity_key(const lb_quantity *quantity);
 double lb_quantity_reach(const lb_quantity *quantity);

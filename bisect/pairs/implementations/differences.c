@@ -60,7 +60,7 @@ lb_status lb_differences_meet(lb_implementations *x, lb_err *err)
 {
     for (int k = 0; k < 2; k++) {
         free(x->met[k]);
-        x->met[k] = lb_regions_meet(&x->sides[k], &x->sides[!k]);
+        x->met[k] = lb_regions_meet(&x->sides[k], &x->sides[!k], lb_slack_room(x));
     }
     const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
     const bool room = x->met[0] && x->met[1] && lb_parted_meet(sides, x->met);

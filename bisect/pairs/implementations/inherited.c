@@ -53,7 +53,7 @@ static bool stand_for_each_other(const comparison *c, uint32_t va, uint32_t vb)
     if (lb_region_is_source(c->f->asked->sides[0], va) || lb_region_is_source(c->f->asked->sides[1], vb))
         return show_one_source(c, va, vb);
     return are_counterparts(c, va, vb) ||
-           (lb_region_are_alike(c->f, va, vb) && !lb_region_is_in_another_order(c->f, va, vb));
+           (lb_region_are_alike(c->f, va, vb) && !lb_region_is_in_another_order(c->f->asked, va, vb));
 }
 
 /* Does a window show of its op's result what the other shows of that op's? */

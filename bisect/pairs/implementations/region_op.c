@@ -145,6 +145,14 @@ static uint32_t shown_by(const lb_exact_side *s, uint32_t v)
     return v;
 }
 
+uint32_t lb_region_shown_whole(const lb_exact_side *s, uint32_t v)
+{
+    const lb_value_graph *g = &s->graph;
+    for (uint32_t depth = 0; depth < 32 && !g->given[v] && g->first_pred[v + 1] - g->first_pred[v] == 1; depth++)
+        v = g->preds[g->first_pred[v]];
+    return v;
+}
+
 /* Where sides have parts: is one value what the other is a part of, or do parts of one thing overlap in them? */
 static bool is_part_of(const lb_region_frontier *f, uint32_t va, uint32_t vb)
 {
@@ -247,9 +255,9 @@ static const double *numbers_of(const lb_exact_side *s, uint32_t v)
     return s->kept[whole];
 }
 
-bool lb_region_is_in_another_order(const lb_region_frontier *f, uint32_t va, uint32_t vb)
+bool lb_region_is_in_another_order(const lb_region_question *asked, uint32_t va, uint32_t vb)
 {
-    const lb_exact_side *a = f->asked->sides[0], *b = f->asked->sides[1];
+    const lb_exact_side *a = asked->sides[0], *b = asked->sides[1];
     const int64_t n = lb_layout_numel(&b->program->values[vb].layout);
     const double *x = numbers_of(a, va), *y = numbers_of(b, vb);
     if (!x || !y || !a->quantities[va].tells || !lb_quantities_agree(&a->quantities[va], &b->quantities[vb]) ||
@@ -257,6 +265,58 @@ bool lb_region_is_in_another_order(const lb_region_frontier *f, uint32_t va, uin
         !lb_counterpart_orders_agree(&a->program->values[va].layout, &b->program->values[vb].layout))
         return false;
     return lb_counterparts_distance(x, y, n) > 0x1p-20;
+}
+
+/* What a result has the numbers of in another order, where an op does nothing but rearrange one result; LB_NONE. */
+static uint32_t rearranged_from(const lb_exact_side *s, uint32_t v)
+{
+    const lb_value_graph *g = &s->graph;
+    uint32_t from = LB_NONE;
+    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
+        const uint32_t whole = lb_region_shown_whole(s, g->preds[k]);
+        if (!lb_dtype_is_float(s->program->values[whole].dtype)) continue; /* an index */
+        if (from != LB_NONE && whole != from) return LB_NONE;
+        from = whole;
+    }
+    if (from == LB_NONE || from == v || !s->kept[from] || lb_region_is_source(s, from)) return LB_NONE;
+    const bool all =
+        lb_layout_numel(&s->program->values[from].layout) == lb_layout_numel(&s->program->values[v].layout);
+    return all && lb_quantities_agree(&s->quantities[from], &s->quantities[v]) ? from : LB_NONE;
+}
+
+enum { MOST_REARRANGED = 8 };
+
+/* A result and what it was rearranged from, the last first. */
+static uint32_t list_rearranged(const lb_exact_side *s, uint32_t v, uint32_t *list)
+{
+    uint32_t n = 0;
+    for (; v != LB_NONE && n < MOST_REARRANGED; v = rearranged_from(s, v)) list[n++] = v;
+    return n;
+}
+
+/* Both sides have these numbers, each in an order of its own: the op by which that begins. Where one side is there
+ * already, the other alone rearranges. */
+static bool name_rearranger(const lb_region_frontier *f, lb_region *r)
+{
+    const lb_counterpart *c = &f->asked->counterparts->list[r->counterpart];
+    const lb_exact_side *sides[] = {f->asked->sides[0], f->asked->sides[1]};
+    const uint32_t va = f->asked->counterparts->pieces[c->first].tensor;
+    uint32_t list[2][MOST_REARRANGED], n[2], at[2] = {0, 0}, nearest = 2 * MOST_REARRANGED;
+    if (c->kind != LB_COUNTERPART_SHARED || c->n != 1 || !sides[0]->kept[va] || !sides[1]->kept[c->b] ||
+        !lb_region_is_in_another_order(f->asked, va, c->b))
+        return false;
+    for (int k = 0; k < 2; k++) n[k] = list_rearranged(sides[k], k ? c->b : va, list[k]);
+    for (uint32_t i = 0; i < n[0]; i++)
+        for (uint32_t j = 0; j < n[1] && i + j < nearest; j++)
+            if (lb_counterparts_distance(sides[0]->kept[list[0][i]], sides[1]->kept[list[1][j]],
+                                         lb_layout_numel(&sides[1]->program->values[c->b].layout)) <= 0x1p-20)
+                at[0] = i, at[1] = j, nearest = i + j;
+    for (int k = 0; k < 2; k++) {
+        const bool alone = at[!k] && !at[k];
+        r->op[k] = alone ? LB_NONE : sides[k]->graph.giver[list[k][at[k] ? at[k] - 1 : 0]];
+    }
+    r->reason = r->op[0] == LB_NONE || r->op[1] == LB_NONE ? LB_REGION_MISSING : LB_REGION_REARRANGED;
+    return true;
 }
 
 /* Heads, or halves, are put together differently. */
@@ -267,7 +327,7 @@ static bool read_in_another_order(const lb_region_frontier *f, uint32_t a, uint3
     if (!begin_alike(f, a, b)) return false;
     lb_op_each_input(pa, &pa->ops[a], note_read, &x), lb_op_each_input(pb, &pb->ops[b], note_read, &y);
     for (uint32_t k = 0; k < x.n && k < y.n; k++)
-        if (lb_region_is_in_another_order(f, x.list[k], y.list[k])) return true;
+        if (lb_region_is_in_another_order(f->asked, x.list[k], y.list[k])) return true;
     return false;
 }
 
@@ -436,7 +496,8 @@ static bool name_by_count(const lb_region_frontier *f, lb_region *r)
     const lb_counterpart *c = &f->asked->counterparts->list[r->counterpart];
     const uint32_t times = c->n > 64 ? 1 : count_values(f->asked->counterparts, c);
     uint32_t odd[2] = {LB_NONE, LB_NONE};
-    if (f->asked->sides[0]->tokens) return false; /* what one op does of all tokens several do of some each */
+    if (f->asked->sides[0]->tokens && lb_rank_parts_are_parted(f->asked->sides))
+        return false; /* what one op does of all tokens several do of some each */
     for (int k = 0; k < 2; k++) {
         const uint64_t *kinds = f->asked->sides[k]->kinds;
         for (uint32_t i = 0; i < r->n[k]; i++) {
@@ -512,8 +573,8 @@ static bool is_proven(const lb_region_frontier *f, const lb_region *r, int side,
     return reader != LB_NONE && f->cleared[side][reader];
 }
 
-/* Of what the other side does not hold: what both are given, else a pair that is called the same, else a table of
- * floats (a mask is none), else the first. */
+/* Of what the other side does not hold: what both are given, else a pair that is called the same, else the table of
+ * floats (a mask is none) that is read first: what is read behind it may differ only because that does. */
 static void choose_sources(const lb_region_frontier *f, lb_region *r)
 {
     const lb_program *p[] = {f->asked->sides[0]->program, f->asked->sides[1]->program};
@@ -533,8 +594,9 @@ static void choose_sources(const lb_region_frontier *f, lb_region *r)
         r->source[k] = LB_NONE;
         for (uint32_t i = 0; i < r->n_unheld[k]; i++) {
             const uint32_t v = unheld_of(f, r, k)[i];
-            if (is_proven(f, r, k, v) ||
-                (r->source[k] != LB_NONE && (is_float || !lb_dtype_is_float(p[k]->values[v].dtype))))
+            const bool as_good = r->source[k] == LB_NONE || (is_float == lb_dtype_is_float(p[k]->values[v].dtype) &&
+                                                             reader_of(f, r, k, v) < reader_of(f, r, k, r->source[k]));
+            if (is_proven(f, r, k, v) || !(as_good || (!is_float && lb_dtype_is_float(p[k]->values[v].dtype))))
                 continue;
             r->source[k] = v, is_float = lb_dtype_is_float(p[k]->values[v].dtype);
         }
@@ -559,6 +621,18 @@ static bool differ_as_inputs(const lb_region_frontier *f, const lb_region *r)
             strncmp(f->asked->sources[k]->list[row].name, "input:", 6))
             return false;
     }
+    return true;
+}
+
+/* Are they of another length, so that no element is known to be the other side's, and any op named would be a guess? */
+static bool name_inputs(const lb_region_frontier *f, lb_region *r)
+{
+    if (!differ_as_inputs(f, r)) return false;
+    const lb_value *a = &f->asked->sides[0]->program->values[r->source[0]],
+                   *b = &f->asked->sides[1]->program->values[r->source[1]];
+    if (lb_layout_numel(&a->layout) == lb_layout_numel(&b->layout)) return false;
+    for (int k = 0; k < 2; k++) r->op[k] = f->asked->sides[k]->graph.giver[r->source[k]];
+    r->reason = LB_REGION_SOURCE;
     return true;
 }
 
@@ -591,7 +665,7 @@ static bool name_detached(const lb_region_frontier *f, lb_region *r)
 void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
 {
     choose_sources(f, r);
-    if (name_lone_update(f, r) || name_detached(f, r)) return;
+    if (name_lone_update(f, r) || name_detached(f, r) || name_rearranger(f, r) || name_inputs(f, r)) return;
     if (name_pair(f, r, LB_REGION_ARGUMENTS, may_begin, are_called_differently) || name_part(f, r) ||
         name_pair(f, r, LB_REGION_ORDER, may_begin, read_in_another_order) ||
         name_pair(f, r, LB_REGION_MASK, may_be_masked, are_masked_differently))

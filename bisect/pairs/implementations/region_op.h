@@ -1,8 +1,8 @@
 /* Which op of a region to name to a person, and why.
  *
- * In this order: one op that both sides call from the same inputs with other arguments; views that take other parts of
- * the same numbers; an op that one side alone runs; a reader of a table that the other side does not hold; the first op
- * whose inputs are met. */
+ * In this order: the op by which both sides have the same numbers in another order; one op that both sides call from
+ * the same inputs with other arguments; views that take other parts of the same numbers; an op that one side alone
+ * runs; a reader of a table that the other side does not hold; the first op whose inputs are met. */
 #ifndef LB_BISECT_REGION_OP_H
 #define LB_BISECT_REGION_OP_H
 
@@ -27,7 +27,9 @@ void lb_region_op_text(const struct lb_implementations *x, const lb_region *regi
 /* Is a value of B what one of A is: by its numbers, or as a source? Values that tell nothing are taken to be. */
 bool lb_region_are_alike(const lb_region_frontier *frontier, uint32_t va, uint32_t vb);
 /* Are two equal quantities of one shape other numbers, element by element? */
-bool lb_region_is_in_another_order(const lb_region_frontier *frontier, uint32_t va, uint32_t vb);
+bool lb_region_is_in_another_order(const lb_region_question *asked, uint32_t va, uint32_t vb);
+/* The result that a value is a window on, or on a part of; the value itself where it is one, or of several. */
+uint32_t lb_region_shown_whole(const lb_exact_side *side, uint32_t value);
 /* Are two ops of one name, in place or not, whatever their overloads? */
 bool lb_region_same_op(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b);
 /* Is all that the op reads met, so that what differs behind it is its own? */

@@ -69,6 +69,9 @@ void lb_region_op_text(const lb_implementations *x, const lb_region *r, char *te
             "it reads the same numbers in another order on the second side: heads, halves or channels are put together "
             "differently");
         break;
+    case LB_REGION_REARRANGED:
+        snprintf(text, size, "both sides have the same numbers here, each in an order of its own");
+        break;
     case LB_REGION_MASK:
         snprintf(text, size,
                  "from the same inputs with another mask, or other arguments beside it: this is not the same function");

@@ -184,10 +184,64 @@ static bool find_between(const lb_region_question *asked, const lb_regions *all,
     return false;
 }
 
+/* ---- the same numbers in another order ---- */
+
+enum { MOST_READ = 64 };
+
+typedef struct results_read {
+    const lb_exact_side *side;
+    uint32_t list[MOST_READ], n;
+} results_read;
+
+static void note_result(void *context, uint32_t value)
+{
+    results_read *r = context;
+    const uint32_t v = value == LB_NONE ? LB_NONE : lb_region_shown_whole(r->side, value);
+    if (v == LB_NONE || !r->side->graph.given[v] || !r->side->kept[v] || r->n == MOST_READ ||
+        lb_region_is_source(r->side, v))
+        return;
+    for (uint32_t i = 0; i < r->n; i++)
+        if (r->list[i] == v) return;
+    r->list[r->n++] = v;
+}
+
+/* The results that a side's part of a region reads, whole or in part. */
+static void list_read(const lb_region_question *asked, const lb_regions *all, const lb_region *r, int side,
+                      results_read *out)
+{
+    const lb_program *p = asked->sides[side]->program;
+    *out = (results_read){.side = asked->sides[side]};
+    for (uint32_t i = 0; i < r->n[side]; i++)
+        lb_op_each_input(p, &p->ops[all->ops[r->first[side] + i]], note_result, out);
+}
+
+/* A region of forward whose two parts read the same numbers in another order (a shuffle of channels on one side alone)
+ * may differ for that: B's, from which it is to go on in A's order. Orders of backward follow from forward's. */
+static bool find_rearranged(const lb_region_question *asked, const lb_regions *all, const lb_region *r,
+                            lb_region_shared *found)
+{
+    results_read a, b;
+    const uint32_t giver = asked->sides[1]->graph.giver[asked->counterparts->list[r->counterpart].b];
+    if (giver == LB_NONE || asked->sides[1]->program->ops[giver].phase != LB_PHASE_FORWARD ||
+        r->reason == LB_REGION_ARGUMENTS)
+        return false;
+    list_read(asked, all, r, 0, &a), list_read(asked, all, r, 1, &b);
+    for (uint32_t i = 0; i < a.n; i++)
+        for (uint32_t j = 0; j < b.n; j++) {
+            *found = (lb_region_shared){a.list[i], b.list[j], true};
+            if (lb_region_is_in_another_order(asked, a.list[i], b.list[j]) && !is_counterpart(asked, b.list[j]) &&
+                !was_refused(asked, a.list[i], b.list[j]))
+                return true;
+        }
+    return false;
+}
+
 bool lb_region_shared_find(const lb_region_question *asked, const lb_regions *all, lb_region_shared *found)
 {
     for (uint32_t i = 0; i < all->n; i++)
         for (uint32_t j = i + 1; j < all->n; j++)
             if (find_between(asked, all, &all->list[i], &all->list[j], found)) return true;
+    for (uint32_t i = 0; i < all->n && !lb_rank_parts_are_parted(asked->sides); i++)
+        if (find_rearranged(asked, all, &all->list[i], found)) return true;
     return false;
 }

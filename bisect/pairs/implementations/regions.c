@@ -54,28 +54,47 @@ static bool fall_alike(const lb_exact_side *mine, uint32_t v, const lb_quantity 
     return !q->whole || !other->whole || q->digest == other->digest || lb_region_is_made_of_positions(mine, v);
 }
 
-uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other)
+/* Are they one but for `room`, element by element? */
+static bool are_near(const lb_exact_side *mine, uint32_t v, const lb_exact_side *other, uint32_t w, double room)
+{
+    const lb_layout *x = &mine->program->values[v].layout, *y = &other->program->values[w].layout;
+    return mine->kept[v] && other->kept[w] && !mine->quantities[v].whole && lb_layout_numel(x) == lb_layout_numel(y) &&
+           lb_counterpart_orders_agree(x, y) &&
+           lb_counterparts_distance(mine->kept[v], other->kept[w], lb_layout_numel(x)) <= room;
+}
+
+/* Of all whose key is within `reach` those that agree, else those that are near. */
+static uint32_t meet_one(const lb_exact_side *mine, uint32_t v, const lb_exact_side *other, const keyed *list,
+                         uint32_t many, double room)
+{
+    const lb_quantity *q = &mine->quantities[v];
+    const double key = lb_quantity_key(q), reach = fmax(4 * lb_quantity_reach(q), room * key);
+    uint32_t low = 0, high = many, agrees = LB_NONE, near = LB_NONE;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (list[middle].key < key - reach)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < many && list[low].key <= key + reach; low++) {
+        const uint32_t w = list[low].value;
+        if (lb_quantities_agree(q, &other->quantities[w]) && fall_alike(mine, v, &other->quantities[w]))
+            agrees = nearer(other, agrees, w);
+        else if (room > 0 && agrees == LB_NONE && are_near(mine, v, other, w, room))
+            near = nearer(other, near, w);
+    }
+    return agrees != LB_NONE ? agrees : near;
+}
+
+uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other, double room)
 {
     const uint32_t n = mine->program->n_values;
     uint32_t *met = malloc((n + 1) * sizeof *met), many;
     keyed *list = sorted(other, &many);
     for (uint32_t v = 0; met && v < n; v++) {
-        const lb_quantity *q = &mine->quantities[v];
         met[v] = LB_NONE;
-        if (!q->tells || !list) continue;
-        const double key = lb_quantity_key(q), reach = 4 * lb_quantity_reach(q);
-        uint32_t low = 0, high = many;
-        while (low < high) {
-            const uint32_t middle = low + (high - low) / 2;
-            if (list[middle].key < key - reach)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        for (; low < many && list[low].key <= key + reach; low++)
-            if (lb_quantities_agree(q, &other->quantities[list[low].value]) &&
-                fall_alike(mine, v, &other->quantities[list[low].value]))
-                met[v] = nearer(other, met[v], list[low].value);
+        if (mine->quantities[v].tells && list) met[v] = meet_one(mine, v, other, list, many, room);
     }
     if (!list) free(met), met = NULL;
     free(list);
@@ -307,6 +326,15 @@ static void clear_some(finder *f)
     }
 }
 
+/* Tables of the same rows, of which one may have more (knots, a row for each input). */
+static bool are_one_table(const lb_exact_side *s, uint32_t a, uint32_t b)
+{
+    const lb_layout *x = &s->program->values[a].layout, *y = &s->program->values[b].layout;
+    bool rows = x->ndim == y->ndim;
+    for (int d = 1; d < x->ndim && rows; d++) rows = x->shape[d] == y->shape[d];
+    return rows && lb_quantities_repeat(&s->quantities[a], &s->quantities[b]);
+}
+
 /* A table that the other side does not hold and that leads to right numbers in one layer is no difference in another
  * one, which has a copy of it. */
 static void clear_copies(finder *f)
@@ -319,9 +347,7 @@ static void clear_copies(finder *f)
             for (uint32_t y = 0; y < p->n_ops; y++) {
                 if (f->cleared[side][y] || !lb_op_is_source(p, &p->ops[y])) continue;
                 const uint32_t a = lb_op_results(p, &p->ops[x])[0], b = lb_op_results(p, &p->ops[y])[0];
-                f->cleared[side][y] = !(p->values[b].flags & LB_VALUE_PARAMETER) &&
-                                      lb_layout_same_shape(&p->values[a].layout, &p->values[b].layout) &&
-                                      lb_quantities_agree(&s->quantities[a], &s->quantities[b]);
+                f->cleared[side][y] = !(p->values[b].flags & LB_VALUE_PARAMETER) && are_one_table(s, a, b);
             }
         }
     }

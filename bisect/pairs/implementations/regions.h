@@ -16,16 +16,17 @@
 
 /* Why a region's op is named. */
 typedef enum lb_region_reason {
-    LB_REGION_ARGUMENTS, /* one op with other arguments, from the same inputs */
-    LB_REGION_PART,      /* views that take other parts of the same numbers: a slice, a trim */
-    LB_REGION_ORDER,     /* one op that reads the same numbers in another order */
-    LB_REGION_MASK,      /* one op with another mask, from the same inputs */
-    LB_REGION_SOURCE,    /* it reads what the other side does not hold */
-    LB_REGION_UPDATE,    /* one side alone updates a parameter */
-    LB_REGION_MISSING,   /* one side alone computes it */
-    LB_REGION_DETACHED,  /* a gradient stops on one side alone: region_detached.h */
-    LB_REGION_REPAIRED,  /* one op written otherwise makes them the same: see `repair` */
-    LB_REGION_OPS        /* both compute it by ops of their own */
+    LB_REGION_ARGUMENTS,  /* one op with other arguments, from the same inputs */
+    LB_REGION_PART,       /* views that take other parts of the same numbers: a slice, a trim */
+    LB_REGION_REARRANGED, /* both sides put the same numbers in another order, each by an op of its own */
+    LB_REGION_ORDER,      /* one op that reads the same numbers in another order */
+    LB_REGION_MASK,       /* one op with another mask, from the same inputs */
+    LB_REGION_SOURCE,     /* it reads what the other side does not hold */
+    LB_REGION_UPDATE,     /* one side alone updates a parameter */
+    LB_REGION_MISSING,    /* one side alone computes it */
+    LB_REGION_DETACHED,   /* a gradient stops on one side alone: region_detached.h */
+    LB_REGION_REPAIRED,   /* one op written otherwise makes them the same: see `repair` */
+    LB_REGION_OPS         /* both compute it by ops of their own */
 } lb_region_reason;
 
 /* An edit of one op (repairs.h). */
@@ -81,9 +82,10 @@ typedef struct lb_regions {
     uint32_t *unheld, n_unheld; /* values of sources */
 } lb_regions;
 
-/* Per value of either side: some value of the other side is the same quantity in the runs that were made. malloc'ed,
- * NULL: out of memory. */
-uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other);
+/* Per value of either side: some value of the other side is the same quantity in the runs that were made; where none
+ * is, one that is as near, element by element, as the rounding of tensors may take it (`room`, relative L2; 0: there
+ * are no such tensors). malloc'ed, NULL: out of memory. */
+uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other, double room);
 
 typedef struct lb_region_question {
     const lb_exact_side *sides[2];

@@ -9,13 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double SLACK_TIMES = 8, SLACK_LARGE = 0x1p-10;
+static const double SLACK_TIMES = 8, SLACK_LARGE = 0x1p-10, SLACK_NEAR = 0x1p-16;
 
 lb_counterpart_state lb_slack_state(double distance, double slack)
 {
     const double room = SLACK_TIMES * slack;
     if (!(distance <= room)) return LB_COUNTERPART_APART;
     return room <= SLACK_LARGE ? LB_COUNTERPART_SAME : LB_COUNTERPART_UNKNOWN;
+}
+
+double lb_slack_room(const lb_implementations *x)
+{
+    return x->alone ? fmin(SLACK_TIMES * x->counterparts.most_slack, SLACK_NEAR) : 0;
 }
 
 /* A's tables whose numbers B goes on from: their rounding is in both. */

@@ -239,7 +239,8 @@ static bool is_sound(const lb_token_map *m)
 
 static bool fill_map(lb_token_map *m, const tokens of[2])
 {
-    const int fine = of[1].n_parts >= of[0].n_parts;
+    const bool in_parts = of[0].n_parts > 1 || of[1].n_parts > 1;
+    const int fine = in_parts ? of[1].n_parts >= of[0].n_parts : of[1].n < of[0].n;
     finder f = {.fine = &of[fine], .coarse = &of[!fine], .beside = m->beside[fine]};
     f.taken = calloc((size_t)f.coarse->n + 1, 1);
     const bool room = list_rows(&f) && f.taken;
@@ -250,12 +251,19 @@ static bool fill_map(lb_token_map *m, const tokens of[2])
     return room;
 }
 
+/* Of one part each: as many rows, and longer ones on one side, which pads them. */
+static bool are_padded(const tokens of[2])
+{
+    const lb_token_part *a = of[0].parts, *b = of[1].parts;
+    return a->rows == b->rows && a->length > 1 && b->length > 1 && a->length != b->length;
+}
+
 lb_status lb_token_map_make(const lb_program_view *const views[2], lb_token_map **out, bool *unlike, lb_err *err)
 {
     tokens of[2] = {{0}, {0}};
     *out = NULL, *unlike = false;
-    if (views[0]->n_parts < 2 && views[1]->n_parts < 2) return LB_OK;
-    const bool told = list_tokens(views[0], &of[0]) && list_tokens(views[1], &of[1]);
+    const bool in_parts = views[0]->n_parts > 1 || views[1]->n_parts > 1;
+    const bool told = list_tokens(views[0], &of[0]) && list_tokens(views[1], &of[1]) && (in_parts || are_padded(of));
     lb_token_map *m = told ? calloc(1, sizeof *m) : NULL;
     bool room = !told || m;
     for (int k = 0; k < 2 && m; k++) {
@@ -270,8 +278,9 @@ lb_status lb_token_map_make(const lb_program_view *const views[2], lb_token_map 
         of[0].parts = of[1].parts = NULL;
     }
     for (int k = 0; k < 2; k++) free(of[k].list), free(of[k].parts);
-    *unlike = m && room && !is_sound(m);
-    if (*unlike || !room) lb_token_map_free(m), m = NULL;
+    const bool sound = !m || !room || is_sound(m);
+    *unlike = !sound && in_parts;
+    if (!sound || !room) lb_token_map_free(m), m = NULL;
     *out = m;
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
 }

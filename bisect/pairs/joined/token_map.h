@@ -9,8 +9,10 @@
  *
  * It is read from the numbers that look embeddings up, before anything runs: each row of the side with more parts is
  * cut into the longest runs that stand in a row of the other, first where the part before it ended. So is a zigzag (the
- * first and the last of four pieces on one rank), which no shape tells. There is no map where each side is one part,
- * where parts have the same tokens (tensor parallelism), or where the tokens of neither side are all found. */
+ * first and the last of four pieces on one rank), which no shape tells. There is no map where each side is one part of
+ * rows as long as the other's, where parts have the same tokens (tensor parallelism), or where the tokens of neither
+ * side are all found. Of two parts with rows of another length the longer ones are padded: what is added on either end
+ * stands beside nothing, and is not compared. */
 #ifndef LB_BISECT_TOKEN_MAP_H
 #define LB_BISECT_TOKEN_MAP_H
 

@@ -150,20 +150,51 @@ static bool leaves_alone(const lb_diff_report *r)
     return r->lone_writes[0] && r->lone_writes[1];
 }
 
+/* Is one module the other, or in it? */
+static bool is_around(const char *x, const char *y)
+{
+    const size_t n = strlen(x);
+    return !strncmp(x, y, n) && (!y[n] || y[n] == '.' || !n);
+}
+
+/* Are the numbers of a tensor of the first side all on the other, in another order or in other tensors? */
+static bool is_mapped(const lb_diff_report *by_value, const char *name)
+{
+    for (uint32_t i = 0; i < by_value->n_map; i++)
+        if (!strcmp(by_value->map[i].first, name) && *by_value->map[i].second) return true;
+    return false;
+}
+
+/* The walk's first place is one of ops that each side spells in a way of its own, and no difference by values lies
+ * there: what these ops give is the same then, and the place is none. Nor is a tensor whose numbers the other side has
+ * in another order. */
+static bool is_refuted(const lb_diff_row *first, const lb_diff_report *by_value)
+{
+    if (first->value && first->layer && by_value->n_differences && is_mapped(by_value, first->layer)) return true;
+    bool named = !first->lone || !first->layer || !by_value->n_differences;
+    for (uint32_t i = 0; i < by_value->n_differences && !named; i++) {
+        const char *const layers[] = {by_value->differences[i].row.layer, by_value->differences[i].layer_b};
+        for (int k = 0; k < 2; k++)
+            named |= layers[k] && (is_around(layers[k], first->layer) || is_around(first->layer, layers[k]));
+    }
+    return !named;
+}
+
 /* Judged by values alone; the answer stands in the place of the report where it says more: it proves that both are one
  * function, or names a place where the walk over aligned ops could not judge. */
 static lb_status try_implementations(lb_diff_session *s, bool strangers, bool spelled, bool cut, lb_err *err)
 {
     lb_diff_report *by_value = calloc(1, sizeof *by_value);
-    bool judged = false;
+    bool judged = false, padded = false;
     if (!by_value) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_err why = LB_ERR_INIT;
-    lb_status status = lb_diff_implementations(s->a, s->b, s->options, by_value, &judged, &why);
+    lb_status status = lb_diff_implementations(s->a, s->b, s->options, by_value, &judged, &padded, &why);
     if (status == LB_ERR_NOMEM) {
         lb_diff_report_free(by_value);
         return lb_fail(err, status, "%s", why.message);
     }
     share_cost(s->report, by_value);
+    strangers |= padded; /* of rows of another length ops that line up by name have no element in common */
     const bool same = by_value->verdict != LB_VERDICT_DIVERGED,
                missing = s->report->verdict == LB_VERDICT_MISSING || is_cut_otherwise(s->report);
     /* Where it is not known which token is which, places are none: that all is the same is a proof. */
@@ -171,6 +202,7 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
     /* Of sides whose ops line up places are the walk's; values alone prove that nothing differs, which names could
      * not. */
     const bool proves = same && (missing || spelled);
+    strangers |= judged && !same && s->report->has_first && is_refuted(&s->report->first, by_value);
     if (cut && status == LB_OK) say_cut_steps(by_value, judged), judged = true;
     if (status == LB_OK && judged && !same && !missing && !strangers) {
         const uint32_t first = s->report->n_differences;

@@ -720,7 +720,7 @@ static void count_runs(const lb_exact_side *s, lb_diff_report *report)
 }
 
 static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_diff_report *report, bool first,
-                            bool *judged, lb_err *err)
+                            bool *judged, bool *padded, lb_err *err)
 {
     lb_program_view views[2] = {{0}, {0}};
     lb_implementations x;
@@ -730,6 +730,7 @@ static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_
     if (status == LB_OK) {
         char text[400];
         report->untold |= !x.tokens;
+        *padded |= x.tokens && pair->n[0] == 1 && pair->n[1] == 1;
         for (int k = 0; k < 2; k++) count_runs(&x.sides[k], report);
         const bool flipped = x.regions.n && x.regions.list[0].chosen, placed = has_place(&x);
         /* Equal but for what the rounding of tensors may do that one side alone holds: of a cache in 16 bits that is no
@@ -768,7 +769,7 @@ static bool load_ranks(step_pair *pair, int side)
 
 /* All steps of either side, which cut what they are given otherwise. */
 static lb_status judge_all_steps(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_source_memory *memory,
-                                 lb_diff_report *report, bool *judged, lb_err *err)
+                                 lb_diff_report *report, bool *judged, bool *padded, lb_err *err)
 {
     step_pair pair = {.captures = {a, b}, .of_steps = true};
     for (int k = 0; k < 2; k++)
@@ -777,7 +778,7 @@ static lb_status judge_all_steps(lb_capture *a, lb_capture *b, const lb_diff_opt
     if (status == LB_OK) {
         pair.step = pair.programs[0][0]->step;
         if (options->progress) options->progress("comparing implementations", 0, 1);
-        status = judge_step(&pair, memory, report, true, judged, err);
+        status = judge_step(&pair, memory, report, true, judged, padded, err);
     }
     free(pair.programs[0]), free(pair.programs[1]);
     return status;
@@ -785,7 +786,7 @@ static lb_status judge_all_steps(lb_capture *a, lb_capture *b, const lb_diff_opt
 
 /* Step by step, with all ranks of either side. */
 static lb_status judge_steps(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_source_memory *memory,
-                             lb_diff_report *report, bool *judged, lb_err *err)
+                             lb_diff_report *report, bool *judged, bool *padded, lb_err *err)
 {
     const int64_t *steps;
     const uint32_t n = lb_capture_steps(a, &steps);
@@ -796,7 +797,7 @@ static lb_status judge_steps(lb_capture *a, lb_capture *b, const lb_diff_options
         if (steps[i] < options->first_step || steps[i] > options->last_step) continue;
         if (options->progress) options->progress("comparing implementations", i, n);
         all = load_ranks(&pair, 0) && load_ranks(&pair, 1);
-        if (all) status = judge_step(&pair, memory, report, !any, &all, err), any = true;
+        if (all) status = judge_step(&pair, memory, report, !any, &all, padded, err), any = true;
         free(pair.programs[0]), free(pair.programs[1]);
     }
     *judged = any && all;
@@ -804,7 +805,7 @@ static lb_status judge_steps(lb_capture *a, lb_capture *b, const lb_diff_options
 }
 
 lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report *report,
-                                  bool *judged, lb_err *err)
+                                  bool *judged, bool *padded, lb_err *err)
 {
     lb_source_memory memory = {.n_names = options->n_names};
     lb_source_name *names = calloc(options->n_names + 1, sizeof *names);
@@ -812,9 +813,10 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
     for (uint32_t i = 0; i < options->n_names; i++)
         names[i] = (lb_source_name){options->names[i].first, options->names[i].second};
     memory.names = names;
+    *padded = false;
     const lb_status status = lb_strangers_are_cut(a, b, options->first_step, options->last_step)
-                                 ? judge_all_steps(a, b, options, &memory, report, judged, err)
-                                 : judge_steps(a, b, options, &memory, report, judged, err);
+                                 ? judge_all_steps(a, b, options, &memory, report, judged, padded, err)
+                                 : judge_steps(a, b, options, &memory, report, judged, padded, err);
     lb_source_memory_release(&memory);
     free(names);
     /* A place that differs stands, whatever a later step says. */

@@ -9,8 +9,9 @@
 
 #include "diff/diff_report.h"
 
-/* All steps of the window. `*judged`: every step that both have was; else the report says in missing[] why not. */
+/* All steps of the window. `*judged`: every step that both have was; else the report says in missing[] why not.
+ * `*padded`: rows of one side are longer, and which of its tokens are the other's is known (token_map.h). */
 lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report *report,
-                                  bool *judged, lb_err *err);
+                                  bool *judged, bool *padded, lb_err *err);
 
 #endif

@@ -37,6 +37,11 @@ def test_another_way_of_computing_it_is_the_same_function(diff, family, written,
     ("gpt2", "transformers", "smallgpt", "other-cubic", "transformer.h.1.mlp.act", "transformer.h.1"),
     ("retention", "parallel", "recurrent", "twice-forgotten", "layers.1.mixer", "layers.1.mixer"),
     ("longconv", "fourier", "matrix", "looks-ahead", "layers.1.mixer", "layers.1.mixer"),
+    ("lora", "peft", "merged", "residual-scale", "base_model.model.model.layers.1.self_attn.o_proj", "model.layers.1.self_attn.o_proj"),
+    ("llama", "transformers", "leftpadded", "norm-eps", "model.layers.1.post_attention_layernorm", "model.layers.1.post_attention_layernorm"),
+    ("splines", "grid", "edges", "shifted-knots", "layers.1", "layers.1"),
+    ("splines", "grid", "edges", "other-tail", "layers.1", "layers.1"),
+    ("splines", "grid", "edges", "sigmoid-for-silu", "layers.1", "layers.1"),
 ])  # fmt: skip
 def test_a_fault_is_the_one_place_that_differs(diff, family, written, second, fault, place, beside):
     answer = diff(family, written, second, "--forward", fault=fault)
