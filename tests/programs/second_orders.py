@@ -1,7 +1,6 @@
 """Small nets as two people write them, in which elements change places, branches are scaled, rows are padded, or tables are read.
 
-    python second_orders.py OUT.lb NET first|second [FAULT]
-    python second_orders.py --all DIR              # every one of them: NET-first.lb, NET-second.lb, NET-FAULT.lb
+    python second_orders.py --all DIR              # every one of them: NET-first.lb, NET-second.lb, NET-FAULT.lb; of some a step of training: train-NET-…
     python second_orders.py --confirm              # in float64: both ways agree to 1e-9, and a fault moves more than 1e-6
 
 Every net has three layers; a fault is one other expression of the second way, in layers.1 alone."""
@@ -340,6 +339,9 @@ NETS = {
 }
 
 
+TRAINED = ("shuffle", "windows", "heads")
+
+
 def built(name, way, fault, dtype):
     kind, shape = NETS[name]
     torch.manual_seed(3)
@@ -381,10 +383,12 @@ def faults_of(name):
 
 
 def pairs():
-    for name in NETS:
-        yield name, "first", None
-        for fault in (None, *faults_of(name)):
-            yield name, "second", fault
+    """Name, way, fault, and whether a step of training is recorded."""
+    for trained in (False, True):
+        for name in TRAINED if trained else NETS:
+            yield name, "first", None, trained
+            for fault in (None, *faults_of(name)):
+                yield name, "second", fault, trained
 
 
 def confirm():
@@ -395,20 +399,22 @@ def confirm():
             print("%-6s %.1e %s %s" % ("right" if (far > 1e-6 if fault else far < 1e-9) else "WRONG", far, name, fault or ""))
 
 
-def main(out, name, way, fault=None):
+def record(out, name, way, fault, trained):
     import lastbit.torch
 
     net, x = built(name, way, fault, torch.float32)
-    with torch.no_grad(), lastbit.torch.capture(out, level="ops"):
-        print("%.9g" % scores(net, name, way, x).abs().sum())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with torch.set_grad_enabled(trained), lastbit.torch.capture(out, level="ops"):
+        loss = scores(net, name, way, x).square().mean()
+        if trained:
+            loss.backward()
+            optimizer.step()
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1] == "--confirm":
         confirm()
-    elif sys.argv[1] == "--all":
-        for name, way, fault in pairs():
-            main(f"{sys.argv[2]}/{name}-{fault or way}.lb", name, way, fault)
     else:
-        main(*sys.argv[1:])
+        for name, way, fault, trained in pairs():
+            record(f"{sys.argv[2]}/{'train-' * trained}{name}-{fault or way}.lb", name, way, fault, trained)

@@ -11,7 +11,7 @@ PROGRAM = ROOT / "tests" / "programs" / "second_orders.py"
 sys.path.insert(0, str(PROGRAM.parent))
 import second_orders  # noqa: E402
 
-FAULTS = [(name, fault) for name, way, fault in second_orders.pairs() if fault]
+FAULTS = [("train-" * trained + name, fault) for name, way, fault, trained in second_orders.pairs() if fault]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def nets(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", second_orders.NETS)
+@pytest.mark.parametrize("name", [*second_orders.NETS, *("train-" + name for name in second_orders.TRAINED)])
 @pytest.mark.parametrize("turned", [False, True])
 def test_two_ways_are_one_function(lastbit, nets, name, turned):
     pair = [nets / f"{name}-first.lb", nets / f"{name}-second.lb"]
