@@ -341,11 +341,13 @@ static uint32_t line_of_number(const lb_thread *t, uint64_t number)
     return low < t->n_made && t->made[low].from <= (int64_t)number ? t->made[low].line : 0;
 }
 
-/* Code of the program that backward runs (a hook, a custom function, a module run again) has its own line. */
+/* Code of the program that backward runs (a hook, a custom function, a module run again) has its own line. What adds a
+ * gradient to those before it follows from no op of forward: it has the line that called backward. */
 static bool line_in_backward(lb_binding *b, lb_thread *t, uint64_t number, lb_recorded_call *call)
 {
     if (!lb_line_here(b, true, &call->line)) return false;
     if (!call->line && number < NO_NUMBER) call->line = line_of_number(caller_of(b, t), number);
+    if (!call->line && number >= NO_NUMBER && !lb_line_here(b, false, &call->line)) return false;
     int64_t next;
     if (!(call->flags & LB_OP_RECOMPUTE)) return true;
     return next_number(b, &next) && note_made(b, t, next, call->line);
