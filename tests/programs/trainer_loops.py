@@ -367,24 +367,25 @@ def tensors_in(kept):
     return [t for value in values for t in tensors_in(value)]
 
 
-def final(word):
+def final(word, program=None):
     """What two steps in float64 leave: parameters, and averages of them."""
+    program = program or sys.modules[__name__]
     torch.set_default_dtype(torch.float64)
     try:
-        loop, kept = written_twice.function_of(sys.modules[__name__], word), {}
-        model, optimizer = start(word)
+        loop, kept = written_twice.function_of(program, word), {}
+        model, optimizer = program.start(word)
         for step, (tokens, _, _) in enumerate(draw_batches()):
             loop(model, optimizer, tokens, step, kept)
-        averages = tensors_in(kept) if word.startswith("averaged") else []
+        averages = tensors_in(kept) if word.startswith(("averaged", "accelerate")) else []
         return torch.cat([p.detach().flatten() for p in model.parameters()] + averages)
     finally:
         torch.set_default_dtype(torch.float32)
 
 
-def main(folder, words):
+def record_each(program, folder, words):
     for word in words:
-        loop = written_twice.function_of(sys.modules[__name__], word)
-        model, optimizer = start(word)
+        loop = written_twice.function_of(program, word)
+        model, optimizer = program.start(word)
         kept = {}
         with lastbit.torch.capture(str(folder / f"{word}.lb"), level="ops") as capture:
             for step, (tokens, _, _) in enumerate(draw_batches()):
@@ -393,4 +394,4 @@ def main(folder, words):
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]), sys.argv[2:])
+    record_each(sys.modules[__name__], pathlib.Path(sys.argv[1]), sys.argv[2:])

@@ -1,7 +1,9 @@
-/* Products whose results differ by one factor: see counterpart_scales.h. */
+/* What differs by one factor: see counterpart_scales.h. */
 #include "implementations/counterpart_scales.h"
 
 #include "implementations/counterpart_orders.h"
+#include "implementations/differences.h"
+#include "shadow/shadow_numbers.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -63,4 +65,209 @@ void lb_counterpart_scales_drop(lb_counterparts *all, const lb_exact_side *a, co
             if (d->kind == LB_COUNTERPART_ANCHOR && d->state == LB_COUNTERPART_APART && is_like(b, c->b, d->b)) drop(d);
         }
     }
+}
+
+/* ---- losses ---- */
+
+/* What losses are scaled by before backward: a power of two, a number of micro-batches or of ranks, or one over
+ * these. */
+static bool is_scale(double ratio)
+{
+    const double size = ratio < 1 ? 1 / ratio : ratio;
+    return ratio > 0 && size > 1.5 && size <= 0x1p24 && fabs(size - round(size)) <= 1e-9 * size;
+}
+
+uint32_t lb_counterpart_scales_seeded(const lb_exact_side *s, uint32_t at)
+{
+    static const char *const seeds[] = {"aten::ones_like"};
+    const lb_program *p = s->program;
+    const lb_op *op = &p->ops[at];
+    if (op->phase != LB_PHASE_BACKWARD || lb_op_name_among(p, op, seeds, 1) < 0 || !op->args || !lb_op_outcomes(op) ||
+        lb_op_args(p, op)->tag != LB_ARG_VALUE || lb_op_args(p, op)->u.value == LB_NONE)
+        return LB_NONE;
+    const uint32_t loss = lb_value_graph_whole(&s->graph, lb_op_args(p, op)->u.value);
+    return lb_layout_numel(&p->values[loss].layout) == 1 ? loss : LB_NONE;
+}
+
+/* All losses that a side goes back from, together. */
+static double total_loss(const lb_exact_side *s)
+{
+    double total = 0;
+    for (uint32_t i = 0; i < s->program->n_ops; i++) {
+        const uint32_t loss = lb_counterpart_scales_seeded(s, i);
+        if (loss != LB_NONE) total += s->kept[loss] ? *s->kept[loss] : NAN;
+    }
+    return total;
+}
+
+static bool is_number(const lb_implementations *x, const lb_counterpart *c)
+{
+    return lb_layout_numel(&x->sides[1].program->values[c->b].layout) == 1;
+}
+
+static bool is_together(double ratio)
+{
+    return fabs(ratio - 1) <= 1e-9;
+}
+
+void lb_counterpart_scales_settle_losses(lb_implementations *x)
+{
+    uint32_t finals = 0, apart = 0;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        if (c->kind == LB_COUNTERPART_FINAL && c->state != LB_COUNTERPART_SAME) return;
+        finals += c->kind == LB_COUNTERPART_FINAL;
+        if (c->kind != LB_COUNTERPART_EXIT || c->state != LB_COUNTERPART_APART) continue;
+        if (!is_number(x, c)) return;
+        apart++;
+    }
+    const double ratio = finals && apart ? total_loss(&x->sides[1]) / total_loss(&x->sides[0]) : NAN;
+    if (!is_together(ratio) && !is_scale(ratio)) return;
+    x->loss.ratio = is_together(ratio) ? 0 : ratio;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        lb_counterpart *c = &x->counterparts.list[i];
+        if (c->kind == LB_COUNTERPART_EXIT && c->state == LB_COUNTERPART_APART) c->state = LB_COUNTERPART_SAME;
+    }
+}
+
+/* Runs go back from numbers in the place of ones; NaN: from ones again. False when out of memory. */
+static bool seed(lb_exact_side *s, double number)
+{
+    for (uint32_t i = 0; i < s->program->n_ops; i++) {
+        if (lb_counterpart_scales_seeded(s, i) == LB_NONE) continue;
+        double *numbers = isnan(number) ? NULL : malloc(sizeof *numbers);
+        if (!numbers && !isnan(number)) return false;
+        if (numbers) *numbers = number;
+        lb_exact_side_hold(s, lb_op_outcome(s->program, &s->program->ops[i], 0), numbers);
+    }
+    return true;
+}
+
+static bool is_doubled(const double *one, const double *other, int64_t n)
+{
+    double size = 0;
+    for (int64_t i = 0; i < n; i++) size = fmax(size, fabs(one[i]));
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(other[i] - 2 * one[i]) <= 0x1p-40 * size)) return false;
+    return size > 0;
+}
+
+/* Twice the loss: what is doubled? */
+static lb_status find_linear(lb_implementations *x, int side, lb_err *err)
+{
+    lb_exact_side *s = &x->sides[side];
+    double **kept = NULL;
+    x->loss.linear[side] = calloc((size_t)s->program->n_values + 1, 1);
+    if (!x->loss.linear[side] || !seed(s, 2)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for losses");
+    const lb_status status = lb_exact_side_run_aside(s, &kept, err);
+    for (uint32_t v = 0; v < s->program->n_values && status == LB_OK; v++)
+        x->loss.linear[side][v] = s->kept[v] && kept[v] && s->graph.giver[v] != LB_NONE &&
+                                  is_doubled(s->kept[v], kept[v], lb_layout_numel(&s->program->values[v].layout));
+    lb_exact_side_free_kept(s, kept);
+    seed(s, NAN);
+    return status;
+}
+
+static bool is_in_units(const lb_implementations *x, uint32_t v)
+{
+    const lb_exact_side *a = &x->sides[0];
+    return x->loss.in_units && x->loss.linear[0][v] && a->program->ops[a->graph.giver[v]].phase == LB_PHASE_BACKWARD;
+}
+
+double lb_counterpart_scales_own(const lb_implementations *x, uint32_t v)
+{
+    return is_in_units(x, v) ? 1 / x->loss.ratio : 1;
+}
+
+/* As if A went back from B's loss, up to what leaves backward. Its next runs find none of their numbers here. */
+static void put_in_units(lb_implementations *x)
+{
+    lb_exact_side *a = &x->sides[0];
+    const double ratio = x->loss.ratio;
+    x->loss.in_units = true;
+    a->former.is_there = false;
+    for (uint32_t v = 0; v < a->program->n_values; v++) {
+        if (!is_in_units(x, v)) continue;
+        lb_quantity *q = &a->quantities[v];
+        for (int64_t i = 0; i < lb_layout_numel(&a->program->values[v].layout); i++) a->kept[v][i] *= ratio;
+        a->noise[v] *= ratio;
+        q->mean[2] *= ratio, q->scale[2] *= ratio, q->noise[2] *= ratio; /* the others are by its size (quantity.c) */
+        q->tells &= !q->whole;
+    }
+}
+
+/* Has a side the other one's loss, too, before its own factor? Otherwise the factor is one of the loss itself. */
+static bool has_other_loss(const lb_implementations *x, const lb_counterpart *c)
+{
+    return x->met[0][x->counterparts.pieces[c->first].tensor] != LB_NONE || x->met[1][c->b] != LB_NONE;
+}
+
+/* Losses that are apart by the ratio, or, where they are the same together, that both sides go back from. False: some
+ * other number that leaves forward is apart, or all that is apart leaves there. */
+static bool list_scaled(const lb_implementations *x, double ratio, uint32_t *rows, uint32_t *n)
+{
+    bool updated = false;
+    *n = 0;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        updated |= c->kind == LB_COUNTERPART_FINAL && c->state == LB_COUNTERPART_APART;
+        if (c->kind != LB_COUNTERPART_EXIT || c->state != LB_COUNTERPART_APART) continue;
+        const double *a = x->sides[0].kept[x->counterparts.pieces[c->first].tensor], *b = x->sides[1].kept[c->b];
+        if (!is_number(x, c) || !a || !b) return false;
+        if (!is_together(ratio) && (!(fabs(*b - ratio * *a) <= 1e-9 * fabs(*b)) || !has_other_loss(x, c))) return false;
+        rows[(*n)++] = i;
+    }
+    return updated && *n;
+}
+
+static bool is_all_updated_the_same(const lb_implementations *x)
+{
+    for (uint32_t i = 0; i < x->counterparts.n; i++)
+        if (x->counterparts.list[i].kind == LB_COUNTERPART_FINAL &&
+            x->counterparts.list[i].state != LB_COUNTERPART_SAME)
+            return false;
+    return true;
+}
+
+/* B goes back from a loss with A's factor; where that does not help, from its own again. */
+static lb_status try_scaled(lb_implementations *x, lb_err *err)
+{
+    lb_exact_side *b = &x->sides[1];
+    if (!seed(b, 1 / x->loss.ratio)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for losses");
+    LB_TRY(lb_exact_side_run(b, err));
+    lb_counterparts_compare(&x->counterparts, &x->sides[0], b);
+    x->loss.alone = is_all_updated_the_same(x);
+    if (x->loss.alone) return LB_OK;
+    seed(b, NAN);
+    return lb_exact_side_run(b, err);
+}
+
+static lb_status settle_scaled(lb_implementations *x, const uint32_t *rows, uint32_t n, lb_err *err)
+{
+    for (int k = 0; k < 2; k++) LB_TRY(find_linear(x, k, err));
+    LB_TRY(try_scaled(x, err));
+    if (!x->loss.alone) {
+        put_in_units(x);
+        for (uint32_t i = 0; i < n; i++) drop(&x->counterparts.list[rows[i]]);
+    }
+    lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
+    return lb_differences_meet(x, err);
+}
+
+lb_status lb_counterpart_scales_find_losses(lb_implementations *x, lb_err *err)
+{
+    const double ratio = total_loss(&x->sides[1]) / total_loss(&x->sides[0]);
+    uint32_t n, *rows = malloc((x->counterparts.n + 1) * sizeof *rows);
+    lb_status status = rows ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for losses");
+    if (status == LB_OK && (is_together(ratio) || is_scale(ratio)) && x->sides[0].view->n_parts == 1 &&
+        x->sides[1].view->n_parts == 1 && list_scaled(x, ratio, rows, &n)) {
+        if (is_together(ratio)) {
+            for (uint32_t i = 0; i < n; i++) drop(&x->counterparts.list[rows[i]]);
+        } else {
+            x->loss.ratio = ratio;
+            status = settle_scaled(x, rows, n, err);
+        }
+    }
+    free(rows);
+    return status;
 }

@@ -361,22 +361,53 @@ static bool is_of_all_ranks(const lb_exact_side *s, uint32_t source, uint32_t v)
     return !ranks || (ranks[s->graph.giver[v]] & begin) == begin;
 }
 
+/* A gradient of the parameter that backward gives. */
+static bool is_gradient_of(const lb_exact_side *s, uint32_t source, uint32_t v)
+{
+    const lb_program *p = s->program;
+    const lb_value *value = &p->values[v];
+    return value->flags & LB_VALUE_GRADIENT && value->name == p->values[source].name && s->graph.giver[v] != LB_NONE &&
+           p->ops[s->graph.giver[v]].phase == LB_PHASE_BACKWARD &&
+           lb_layout_same_shape(&value->layout, &p->values[source].layout) && is_of_all_ranks(s, source, v);
+}
+
+/* Marks what a value is made of in backward. */
+static void mark_made_of(const lb_exact_side *s, uint32_t value, uint8_t *marked, uint32_t *stack)
+{
+    uint32_t n = 1;
+    marked[value] = 1, stack[0] = value;
+    while (n) {
+        const uint32_t v = stack[--n], giver = s->graph.giver[v];
+        if (giver == LB_NONE || s->program->ops[giver].phase != LB_PHASE_BACKWARD) continue;
+        for (uint32_t k = s->graph.first_pred[v]; k < s->graph.first_pred[v + 1]; k++)
+            if (!marked[s->graph.preds[k]]) marked[s->graph.preds[k]] = 1, stack[n++] = s->graph.preds[k];
+    }
+}
+
+/* Are all gradients that the side's backward gave of the parameter in this one? Where the program adds them up itself
+ * they are not. */
+static bool is_sum_of_all(const lb_exact_side *s, uint32_t source, uint32_t found)
+{
+    const uint32_t n = s->program->n_values;
+    uint32_t others = 0;
+    for (uint32_t v = 0; v < found; v++) others += is_gradient_of(s, source, v);
+    if (!others || s->view->n_parts > 1) return true;
+    uint8_t *marked = calloc((size_t)n + 1, 1);
+    uint32_t *stack = malloc(((size_t)n + 1) * sizeof *stack);
+    bool all = true;
+    if (marked && stack) mark_made_of(s, found, marked, stack);
+    for (uint32_t v = 0; v < n && marked && stack; v++) all &= marked[v] || v == found || !is_gradient_of(s, source, v);
+    free(marked), free(stack);
+    return all;
+}
+
 /* The gradient of a parameter as backward left it; LB_NONE. */
 static uint32_t gradient_of(const lb_exact_side *s, uint32_t source)
 {
-    const lb_program *p = s->program;
     uint32_t found = LB_NONE;
-    for (uint32_t v = 0; v < p->n_values; v++) {
-        const lb_value *value = &p->values[v];
-        if (!(value->flags & LB_VALUE_GRADIENT) || value->name != p->values[source].name ||
-            s->graph.giver[v] == LB_NONE)
-            continue;
-        if (p->ops[s->graph.giver[v]].phase == LB_PHASE_BACKWARD &&
-            lb_layout_same_shape(&value->layout, &p->values[source].layout) && is_of_all_ranks(s, source, v) &&
-            (found == LB_NONE || s->graph.giver[v] >= s->graph.giver[found]))
-            found = v;
-    }
-    return found;
+    for (uint32_t v = 0; v < s->program->n_values; v++)
+        if (is_gradient_of(s, source, v) && (found == LB_NONE || s->graph.giver[v] >= s->graph.giver[found])) found = v;
+    return found == LB_NONE || is_sum_of_all(s, source, found) ? found : LB_NONE;
 }
 
 /* Zeros that an optimizer begins with are those of a bias, and a copy of a parameter has its numbers: a state and a

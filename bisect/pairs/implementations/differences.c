@@ -3,6 +3,7 @@
 
 #include "implementations/counterpart_exits.h"
 #include "implementations/counterpart_orders.h"
+#include "implementations/counterpart_scales.h"
 #include "implementations/exchange.h"
 #include "implementations/halfway.h"
 #include "implementations/parted.h"
@@ -421,14 +422,16 @@ static bool put_into_first(lb_implementations *x, const lb_counterpart *c, const
     for (uint32_t k = 0; k < c->n; k++) {
         const lb_content_run *r = &x->counterparts.pieces[c->first + k];
         const int64_t n = lb_layout_numel(&a->program->values[r->tensor].layout);
+        const double own = lb_counterpart_scales_own(x, r->tensor);
         if (!a->graph.given[r->tensor] || !a->kept[r->tensor]) continue;
         if (!a->forced[r->tensor]) {
             a->forced[r->tensor] = malloc((size_t)n * sizeof **a->forced);
-            if (a->forced[r->tensor]) memcpy(a->forced[r->tensor], a->kept[r->tensor], (size_t)n * sizeof **a->forced);
+            for (int64_t i = 0; i < n && a->forced[r->tensor]; i++)
+                a->forced[r->tensor][i] = own * a->kept[r->tensor][i];
         }
         for (int64_t i = 0; i < r->n && a->forced[r->tensor]; i++)
             a->forced[r->tensor][r->from + i * r->from_stride] =
-                c->negated ? -numbers[r->to + i * r->to_stride] : numbers[r->to + i * r->to_stride];
+                (c->negated ? -own : own) * numbers[r->to + i * r->to_stride];
         any |= a->forced[r->tensor] != NULL;
     }
     return any;

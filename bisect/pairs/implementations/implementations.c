@@ -265,60 +265,6 @@ static uint32_t count_unordered(const lb_implementations *x)
     return apart || !finals ? n : 0;
 }
 
-/* What losses are scaled by before backward: a power of two, a number of micro-batches or of ranks, or one over
- * these. */
-static bool is_scale(double ratio)
-{
-    const double size = ratio < 1 ? 1 / ratio : ratio;
-    return ratio > 0 && size > 1.5 && size <= 0x1p24 && fabs(size - round(size)) <= 1e-9 * size;
-}
-
-/* All losses that a side goes back from, together. */
-static double total_loss(const lb_exact_side *s)
-{
-    static const char *const seeds[] = {"aten::ones_like"};
-    const lb_program *p = s->program;
-    double total = 0;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (op->phase != LB_PHASE_BACKWARD || lb_op_name_among(p, op, seeds, 1) < 0 || !op->args ||
-            lb_op_args(p, op)->tag != LB_ARG_VALUE)
-            continue;
-        const uint32_t loss = lb_value_graph_whole(&s->graph, lb_op_args(p, op)->u.value);
-        if (lb_layout_numel(&p->values[loss].layout) == 1) total += s->kept[loss] ? *s->kept[loss] : NAN;
-    }
-    return total;
-}
-
-static bool is_number(const lb_implementations *x, const lb_counterpart *c)
-{
-    return lb_layout_numel(&x->sides[1].program->values[c->b].layout) == 1;
-}
-
-/* One side scales the loss and its gradients back, or divides by the number of micro-batches before backward and the
- * other behind it, or goes back from the sum of what the other goes back from one by one: where all that is updated is
- * the same, losses that are the same together, but for a scale, are no difference. */
-static void settle_scaled(lb_implementations *x)
-{
-    uint32_t finals = 0, apart = 0;
-    for (uint32_t i = 0; i < x->counterparts.n; i++) {
-        const lb_counterpart *c = &x->counterparts.list[i];
-        if (c->kind == LB_COUNTERPART_FINAL && c->state != LB_COUNTERPART_SAME) return;
-        finals += c->kind == LB_COUNTERPART_FINAL;
-        if (c->kind != LB_COUNTERPART_EXIT || c->state != LB_COUNTERPART_APART) continue;
-        if (!is_number(x, c)) return;
-        apart++;
-    }
-    const double ratio = finals && apart ? total_loss(&x->sides[1]) / total_loss(&x->sides[0]) : NAN;
-    const bool together = fabs(ratio - 1) <= 1e-9;
-    if (!together && !is_scale(ratio)) return;
-    x->scaled = together ? 0 : ratio;
-    for (uint32_t i = 0; i < x->counterparts.n; i++) {
-        lb_counterpart *c = &x->counterparts.list[i];
-        if (c->kind == LB_COUNTERPART_EXIT && c->state == LB_COUNTERPART_APART) c->state = LB_COUNTERPART_SAME;
-    }
-}
-
 /* Is the value what a parameter may have been given in the place of its memory (`p.data = …`), which no op tells: an op
  * behind backward gives it, and none reads it? */
 static bool may_be_rebound(const lb_exact_side *s, uint32_t v, uint32_t like)
@@ -356,7 +302,7 @@ static bool find_rebound(lb_implementations *x)
 static void judge(lb_implementations *x)
 {
     uint32_t n = 0, unknown = 0, apart = 0;
-    settle_scaled(x);
+    lb_counterpart_scales_settle_losses(x);
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
         if (!lb_differences_leave(c)) continue;
@@ -423,6 +369,8 @@ static lb_status settle_by_use(lb_implementations *x, const lb_products *product
     lb_counterparts_release(&x->counterparts);
     LB_TRY(lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,
                                 &x->counterparts, err));
+    const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
+    lb_left_values_follow(memory, sides, &x->counterparts);
     want(x);
     *x->missing = '\0';
     return compare_free(x, err);
@@ -480,6 +428,7 @@ static lb_status look_closer(lb_implementations *x, const lb_products *products,
     LB_TRY(settle_by_use(x, products, memory, err));
     if (x->judged && !x->same) LB_TRY(run_from_tables(x, err));
     if (!x->judged || x->same) return LB_OK;
+    LB_TRY(lb_counterpart_scales_find_losses(x, err));
     LB_TRY(lb_products_find(products, &x->counterparts, err));
     LB_TRY(lb_norms_find(&x->sides[0], &x->sides[1], &x->counterparts, err));
     lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
@@ -589,9 +538,10 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
     if (status == LB_OK)
         status = lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,
                                       &x->counterparts, err);
+    const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
+    if (status == LB_OK) lb_left_values_follow(memory, sides, &x->counterparts);
     if (status == LB_OK) status = feed_left(x, memory, err);
     if (status == LB_OK) status = run_all(x, memory, err);
-    const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
     if (status == LB_OK && !lb_left_values_learn(memory, sides, x->met[1]))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for what a step leaves");
     if (status != LB_OK) lb_implementations_release(x);
@@ -610,5 +560,6 @@ void lb_implementations_release(lb_implementations *x)
     lb_regions_release(&x->regions);
     lb_token_map_free(x->tokens);
     free(x->innocent), free(x->around[0]), free(x->around[1]), free(x->merged);
+    free(x->loss.linear[0]), free(x->loss.linear[1]);
     *x = (lb_implementations){0};
 }

@@ -28,6 +28,15 @@ typedef struct lb_coarse {
         usual; /* relative L2 of what leaves: by these casts alone, and by all the rounding of the other side */
 } lb_coarse;
 
+/* The losses that the sides go back from differ by one factor (counterpart_scales.h). */
+typedef struct lb_loss_scale {
+    double ratio; /* B's by A's; 0: they do not differ so */
+    bool alone;   /* and by nothing else: from a loss scaled so, B leaves what A leaves */
+    /* Per value: what the step does from backward on makes it in proportion to the loss. NULL: not asked. */
+    uint8_t *linear[2];
+    bool in_units; /* numbers and quantities that A's last run kept of backward are `ratio` times its own */
+} lb_loss_scale;
+
 typedef struct lb_implementations {
     lb_exact_side sides[2]; /* A, B */
     lb_step_sources sources[2];
@@ -47,8 +56,7 @@ typedef struct lb_implementations {
     uint32_t tables;    /* that B takes A's numbers of */
     uint32_t alone;     /* tensors that one side alone holds, whose rounding was allowed for */
     lb_coarse coarse;
-    /* the loss that B goes back from, by A's, where what is updated is the same even so; 0: they do not differ so */
-    double scaled;
+    lb_loss_scale loss;
     uint32_t left_apart; /* memory that an earlier step left with other numbers on the two sides: A's were taken */
     uint32_t moved;      /* parameters that held other numbers as the window began: A's were taken */
 } lb_implementations;

@@ -216,6 +216,20 @@ static bool writes_parameter(const lb_program *p, const lb_op *op)
     return false;
 }
 
+/* A product with a tensor (a mask) and one with a number (a weight) are no call of one op with another argument: both
+ * sides may multiply by both, in another order. */
+static bool take_numbers_alike(const lb_program *pa, const lb_op *x, const lb_program *pb, const lb_op *y)
+{
+    static const char *const products[] = {"aten::mul", "aten::mul_"};
+    if (lb_op_name_among(pa, x, products, 2) < 0) return true;
+    for (uint32_t k = 0; k < x->args && k < y->args; k++) {
+        const uint8_t a = lb_op_args(pa, x)[k].tag, b = lb_op_args(pb, y)[k].tag;
+        const bool numbers[] = {a == LB_ARG_INT || a == LB_ARG_FLOAT, b == LB_ARG_INT || b == LB_ARG_FLOAT};
+        if ((numbers[0] && b == LB_ARG_VALUE) || (numbers[1] && a == LB_ARG_VALUE)) return false;
+    }
+    return true;
+}
+
 static bool are_called_differently(const lb_region_frontier *f, uint32_t a, uint32_t b)
 {
     const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
@@ -223,7 +237,7 @@ static bool are_called_differently(const lb_region_frontier *f, uint32_t a, uint
     const bool innocent = f->asked->innocent && f->asked->innocent[b];
     /* What was drawn is given, so that an exchange of arguments would show nothing. */
     const bool drawn = x->flags & y->flags & LB_OP_RANDOM;
-    if (writes_parameter(pa, x) != writes_parameter(pb, y)) return false;
+    if (writes_parameter(pa, x) != writes_parameter(pb, y) || !take_numbers_alike(pa, x, pb, y)) return false;
     return (drawn || (!innocent && begin_alike(f, a, b))) && (x->args != y->args || !lb_op_same_args(pa, x, pb, y, 0));
 }
 

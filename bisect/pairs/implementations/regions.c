@@ -459,11 +459,26 @@ static void join_ranks(lb_region *kept, const lb_region *r)
     for (int k = 0; k < 2; k++) kept->op[k] = r->op[k];
 }
 
-/* One difference that shows in several regions: it lies in one op of both, in what both read, or in what the optimizer
- * does with each parameter. */
+bool lb_regions_accumulates(const lb_exact_side *s, uint32_t at)
+{
+    const lb_op *op = at == LB_NONE ? NULL : &s->program->ops[at];
+    return op && op->phase == LB_PHASE_BACKWARD && op->node < 0 && lb_value_graph_adds(s->program, at);
+}
+
+/* The side that alone adds gradients to those before them; -1: none. */
+static int accumulating_side(const finder *f, const lb_region *r)
+{
+    const bool adds[] = {lb_regions_accumulates(f->asked->sides[0], r->op[0]),
+                         lb_regions_accumulates(f->asked->sides[1], r->op[1])};
+    return adds[0] == adds[1] ? -1 : adds[1];
+}
+
+/* One difference that shows in several regions: it lies in one op of both, in what both read, in what the optimizer
+ * does with each parameter, or in adding up the gradients of all. */
 static bool are_one(const finder *f, const lb_region *x, const lb_region *y)
 {
     bool source = false, updates = true;
+    if (accumulating_side(f, x) >= 0 && accumulating_side(f, x) == accumulating_side(f, y)) return true;
     if (x->reason != y->reason) return false;
     if (x->op[0] == y->op[0] && x->op[1] == y->op[1]) return true;
     for (int k = 0; k < 2; k++) {
@@ -686,6 +701,21 @@ static bool is_vague(const finder *f, const lb_region *r)
     return true;
 }
 
+/* Of gradients that one side alone adds up the region says most that holds most of the other side's ops. */
+static void join_row(const finder *f, lb_region *kept, lb_region *r)
+{
+    const int side = accumulating_side(f, kept);
+    kept->times++;
+    if (side >= 0 && r->n[!side] > kept->n[!side]) {
+        const lb_region fewer = *kept;
+        *kept = *r, *r = fewer;
+        kept->times = r->times;
+    } else if (side < 0 && r->op[0] < kept->op[0]) {
+        kept->op[0] = r->op[0];
+    }
+    free(r->numbers);
+}
+
 void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
 {
     finder f = {.asked = asked, .out = all};
@@ -702,8 +732,7 @@ void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
             join_ranks(&all->list[on], &all->list[i]), free(all->list[i].numbers);
         } else if (j < kept) {
             join_ranks(&all->list[j], &all->list[i]);
-            all->list[j].times++, free(all->list[i].numbers);
-            if (all->list[i].op[0] < all->list[j].op[0]) all->list[j].op[0] = all->list[i].op[0];
+            join_row(&f, &all->list[j], &all->list[i]);
         } else
             all->list[kept++] = all->list[i];
     }

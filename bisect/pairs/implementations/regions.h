@@ -107,6 +107,8 @@ bool lb_regions_append(lb_regions *to, const lb_regions *from, const lb_region *
 /* One difference that shows in several regions (one op, one source, one optimizer over many parameters; a part of
  * forward, and its backward) becomes one row. At the end: rows that are joined share no values any more. */
 void lb_regions_join_alike(const lb_region_question *asked, lb_regions *regions);
+/* Does backward add a gradient to those of backwards before it by this op (LB_NONE: none)? */
+bool lb_regions_accumulates(const lb_exact_side *side, uint32_t op);
 void lb_regions_release(lb_regions *regions);
 
 #endif

@@ -207,6 +207,7 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
     if (status == LB_OK && judged && !same && !missing && !strangers) {
         const uint32_t first = s->report->n_differences;
         take_differences(s->report, by_value);
+        for (uint32_t i = 0; i < by_value->n_findings; i++) lb_report_finding(s->report, by_value->findings[i]);
         if (s->report->verdict != LB_VERDICT_DIVERGED) lb_report_row(s->report, &s->report->differences[first].row);
     } else if (status == LB_OK && judged && (strangers || proves || missing)) {
         take_over(by_value, s->report);

@@ -1,6 +1,8 @@
 /* The report on two implementations: see diff_implementations.h. */
 #include "runs/diff_implementations.h"
 
+#include "runs/implementation_lines.h"
+
 #include "diff/diff_arguments.h"
 #include "diff/diff_place.h"
 #include "implementations/implementations.h"
@@ -128,114 +130,13 @@ static void add_rows(writer *w)
 
 /* ---- differences ---- */
 
-/* An op of the other side's part of a region that reads the value; LB_NONE. */
-static uint32_t reader_in_region(const writer *w, const lb_region *r, int side, uint32_t value)
-{
-    const lb_value_graph *g = &w->x->sides[side].graph;
-    const uint32_t *ops = w->x->regions.ops + r->first[side];
-    for (uint32_t i = 0; i < r->n[side]; i++)
-        for (uint32_t k = g->first_use[value]; k < g->first_use[value + 1]; k++)
-            if (g->uses[k] == ops[i]) return ops[i];
-    return LB_NONE;
-}
-
-/* Does the op of forward hand on what it reads, so that it does nothing: times one, the size of what is positive? */
-static bool does_nothing(const writer *w, int side, uint32_t op, uint32_t value)
-{
-    const lb_exact_side *s = &w->x->sides[side];
-    const lb_op *o = &w->p[side]->ops[op];
-    const uint32_t v = first_value(w->p[side], op);
-    return v != LB_NONE && o->phase == LB_PHASE_FORWARD && lb_value_graph_computes(w->p[side], o) &&
-           s->graph.given[v] &&
-           lb_layout_numel(&w->p[side]->values[v].layout) == lb_layout_numel(&w->p[side]->values[value].layout) &&
-           lb_quantities_agree(&s->quantities[v], &s->quantities[value]);
-}
-
-/* An op of the side that reads the value, or a window on all of it, and does nothing with it; LB_NONE. */
-static uint32_t idle_reader(const writer *w, int side, uint32_t value)
-{
-    const lb_value_graph *g = &w->x->sides[side].graph;
-    for (uint32_t v = 0; v < w->p[side]->n_values; v++)
-        for (uint32_t k = g->first_use[v]; k < g->first_use[v + 1] && lb_value_graph_whole(g, v) == value; k++)
-            if (does_nothing(w, side, g->uses[k], value)) return g->uses[k];
-    return LB_NONE;
-}
-
-enum { MOST_FACTORS = 4 };
-
-/* A factor of one that went into the value, a few products before it: what the other side multiplies by may stand at
- * any of them. LB_NONE. */
-static uint32_t idle_factor(const writer *w, int side, uint32_t value, uint32_t depth)
-{
-    static const char *const factors[] = {"aten::mul", "aten::div", "aten::mul_", "aten::div_"};
-    const lb_value_graph *g = &w->x->sides[side].graph;
-    const uint32_t op = g->given[value] ? g->giver[value] : LB_NONE;
-    if (op != LB_NONE && lb_op_name_among(w->p[side], &w->p[side]->ops[op], factors, 4) < 0) return LB_NONE;
-    for (uint32_t k = g->first_pred[value]; k < g->first_pred[value + 1] && depth; k++) {
-        if (op != LB_NONE && does_nothing(w, side, op, g->preds[k])) return op;
-        const uint32_t found = idle_factor(w, side, g->preds[k], depth - 1);
-        if (found != LB_NONE) return found;
-    }
-    return LB_NONE;
-}
-
-/* Where all that a side has of a region is right, what it lacks would stand behind that: an op that does nothing
- * there, else the first that goes on; LB_NONE. */
-static uint32_t op_behind_served(const writer *w, const lb_region *r, int side)
-{
-    const lb_counterparts *all = &w->x->counterparts;
-    const lb_counterpart *c = &all->list[r->counterpart];
-    const uint32_t end = side ? c->b : all->pieces[c->first].tensor;
-    const lb_value_graph *g = &w->x->sides[side].graph;
-    bool served = false;
-    for (uint32_t i = 0; i < all->n; i++)
-        served |= all->list[i].kind == LB_COUNTERPART_SERVES &&
-                  (side ? all->list[i].b : all->pieces[all->list[i].first].tensor) == end;
-    if (!served) return LB_NONE;
-    uint32_t first = idle_reader(w, side, end);
-    for (uint32_t v = 0; v < w->p[side]->n_values && first == LB_NONE; v++)
-        for (uint32_t k = g->first_use[v]; k < g->first_use[v + 1] && lb_value_graph_whole(g, v) == end; k++)
-            if (g->uses[k] < first && w->p[side]->ops[g->uses[k]].phase == LB_PHASE_FORWARD) first = g->uses[k];
-    return first;
-}
-
-/* Where the other side has no such op: the op that goes on from what the lone one reads, else the one that gives it;
- * LB_NONE. */
-static uint32_t op_beside_lone(const writer *w, const lb_region *r, int lone)
-{
-    const uint32_t behind = op_behind_served(w, r, !lone);
-    if (behind != LB_NONE) return behind;
-    const lb_exact_side *mine = &w->x->sides[lone], *other = &w->x->sides[!lone];
-    const lb_op *op = &w->p[lone]->ops[r->op[lone]];
-    for (uint32_t k = 0; k < op->args; k++) {
-        const lb_arg *arg = &lb_op_args(w->p[lone], op)[k];
-        if (arg->tag != LB_ARG_VALUE || arg->u.value == LB_NONE) continue;
-        const uint32_t v = lb_value_graph_whole(&mine->graph, arg->u.value), met = w->x->met[lone][v];
-        const uint32_t giver = met == LB_NONE ? LB_NONE : other->graph.giver[met];
-        if (giver == LB_NONE || lb_op_is_source(w->p[!lone], &w->p[!lone]->ops[giver]) ||
-            w->p[!lone]->ops[giver].phase != op->phase)
-            continue;
-        const uint32_t idle = idle_reader(w, !lone, met);
-        if (idle != LB_NONE) return idle;
-        const uint32_t factor = idle_factor(w, !lone, met, MOST_FACTORS);
-        if (factor != LB_NONE) return factor;
-        const uint32_t reader = reader_in_region(w, r, !lone, met);
-        return reader != LB_NONE ? reader : giver;
-    }
-    return LB_NONE;
-}
-
-/* What the ops were called with, what a lone one is for, and the lines of code that called them. Where one side has no
- * such op, its region's first op says where it goes on. */
+/* What the ops were called with, what a lone one is for, and the lines of code that called them. */
 static void describe(writer *w, const lb_region *r, lb_diff_row *row)
 {
     uint32_t ops[2];
     char text[160] = "";
+    lb_implementation_lines_ops(w->x, r, ops);
     for (int k = 0; k < 2; k++) {
-        ops[k] = r->op[k];
-        if (ops[k] == LB_NONE && r->reason == LB_REGION_MISSING && r->op[!k] != LB_NONE)
-            ops[k] = op_beside_lone(w, r, !k);
-        if (ops[k] == LB_NONE && r->n[k]) ops[k] = w->x->regions.ops[r->first[k]];
         if (ops[k] == LB_NONE) continue;
         const lb_code_line line = lb_op_line(w->p[k], &w->p[k]->ops[ops[k]]);
         row->lines[k] = lb_report_keep_line(w->report, &line);
@@ -294,64 +195,6 @@ static const char *layer_beside(const writer *w, const lb_region *r)
     return r->n[1] ? lb_op_layer(p, &p->ops[w->x->regions.ops[r->first[1]]]) : NULL;
 }
 
-static void add_line(lb_diff_lines *lines, uint32_t number)
-{
-    uint32_t at = lines->n;
-    for (uint32_t i = 0; i < lines->n; i++)
-        if (lines->list[i] == number) return;
-    if (!number || at == LB_DIFF_LINES) return;
-    for (; at && lines->list[at - 1] > number; at--) lines->list[at] = lines->list[at - 1];
-    lines->list[at] = number, lines->n++;
-}
-
-static void add_line_of(const writer *w, int side, uint32_t op, const char *file, lb_diff_lines *lines)
-{
-    const lb_code_line line = lb_op_line(w->p[side], &w->p[side]->ops[op]);
-    if (line.number && !strcmp(line.file, file)) add_line(lines, line.number);
-}
-
-/* What a side lacks may stand behind the region's end as well, up to the last value from which the rest is right. */
-static void list_lines_behind(const writer *w, const lb_region *r, int side, const char *file, lb_diff_lines *lines)
-{
-    const lb_counterpart *c = &w->x->counterparts.list[r->counterpart];
-    const uint32_t end = side ? c->b : w->x->counterparts.pieces[c->first].tensor, until = c->until[side];
-    const uint32_t *giver = w->x->sides[side].graph.giver;
-    if (until == LB_NONE || giver[end] == LB_NONE || giver[until] == LB_NONE) return;
-    for (uint32_t i = giver[end] + 1; i <= giver[until]; i++)
-        if (w->x->around[side][i]) add_line_of(w, side, i, file, lines);
-}
-
-/* What lacks on a side may stand where an op's inputs were given, which meet the other side's without it. */
-static void list_lines_before(const writer *w, int side, uint32_t op, const char *file, lb_diff_lines *lines)
-{
-    const lb_value_graph *g = &w->x->sides[side].graph;
-    const uint32_t v = first_value(w->p[side], op);
-    for (uint32_t k = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && k < g->first_pred[v + 1]; k++) {
-        const uint32_t giver = g->giver[g->preds[k]];
-        if (giver != LB_NONE && !lb_op_is_source(w->p[side], &w->p[side]->ops[giver]) &&
-            w->p[side]->ops[giver].phase == w->p[side]->ops[op].phase)
-            add_line_of(w, side, giver, file, lines);
-    }
-}
-
-/* The line that is named, and where that is a guess all lines of the region in the same file. */
-static void list_lines(const writer *w, const lb_region *r, lb_diff_difference *d)
-{
-    const bool lone = r->reason == LB_REGION_MISSING;
-    for (int k = 0; k < 2; k++) {
-        const lb_code_line *named = &d->row.lines[k];
-        const bool guess = r->reason == LB_REGION_OPS || r->reason == LB_REGION_SOURCE ||
-                           r->reason == LB_REGION_ORDER || r->reason == LB_REGION_MASK || lone;
-        if (named->number) add_line(&d->lines[k], named->number);
-        for (uint32_t i = 0; i < r->n[k] && guess && named->number; i++) {
-            const uint32_t op = w->x->regions.ops[r->first[k] + i];
-            add_line_of(w, k, op, named->file, &d->lines[k]);
-            list_lines_before(w, k, op, named->file, &d->lines[k]);
-        }
-        if (lone && named->number) list_lines_behind(w, r, k, named->file, &d->lines[k]);
-    }
-}
-
 static void add_difference(writer *w, const lb_region *r)
 {
     lb_diff_difference d = {.effect = r->effect,
@@ -376,7 +219,7 @@ static void add_difference(writer *w, const lb_region *r)
         d.op_b = lb_report_keep(w->report, lb_joined_ranks_op_name(w->p[1], &w->p[1]->ops[r->op[1]]));
     }
     describe(w, r, &d.row);
-    list_lines(w, r, &d);
+    lb_implementation_lines_list(w->x, r, d.row.lines, d.lines);
     char text[700];
     lb_region_op_text(w->x, r, text, sizeof text);
     d.row.why = lb_report_keep(w->report, text);
@@ -530,13 +373,15 @@ static void say_moved(writer *w)
 
 static void say_scaled(writer *w)
 {
-    const double ratio = w->x->scaled;
-    char text[300];
-    if (!w->x->same || ratio == 0) return;
-    snprintf(text, sizeof text,
-             "step %lld: the loss that the %s side goes back from is %.9g times that of the other, and what the step "
-             "leaves is the same: gradients are scaled back",
-             (long long)w->p[0]->step, ratio > 1 ? "second" : "first", ratio > 1 ? ratio : 1 / ratio);
+    const double ratio = w->x->loss.ratio;
+    char text[400];
+    if (ratio == 0) return;
+    snprintf(text, sizeof text, "step %lld: the loss that the %s side goes back from is %.9g times that of the other%s",
+             (long long)w->p[0]->step, ratio > 1 ? "second" : "first", ratio > 1 ? ratio : 1 / ratio,
+             w->x->same         ? ", and what the step leaves is the same: gradients are scaled back"
+             : w->x->loss.alone ? ", and nothing takes that back: from losses of one size both sides leave the same; "
+                                  "the factor is missing somewhere from the loss to the update"
+                                : ": backward was compared as if it were the same");
     lb_report_finding(w->report, text);
 }
 
@@ -658,7 +503,8 @@ static lb_status report_step(const lb_implementations *x, lb_diff_report *report
         add_leaving(&w);
         say_moved(&w);
         say_lone_tokens(&w);
-        if (!x->regions.n) say_coarse(&w), say_scaled(&w);
+        if (!x->regions.n) say_coarse(&w);
+        say_scaled(&w);
     }
     lb_status status = room ? check_own(&w, err) : LB_OK;
     for (int k = 0; k < 2; k++) free(w.state[k]), free(w.beside[k]);
@@ -719,6 +565,20 @@ static void count_runs(const lb_exact_side *s, lb_diff_report *report)
     report->exact_runs += s->runs, report->recorded_ops += n;
 }
 
+/* The step of a side's only rank behind this one; NULL: none was recorded. */
+static const lb_program *step_after(const step_pair *pair, int side)
+{
+    const int64_t *steps;
+    const uint32_t n = lb_capture_steps(pair->captures[side], &steps);
+    const lb_program *after;
+    if (pair->of_steps || pair->n[side] != 1) return NULL;
+    for (uint32_t i = 0; i + 1 < n; i++)
+        if (steps[i] == pair->step && lb_capture_program(pair->captures[side], pair->programs[side][0]->rank,
+                                                         steps[i + 1], &after, NULL) == LB_OK)
+            return after;
+    return NULL;
+}
+
 static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_diff_report *report, bool first,
                             bool *judged, bool *padded, lb_err *err)
 {
@@ -726,6 +586,7 @@ static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_
     lb_implementations x;
     LB_TRY(open_side(pair, 0, &views[0], err));
     lb_status status = open_side(pair, 1, &views[1], err);
+    for (int k = 0; k < 2; k++) memory->after[k] = step_after(pair, k);
     if (status == LB_OK) status = lb_implementations_judge(&views[0], &views[1], memory, &x, err);
     if (status == LB_OK) {
         char text[400];

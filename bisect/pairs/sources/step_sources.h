@@ -41,6 +41,7 @@ typedef struct lb_source_memory {
     uint32_t n_names;
     struct lb_left_value *left; /* what earlier steps left on both sides: left_values.h */
     uint32_t n_left;
+    const lb_program *after[2]; /* the next step of either side, as it was recorded; borrowed; NULL: not known */
 } lb_source_memory;
 typedef struct lb_left_value {
     lb_digest digests[2];
