@@ -15,6 +15,7 @@
 #include "pair/side_replay.h"
 #include "sources/strangers.h"
 
+#include "base/hash.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,7 @@ typedef struct writer {
     lb_diff_report *report;
     const lb_program *p[2];
     uint8_t *state[2];   /* per op: ROW_… */
+    lb_hash by_digest;   /* the second side's values */
     uint32_t *beside[2]; /* per scope of either side: the other's (modules.h); NULL where no place differs */
 } writer;
 
@@ -96,16 +98,41 @@ static lb_diff_row row_at(const writer *w, uint32_t a, uint32_t b)
     return row;
 }
 
-/* An op of A whose result is a quantity of B: the same bits where both lie in one order and have one digest, else
+static bool list_digests(writer *w)
+{
+    for (uint32_t v = 0; v < w->p[1]->n_values; v++)
+        if (!lb_digest_is_none(w->p[1]->values[v].logical) && w->x->sides[1].quantities[v].tells &&
+            !lb_hash_add(&w->by_digest, w->p[1]->values[v].logical.lo, v))
+            return false;
+    return true;
+}
+
+/* The value of B that is the same quantity in the same bits, LB_NONE. Several of B's values may be that quantity (half
+ * a rotary table, the whole of it), and the one that A's has met need not be the one that was made as A's was. */
+static uint32_t same_bits(const writer *w, uint32_t va, uint32_t met)
+{
+    const lb_value *x = &w->p[0]->values[va], *y = &w->p[1]->values[met];
+    if (lb_digest_is_none(x->logical)) return LB_NONE;
+    if (x->dtype == y->dtype && lb_layout_same_shape(&x->layout, &y->layout) &&
+        !lb_program_view_values_differ(w->x->sides[0].view, va, w->x->sides[1].view, met))
+        return met;
+    LB_HASH_EACH(vb, &w->by_digest, x->logical.lo)
+    {
+        y = &w->p[1]->values[vb];
+        if (x->dtype == y->dtype && lb_digest_equal(x->logical, y->logical) &&
+            lb_quantities_agree(&w->x->sides[0].quantities[va], &w->x->sides[1].quantities[vb]))
+            return vb;
+    }
+    return LB_NONE;
+}
+
+/* An op of A whose result is a quantity of B: the same bits where B has it in one order and with one digest, else
  * rounding. */
 static void add_met_row(writer *w, uint32_t a, uint32_t va, uint32_t vb, bool led)
 {
-    const uint32_t b = w->x->sides[1].graph.giver[vb];
+    const uint32_t same = same_bits(w, va, vb), b = w->x->sides[1].graph.giver[same == LB_NONE ? vb : same];
+    const bool equal = same != LB_NONE;
     lb_diff_row row = row_at(w, a, b);
-    const lb_value *x = &w->p[0]->values[va], *y = &w->p[1]->values[vb];
-    const bool alike = x->dtype == y->dtype && lb_layout_same_shape(&x->layout, &y->layout);
-    const bool equal = alike && !lb_digest_is_none(x->logical) &&
-                       !lb_program_view_values_differ(w->x->sides[0].view, va, w->x->sides[1].view, vb);
     w->report->ops++, w->report->identical += equal;
     if (led)
         row.inherited = row.verdict = LB_VERDICT_DIVERGED, row.why = "follows from a difference before it";
@@ -115,6 +142,45 @@ static void add_met_row(writer *w, uint32_t a, uint32_t va, uint32_t vb, bool le
     lb_report_layer(w->report, &row);
     if (!led && !equal && !w->report->has_earliest) w->report->earliest = row, w->report->has_earliest = true;
     if (!led && !equal && !w->x->regions.n) lb_report_row(w->report, &row);
+}
+
+/* The first op of forward of a side that reads a source, or what is a view, a copy or a cast of it; LB_NONE. */
+static uint32_t first_reader(const writer *w, int side, uint32_t source)
+{
+    const lb_value_graph *g = &w->x->sides[side].graph;
+    const uint32_t value = w->x->sources[side].list[source].value;
+    uint32_t first = LB_NONE;
+    for (uint32_t v = 0; v < w->p[side]->n_values; v++)
+        if (g->first_use[v] < g->first_use[v + 1] && g->uses[g->first_use[v]] < first &&
+            (v == value || lb_value_graph_source(g, v) == value))
+            first = g->uses[g->first_use[v]];
+    return first != LB_NONE && w->p[side]->ops[first].phase == LB_PHASE_FORWARD ? first : LB_NONE;
+}
+
+/* Where an adapter that one side has merged begins to tell: a merged weight is the sum of base and adapter but for its
+ * rounding, so that what reads it is no quantity of the other side, and only what they all give out is compared. */
+static void add_merged_row(writer *w, const lb_merged_adapter *m)
+{
+    const uint32_t of[2] = {m->online ? m->whole : m->base, m->online ? m->base : m->whole};
+    const uint32_t a = first_reader(w, 0, of[0]), b = first_reader(w, 1, of[1]);
+    const uint32_t reader = m->online ? a : b, v = reader == LB_NONE ? LB_NONE : first_value(w->p[!m->online], reader);
+    if (a == LB_NONE || b == LB_NONE || v == LB_NONE || w->x->met[!m->online][v] != LB_NONE) return;
+    const lb_step_source *online = w->x->sources[m->online].list;
+    char text[700];
+    snprintf(text, sizeof text, "the %s side has %.400s + %.4g lora_B lora_A in one tensor, rounded when it was merged",
+             m->online ? "first" : "second", online[m->base].name, m->scale);
+    lb_diff_row row = row_at(w, a, b);
+    row.local = row.verdict = LB_VERDICT_ROUNDING, row.why = lb_report_keep(w->report, text);
+    lb_diff_row *earliest = &w->report->earliest;
+    if (w->report->has_earliest && row.step == earliest->step && row.rank == earliest->rank &&
+        row.order < earliest->order)
+        *earliest = row;
+    lb_report_row(w->report, &row);
+}
+
+static void add_merged_rows(writer *w)
+{
+    for (uint32_t i = 0; i < w->x->n_merged && !w->x->regions.n; i++) add_merged_row(w, &w->x->merged[i]);
 }
 
 static void add_rows(writer *w)
@@ -493,13 +559,15 @@ static lb_status report_step(const lb_implementations *x, lb_diff_report *report
     writer w = {.x = x, .report = report, .p = {x->sides[0].program, x->sides[1].program}};
     const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
     for (int k = 0; k < 2; k++) w.state[k] = calloc(w.p[k]->n_ops + 1, 1);
-    const bool room = w.state[0] && w.state[1] && (!x->regions.n || lb_modules_beside(sides, x->met, w.beside));
+    const bool room =
+        w.state[0] && w.state[1] && list_digests(&w) && (!x->regions.n || lb_modules_beside(sides, x->met, w.beside));
     if (room) {
         mark_regions(&w);
         if (first) add_map(&w);
         for (uint32_t i = 0; i < x->regions.n; i++)
             if (!x->regions.list[i].vague) add_difference(&w, &x->regions.list[i]);
         add_rows(&w);
+        add_merged_rows(&w);
         add_leaving(&w);
         say_moved(&w);
         say_lone_tokens(&w);
@@ -508,6 +576,7 @@ static lb_status report_step(const lb_implementations *x, lb_diff_report *report
     }
     lb_status status = room ? check_own(&w, err) : LB_OK;
     for (int k = 0; k < 2; k++) free(w.state[k]), free(w.beside[k]);
+    lb_hash_release(&w.by_digest);
     if (status != LB_OK) return status;
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w.p[0]->n_ops);
 }

@@ -24,6 +24,21 @@ def test_online_and_merged_are_one_function(lastbit, runs, dtype, serve):
     assert lastbit.json("parity", online, merged, expect=0)["verdict"] == "pass"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("turned", [False, True], ids=["online-first", "merged-first"])
+def test_the_first_place_is_where_a_merged_weight_is_read(lastbit, runs, dtype, turned):
+    """What stands before it has the same bits on both sides, though several values of a side are one quantity (half a rotary table, the whole of it)."""
+    pair = [runs("--dtype", dtype), runs("--dtype", dtype, "--serve", "merged")]
+    answer = lastbit.json("diff", *(pair[::-1] if turned else pair), expect=0)
+    for place in (answer["first"], answer["earliest"]):
+        assert "layers.0.self_attn.q_proj" in place["layer"] and place["op"] == "aten::mm"
+        assert "q_proj.base_layer.weight + 2 lora_B lora_A in one tensor" in place["why"]
+    assert answer["ops"]["identical"] == answer["ops"]["aligned"] > 10
+    rounded = {row["layer"].removeprefix("base_model.model.").removesuffix(".base_layer") for row in answer["layers"] if row["verdict"] == "rounding"}
+    mlp, attention = ("gate_proj", "up_proj", "down_proj"), ("q_proj", "k_proj", "v_proj", "o_proj")
+    assert rounded == {"lm_head"} | {f"model.layers.0.mlp.{w}" for w in mlp} | {f"model.layers.0.self_attn.{w}" for w in attention}
+
+
 @pytest.mark.parametrize("kind", ["rslora", "gpt2"])
 def test_other_scales_and_turned_weights_are_merged_too(lastbit, runs, kind):
     answer = lastbit.json("diff", runs("--kind", kind), runs("--kind", kind, "--serve", "in-place"), expect=0)
