@@ -80,16 +80,16 @@ static uint32_t count_parts(const lb_arrangements *f, const lb_arrangement *x, u
     return parts;
 }
 
-/* The words of one name that a second one has not. */
-static void own_words(const char *name, const char *other, char text[120])
+/* Shortens what two names begin and end with alike, in whole words. */
+static void keep_common(const char *name, const char *other, size_t *head, size_t *tail)
 {
-    size_t head = 0, tail = 0;
+    size_t begin = 0, end = 0;
     const size_t n = strlen(name), m = strlen(other);
     for (size_t i = 0; i < n && i < m && name[i] == other[i]; i++)
-        if (name[i] == '.') head = i + 1;
-    for (size_t i = 1; i <= n - head && i <= m - head && name[n - i] == other[m - i]; i++)
-        if (name[n - i] == '.') tail = i;
-    snprintf(text, 120, "%.*s", (int)(n - head - tail), name + head);
+        if (name[i] == '.') begin = i + 1;
+    for (size_t i = 1; i <= n - begin && i <= m - begin && name[n - i] == other[m - i]; i++)
+        if (name[n - i] == '.') end = i;
+    *head = begin < *head ? begin : *head, *tail = end < *tail ? end : *tail;
 }
 
 /* "gate_proj, up_proj": the tensors in the order in which B's begins with them. */
@@ -103,11 +103,27 @@ static void parts_text(const lb_arrangements *f, const lb_arrangement *x, char t
         if (!seen) told[n++] = x->runs[i].tensor;
     }
     text[0] = '\0';
+    size_t head = SIZE_MAX, tail = SIZE_MAX;
+    for (uint32_t k = 0; k < n; k++)
+        keep_common(lb_shelf_name(&f->a, told[k]), lb_shelf_name(&f->a, told[k ? 0 : n > 1]), &head, &tail);
     for (uint32_t k = 0; k < n && at < 120; k++) {
-        char words[120];
-        own_words(lb_shelf_name(&f->a, told[k]), lb_shelf_name(&f->a, told[k ? 0 : n > 1]), words);
-        at += snprintf(text + at, 160 - (size_t)at, "%s%.36s", k ? ", " : "", words);
+        const char *name = lb_shelf_name(&f->a, told[k]);
+        const size_t own = strlen(name) - head - tail;
+        at += snprintf(text + at, 160 - (size_t)at, "%s%.*s", k ? ", " : "", (int)(own < 36 ? own : 36), name + head);
     }
+}
+
+/* "from row 64", "from row 3 of matrix 2": where a part begins. */
+static void place_text(const lb_layout *l, int64_t from, bool turned, char text[80])
+{
+    const int64_t width = l->ndim ? l->shape[l->ndim - 1] : 1;
+    const int64_t matrix = l->ndim == 3 ? l->shape[1] * width : 0, inside = matrix ? from % matrix : from;
+    const int64_t at = width == 0 ? 0 : turned ? inside % width : l->ndim == 1 ? inside : inside / width;
+    if (matrix)
+        snprintf(text, 80, "from %s %lld of matrix %lld", turned ? "column" : "row", (long long)at,
+                 (long long)(from / matrix));
+    else
+        snprintf(text, 80, "from %s %lld", turned ? "column" : "row", (long long)at);
 }
 
 void lb_arrangement_text(const lb_arrangements *f, const lb_arrangement *x, char how[256])
@@ -128,10 +144,9 @@ void lb_arrangement_text(const lb_arrangements *f, const lb_arrangement *x, char
             snprintf(how, 256, "%u parts side by side%s: %s", parts, turned ? ", transposed" : "", names);
     } else if (x->relation == LB_CONTENT_SPLIT) {
         const lb_layout l = lb_shelf_layout(&f->a, x->runs[0].tensor);
-        const int64_t inner = l.ndim ? lb_layout_numel(&l) / (l.shape[0] ? l.shape[0] : 1) : 1;
-        snprintf(how, 256, "part of %s, from %s %lld on%s", lb_shelf_name(&f->a, x->runs[0].tensor),
-                 turned ? "column" : "row",
-                 (long long)(turned ? x->runs[0].from : x->runs[0].from / (inner ? inner : 1)),
+        char place[80];
+        place_text(&l, x->runs[0].from, turned, place);
+        snprintf(how, 256, "part of %.150s, %s on%s", lb_shelf_name(&f->a, x->runs[0].tensor), place,
                  turned ? ", transposed" : "");
     } else {
         snprintf(how, 256, "%s", x->relation == LB_CONTENT_SAME ? "" : lb_content_relation_name(x->relation));

@@ -7,10 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t numbers_in(const char *name, int64_t list[8])
+enum { MOST_NUMBERS = 8 };
+
+static uint32_t numbers_in(const char *name, int64_t list[MOST_NUMBERS])
 {
     uint32_t n = 0;
-    for (const char *at = name; *at && n < 8;) {
+    for (const char *at = name; *at && n < MOST_NUMBERS;) {
         const size_t word = strcspn(at, "."), digits = strspn(at, "0123456789");
         if (word && digits == word) list[n++] = strtoll(at, NULL, 10);
         at += word + (at[word] == '.');
@@ -21,15 +23,15 @@ static uint32_t numbers_in(const char *name, int64_t list[8])
 /* A's name for another layer: its numbers moved as B's name moved from `from` to `to`. False where that is no name. */
 static bool moved_name(const char *name, const char *from, const char *to, char out[1100])
 {
-    int64_t a[8], b[8], c[8];
+    int64_t a[MOST_NUMBERS], b[MOST_NUMBERS], c[MOST_NUMBERS];
     const uint32_t n = numbers_in(name, a), m = numbers_in(from, b);
     if (numbers_in(to, c) != m || strlen(name) > 900) return false;
     uint32_t k = 0;
     char *o = out;
     for (const char *at = name; *at;) {
         const size_t word = strcspn(at, "."), digits = strspn(at, "0123456789");
-        if (word && digits == word && k < 8) {
-            const bool follows = n == m ? true : k == 0 && m > 0;
+        if (word && digits == word && k < MOST_NUMBERS) {
+            const bool follows = n <= m || (k == 0 && m > 0);
             const int64_t now = a[k] + (follows ? c[k] - b[k] : 0);
             if (now < 0) return false;
             o += sprintf(o, "%lld", (long long)now), k++;
@@ -66,13 +68,61 @@ static uint32_t weight_named(const lb_arrangements *f, const char *name, uint32_
     return LB_NONE;
 }
 
+/* What siblings are made of: `reference`, a member's. Of each member: whether it agrees, does not, or cannot be
+ * asked. */
+typedef enum agreement { AGREES, DISAGREES, UNKNOWN, SILENT } agreement;
+
+/* Siblings of B: tensors of one shape whose names differ in their numbers alone. */
+typedef struct family {
+    const uint32_t *members; /* of B's lb_shelf */
+    uint32_t n;
+    int64_t counts[MOST_NUMBERS]; /* of each number in their names: one more than the largest */
+    agreement *says;
+} family;
+
+static void count_numbers(const lb_arrangements *f, family *s)
+{
+    memset(s->counts, 0, sizeof s->counts);
+    for (uint32_t i = 0; i < s->n; i++) {
+        int64_t list[MOST_NUMBERS];
+        const uint32_t n = numbers_in(lb_shelf_name(&f->b, s->members[i]), list);
+        for (uint32_t k = 0; k < n; k++)
+            if (list[k] >= s->counts[k]) s->counts[k] = list[k] + 1;
+    }
+}
+
+/* How far the sibling's numbers stand from those of `from` in A's tensor: of what B numbers and A does not (experts,
+ * layers) A has all in one tensor, one behind the other. */
+static int64_t moved_within(const lb_arrangements *f, const family *s, uint32_t tensor, const char *from,
+                            const char *to)
+{
+    int64_t a[MOST_NUMBERS], b[MOST_NUMBERS], c[MOST_NUMBERS], moved = 0;
+    const lb_layout whole = lb_shelf_layout(&f->a, tensor);
+    const uint32_t n = numbers_in(lb_shelf_name(&f->a, tensor), a), m = numbers_in(from, b);
+    int64_t part = lb_layout_numel(&whole);
+    if (numbers_in(to, c) != m) return 0;
+    for (uint32_t k = n; k < m; k++) {
+        if (part % s->counts[k]) return 0;
+        part /= s->counts[k], moved += (c[k] - b[k]) * part;
+    }
+    return moved;
+}
+
+static bool is_inside(const lb_arrangements *f, const lb_content_run *run)
+{
+    const lb_layout whole = lb_shelf_layout(&f->a, run->tensor);
+    const int64_t last = run->from + (run->n - 1) * run->from_stride;
+    return run->from >= 0 && last >= 0 && run->from < lb_layout_numel(&whole) && last < lb_layout_numel(&whole);
+}
+
 /* `x`, which is tensor `from` of B, for its sibling `to`. Without runs where A has no such tensors. False when out of
  * memory. */
-static bool move_arrangement(lb_arrangements *f, const lb_arrangement *x, uint32_t from, uint32_t to,
+static bool move_arrangement(lb_arrangements *f, const family *s, const lb_arrangement *x, uint32_t from, uint32_t to,
                              lb_arrangement *out)
 {
     *out = (lb_arrangement){.relation = x->relation};
     uint32_t last = LB_NONE, last_moved = LB_NONE;
+    int64_t within = 0;
     for (uint32_t i = 0; i < x->n; i++) {
         lb_content_run run = x->runs[i];
         char name[1100];
@@ -82,12 +132,13 @@ static bool move_arrangement(lb_arrangements *f, const lb_arrangement *x, uint32
                 moved_name(lb_shelf_name(&f->a, run.tensor), lb_shelf_name(&f->b, from), lb_shelf_name(&f->b, to), name)
                     ? weight_named(f, name, run.tensor)
                     : LB_NONE;
+            within = moved_within(f, s, run.tensor, lb_shelf_name(&f->b, from), lb_shelf_name(&f->b, to));
         }
-        if (last_moved == LB_NONE || lb_shelf_open(&f->a, last_moved, NULL) != LB_OK) {
+        run.tensor = last_moved, run.from += within;
+        if (last_moved == LB_NONE || !is_inside(f, &run) || lb_shelf_open(&f->a, last_moved, NULL) != LB_OK) {
             out->n = 0;
             return true;
         }
-        run.tensor = last_moved;
         if (!lb_arrangement_add(out, run)) return false;
     }
     return true;
@@ -105,23 +156,14 @@ static bool same_runs(const lb_arrangement *x, const lb_arrangement *y)
     return true;
 }
 
-/* What siblings are made of: `reference`, a member's. Of each member: whether it agrees, does not, or cannot be
- * asked. */
-typedef enum agreement { AGREES, DISAGREES, UNKNOWN, SILENT } agreement;
-
-typedef struct family {
-    const uint32_t *members; /* of B's lb_shelf */
-    uint32_t n;
-    agreement *says;
-} family;
-
 /* UNKNOWN: nothing is known of this member, and the reference can be applied to it. */
-static lb_status ask(lb_arrangements *f, uint32_t reference, uint32_t member, agreement *says, lb_err *err)
+static lb_status ask(lb_arrangements *f, const family *s, uint32_t reference, uint32_t member, agreement *says,
+                     lb_err *err)
 {
     lb_arrangement moved;
     const lb_arrangement *own = &f->list[member];
     *says = SILENT;
-    if (!move_arrangement(f, &f->list[reference], reference, member, &moved))
+    if (!move_arrangement(f, s, &f->list[reference], reference, member, &moved))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_status status = LB_OK;
     if (!moved.n) {
@@ -161,8 +203,9 @@ static void tell_odd(lb_arrangements *f, uint32_t member, uint32_t reference, ui
     if (lb_audit_is_found(f->c->g, lb_shelf_name(&f->a, x->runs[0].tensor))) return;
     lb_audit_find(f->c->g, LB_AUDIT_ARRANGED,
                   lb_inventory_where(f->a.side->v, lb_shelf_piece(&f->a, x->runs[0].tensor)),
-                  "%s is %s of %s, and of its siblings %u are %s (%s of %s): this one was converted as they were not",
-                  lb_shelf_name(&f->b, member), as_noun(how, false), lb_shelf_name(&f->a, x->runs[0].tensor), agree,
+                  "%s is %s%s%s, and of its siblings %u are %s (%s of %s): this one was converted as they were not",
+                  lb_shelf_name(&f->b, member), as_noun(how, false), x->relation == LB_CONTENT_SPLIT ? "" : " of ",
+                  x->relation == LB_CONTENT_SPLIT ? "" : lb_shelf_name(&f->a, x->runs[0].tensor), agree,
                   as_noun(usual, true), lb_shelf_name(&f->b, reference), lb_shelf_name(&f->a, y->runs[0].tensor));
 }
 
@@ -175,7 +218,7 @@ static lb_status settle(lb_arrangements *f, family *s, uint32_t reference, uint3
         if (s->says[i] != UNKNOWN || !lb_shelf_is_pending(&f->b, member)) continue;
         LB_TRY(lb_shelf_open(&f->b, member, err));
         free(f->list[member].runs);
-        if (!move_arrangement(f, &f->list[reference], reference, member, &f->list[member]))
+        if (!move_arrangement(f, s, &f->list[reference], reference, member, &f->list[member]))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory");
         LB_TRY(lb_arrangement_tell(f, member, err));
     }
@@ -193,7 +236,7 @@ static lb_status judge_family(lb_arrangements *f, family *s, lb_err *err)
         if (f->list[s->members[r]].relation == LB_CONTENT_NONE) continue;
         tried++;
         for (uint32_t i = 0; i < s->n; i++) {
-            LB_TRY(ask(f, s->members[r], s->members[i], &s->says[i], err));
+            LB_TRY(ask(f, s, s->members[r], s->members[i], &s->says[i], err));
             agree += s->says[i] == AGREES, disagree += s->says[i] == DISAGREES;
         }
         if (agree > most) best = s->members[r], most = agree;
@@ -202,7 +245,7 @@ static lb_status judge_family(lb_arrangements *f, family *s, lb_err *err)
     if (best == LB_NONE) return LB_OK;
     uint32_t disagree = 0;
     for (uint32_t i = 0; i < s->n; i++) {
-        LB_TRY(ask(f, best, s->members[i], &s->says[i], err));
+        LB_TRY(ask(f, s, best, s->members[i], &s->says[i], err));
         disagree += s->says[i] == DISAGREES;
     }
     for (uint32_t i = 0; i < s->n && disagree > most; i++)
@@ -288,7 +331,8 @@ lb_status lb_arrangement_family_judge(lb_arrangements *f, lb_err *err)
             if ((state == LB_COMPARISON_STRAIGHT || state == LB_COMPARISON_TURNED) && !arrange_by_name(f, order[k]))
                 status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
         }
-        family s = {order + i, end - i, says + i};
+        family s = {.members = order + i, .n = end - i, .says = says + i};
+        count_numbers(f, &s);
         if (status == LB_OK) status = judge_family(f, &s, err);
     }
     free(order), free(says);

@@ -6,6 +6,7 @@ import audit_models as models
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 LAYERS, HEADS, KV = 5, 4, 2
 
@@ -213,6 +214,57 @@ def test_names_of_vision_models(lastbit, tmp_path, name, options, fused):
         assert {p["verdict"] for p in answer["pairs"]} == {"identical"}
     answer = lastbit.json("audit", models.write(tmp_path, "odd", timm(ours, ("2", fused))), "--against", here, expect=1)
     assert sorted(found(answer)) == [("arranged", f"blocks.2.{fused}.bias"), ("arranged", f"blocks.2.{fused}.weight")]
+
+
+@pytest.fixture(scope="module")
+def mixtral(tmp_path_factory):
+    """transformers' own two forms of a mixture: what a process holds has the experts stacked, what it saves has them one by one."""
+    config = transformers.MixtralConfig(hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_local_experts=4, vocab_size=200)
+    config.num_attention_heads = config.num_key_value_heads = 4
+    model = transformers.MixtralForCausalLM(config)
+    torch.manual_seed(9)
+    model.load_state_dict({k: torch.randn_like(v) for k, v in model.state_dict().items()})
+    folder = tmp_path_factory.mktemp("mixtral")
+    model.save_pretrained(folder)
+    live, saved = dict(model.state_dict()), load_file(folder / "model.safetensors")
+    assert live["model.layers.0.mlp.experts.gate_up_proj"].ndim == 3 and EXPERT.format(0, 0, "w1") in saved, "transformers' names have changed"
+    return live, saved
+
+
+EXPERT = "model.layers.{}.block_sparse_moe.experts.{}.{}.weight"
+
+
+@pytest.mark.parametrize("odd", [None, "gate and up of one expert", "two experts"])
+def test_experts_one_by_one_and_stacked(lastbit, mixtral, tmp_path, odd):
+    """A number in a name on one side is a place in a tensor on the other: experts, too, are siblings."""
+    live, saved = mixtral[0], dict(mixtral[1])
+    exchanged = {None: [], "gate and up of one expert": [((2, "w1"), (2, "w3"))], "two experts": [((2, w), (3, w)) for w in ("w1", "w2", "w3")]}[odd]
+    for pair in exchanged:
+        one, two = (EXPERT.format(1, *which) for which in pair)
+        saved[one], saved[two] = saved[two], saved[one]
+    here, there = models.write(tmp_path, "here", live), models.write(tmp_path, "there", saved)
+    fused = ["down_proj", "gate_up_proj"] if odd == "two experts" else ["gate_up_proj"] * bool(odd)
+    answer = lastbit.json("audit", here, "--against", there, expect=int(bool(odd)))
+    assert sorted(found(answer)) == [("arranged", f"model.layers.1.mlp.experts.{w}") for w in fused]
+    assert all(EXPERT.format(1, 2, "")[:-7] in f["message"] and "of matrix " in f["message"] for f in answer["findings"])
+    answer = lastbit.json("audit", there, "--against", here, expect=int(bool(odd)))
+    assert len(answer["findings"]) == len(fused) and all(kind == "arranged" and ".layers.1." in name for kind, name in found(answer))
+
+
+@pytest.mark.parametrize("odd", [None, "self_attn.q_proj", "input_layernorm"])
+def test_layers_one_by_one_and_stacked(lastbit, state, tmp_path, odd):
+    """As programs that scan over layers keep them; two layers of one weight are exchanged."""
+    there = {}
+    for name, value in state.items():
+        if ".layers.0." not in name:
+            there[name] = value if ".layers." not in name else there.get(name)
+            continue
+        order = [0, 3, 2, 1, 4] if odd and odd in name else range(LAYERS)
+        there[name.replace(".layers.0.", ".layers.")] = torch.stack([state[name.replace(".0.", f".{i}.")] for i in order])
+    there = {name: value for name, value in there.items() if value is not None}
+    here, there = models.write(tmp_path, "here", state), models.write(tmp_path, "there", there)
+    answer = lastbit.json("audit", there, "--against", here, expect=int(bool(odd)))
+    assert found(answer) == [("arranged", f"model.layers.{odd}.weight")] * bool(odd)
 
 
 def test_weights_are_judged_apart_from_the_state_of_a_run(lastbit, state, tmp_path):
