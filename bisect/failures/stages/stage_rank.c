@@ -295,7 +295,7 @@ static lb_status add_disagreement(lb_bisect_session *q, const disagreement *d, l
     c->ranks = copy, c->n_ranks = d->n_ranks;
     if (d->op == LB_NONE) c->phase = LB_PHASE_COMMUNICATION; /* where ranks meet */
     if (*d->tensor) snprintf(c->parameter, sizeof c->parameter, "%s", d->tensor);
-    snprintf(c->why, sizeof c->why, "%s. No number fails for it: `lastbit ranks` says more.", d->what);
+    snprintf(c->why, sizeof c->why, "%s. Nothing else fails for it: `lastbit ranks` says more.", d->what);
     lb_failure *failure = &q->out->failure;
     *failure = (lb_failure){.kind = LB_FAILURE_RANKS, .step = d->step, .rank = d->rank, .op = d->op};
     snprintf(failure->layer, sizeof failure->layer, "%s", c->layer);
@@ -328,7 +328,7 @@ static lb_status find_results(lb_bisect_session *q, bool *found, lb_err *err)
     LB_TRY(lb_collective_results_check(q->capture, &results, err));
     for (uint32_t i = 0; i < results.n && !*found && status == LB_OK; i++) {
         const lb_collective_finding *x = &results.list[i];
-        if (!in_window(q, x->step) || x->note || x->kind != LB_COLLECTIVE_RESULT) continue;
+        if (!in_window(q, x->step) || x->note) continue;
         *found = true;
         const disagreement d = {x->step, x->rank, x->op, x->ranks, x->n_ranks, "", x->message};
         status = add_disagreement(q, &d, err);

@@ -112,6 +112,23 @@ def test_a_library_s_own_order_is_no_fault(lastbit, captures):
     assert lastbit.json("ranks", captures["second", 5], expect=0)["verdict"] == "clean"
 
 
+@pytest.mark.parametrize("n", RANKS)
+def test_who_sent_what_is_not_finite_is_named_by_every_command(lastbit, results, tmp_path, n):
+    """No gradient, loss or parameter holds it: what is sent is judged by itself, and is never clean."""
+    good = results["first"][n][0]
+    sent = good.inputs[n - 1].copy()
+    sent[41] = np.nan
+    given = exchanged(good.inputs, n - 1, sent)
+    bad = good._replace(inputs=given, outputs=[J.rank_sum("doubling", "sum", "f32", given)] * n)
+    capture = R.write(tmp_path / "nan.lb", n, [[good], [bad], [good]])
+    (told,) = [f for f in lastbit.json("ranks", capture, expect=1)["findings"] if not f["note"]]
+    assert (told["kind"], told["ranks"], told["step"]) == ("nonfinite", [n - 1], 1)
+    answer = lastbit.json("bisect", capture, expect=1)
+    assert answer["outcome"] == "found" and answer["culprit"]["axis"] == "rank"
+    assert (answer["culprit"]["ranks"], answer["culprit"]["step"]) == ([n - 1], 1)
+    assert not [stage for stage in answer["stages"] if stage["outcome"] == "cleared"]
+
+
 # ---- faults -------------------------------------------------------------------------------------------------------------
 
 
