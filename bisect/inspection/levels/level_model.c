@@ -233,12 +233,20 @@ static double least_drift(const lb_level_model *m, uint32_t length)
     return m->n < DRIFT_BEGIN ? INFINITY : fmax(least_rise(m), WANDERS * wandering(&m->far) * sqrt(spans));
 }
 
+/* By how much a variance that so many independent draws show may be too low: of few draws its law is far from normal.
+ * The lower quantile of chi-square at LB_NOISE_MARGIN deviations (Wilson and Hilferty 1931). */
+static double most_of_variance(double draws)
+{
+    const double part = 2 / (9 * draws), root = 1 - part - LB_NOISE_MARGIN * sqrt(part);
+    return root > 0 ? 1 / (root * root * root) : INFINITY;
+}
+
 /* How many times its usual width the noise may have by chance. Widths are lognormal, as far as they were seen: means of
  * 32 numbers, of which one in 64 is independent of those before. */
 static double widest(const lb_level_model *m)
 {
-    const double seen = fmax((double)m->width.n / 64, 1);
-    const double square = m->width.square * (1 + LB_NOISE_MARGIN * sqrt(2 / seen));
+    const double seen = fmin((double)m->width.n + 1, 2.0 * WIDTHS) / 64;
+    const double square = m->width.square > 0 ? m->width.square * most_of_variance(seen) : 0;
     return exp(m->width.mean + sqrt(2 * fmax(m->logp - log(64), 1) * square));
 }
 
@@ -251,7 +259,7 @@ static bool judge_sums(lb_level_model *m)
         if (spread && m->n < SPREAD_BEGIN) continue; /* how wide noise may be for a while is seen late */
         const double wider = fmax(WIDER * m->near.deviation, widest(m)) - m->near.deviation;
         /* What rises for longer than the level looks back is a drift, whatever sees it. */
-        const bool drifts = i >= LB_LEVEL_DRIFT_03 - LB_LEVEL_STEP_1 || s->length > 2 * SPAN;
+        const bool drifts = i >= LB_LEVEL_DRIFT_03 - LB_LEVEL_STEP_1 || s->length > SPAN;
         const double least = spread ? fmax(0.5 * m->least, wider) : drifts ? least_drift(m, s->length) : least_rise(m);
         if (s->g > 0 && rise > least && s->g > lb_rising_sum_threshold(s, m->logp))
             return is_over(m, (lb_level_statistic)(LB_LEVEL_STEP_1 + i), rise, s->length);

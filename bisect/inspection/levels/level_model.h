@@ -16,7 +16,8 @@
  * that is less), and not at all when an alarm came in between: a slow rise does not teach the detector that it is
  * normal. A rise below `least` and a digit is none, however sure it is, nor is one that what wanders would make by
  * itself: by its deviation over the steps that a level looks back, by the root of the time over more. Wider noise has
- * to be wider than its width, as it was seen to vary, comes to be by chance.
+ * to be wider than its width comes to be by chance, which the few independent widths that a past has show within wide
+ * bounds.
  *
  * p of step n is LB_WATCH_FALSE_ALARMS x log(1000) / ((n + 1000) log²(n + 1000)) / 18 statistics (nine of each of two
  * signals): the sum over all steps of a run of any length is below LB_WATCH_FALSE_ALARMS, the probability that a run

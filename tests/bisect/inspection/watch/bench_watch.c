@@ -1,5 +1,5 @@
 /* lastbit watch: lines a second, false alarms on clean runs, what is found of twenty kinds of trouble and how soon,
- * beside a rolling median with its absolute deviation (MAD).
+ * beside a rolling median with its absolute deviation (MAD) and the playbook's average (EMA).
  *
  *     bench_watch [CLEAN [RUNS [SEED]]]      10,000 clean runs of 2,000 steps, 60 runs of each kind of trouble
  *
@@ -21,29 +21,6 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void clean_runs(uint64_t runs, uint64_t first)
-{
-    static simulated_run r;
-    char why[300];
-    int ours = 0, mad = 0;
-    for (uint64_t seed = 1; seed <= runs; seed++) {
-        simulate_clean(&r, first + seed + 1000000);
-        const int at = first_alarm(&r, why);
-        ours += at >= 0, mad += first_of_mad(&r, MAD_DEVIATIONS) >= 0;
-        if (at >= 0) printf("  seed %d, %s: record %d: %s\n", (int)seed, noise_name(r.noise), at, why);
-    }
-    printf("clean runs of %d steps: %d, with an alarm %d (MAD %d)\n", RUN_STEPS, (int)runs, ours, mad);
-}
-
-/* Runs in which the first alarm came where the trouble is, and is not chance; mean steps to it, and with `limit` for
- * those that were missed. */
-typedef struct tally {
-    int found, chance;
-    double steps, limited;
-} tally;
-
-typedef int (*first_of)(const simulated_run *r);
-
 static int first_of_watch(const simulated_run *r)
 {
     char why[300];
@@ -53,47 +30,101 @@ static int first_of_deviation(const simulated_run *r)
 {
     return first_of_mad(r, MAD_DEVIATIONS);
 }
+static int first_of_norm(const simulated_run *r)
+{
+    return first_of_average(r, false);
+}
+static int first_of_norm_or_loss(const simulated_run *r)
+{
+    return first_of_average(r, true);
+}
 
-static bool add(tally *t, first_of first, const simulated_run *r, uint64_t seed, int limit)
+static const struct {
+    const char *name;
+    int (*first)(const simulated_run *r);
+} DETECTORS[] = {
+    {"watch", first_of_watch}, {"MAD", first_of_deviation}, {"EMA", first_of_norm}, {"EMA, 2x", first_of_norm_or_loss}};
+enum { WATCH, MAD, N_DETECTORS = sizeof DETECTORS / sizeof *DETECTORS };
+
+static void clean_runs(uint64_t runs, uint64_t first)
+{
+    static simulated_run r;
+    char why[300];
+    int alarms[N_DETECTORS] = {0};
+    for (uint64_t seed = 1; seed <= runs; seed++) {
+        simulate_clean(&r, first + seed + 1000000);
+        const int at = first_alarm(&r, why);
+        if (at >= 0) printf("  seed %d, %s: record %d: %s\n", (int)seed, noise_name(r.noise), at, why);
+        alarms[WATCH] += at >= 0;
+        for (int d = MAD; d < N_DETECTORS; d++) alarms[d] += DETECTORS[d].first(&r) >= 0;
+    }
+    printf("clean runs of %d steps: %d, with an alarm:", RUN_STEPS, (int)runs);
+    for (int d = 0; d < N_DETECTORS; d++)
+        printf(" %s %d%s", DETECTORS[d].name, alarms[d], d + 1 < N_DETECTORS ? "," : "\n");
+}
+
+/* Runs in which the first alarm came where the trouble is, and is not chance; mean steps to it, and with `limit` for
+ * those that were missed. */
+typedef struct tally {
+    int found, chance;
+    double steps, limited;
+} tally;
+
+static bool add(tally *t, int detector, const simulated_run *r, uint64_t seed, int limit)
 {
     static simulated_run clean;
-    const int at = first(r), late = at - r->onset;
+    const int at = DETECTORS[detector].first(r), late = at - r->onset;
     bool found = at >= 0 && late >= 0 && late <= limit;
     if (found) simulate_clean(&clean, seed);
-    const bool chance = found && first(&clean) == at;
+    const bool chance = found && DETECTORS[detector].first(&clean) == at;
     found = found && !chance;
     t->chance += chance, t->found += found, t->steps += found ? late : 0, t->limited += found ? late : limit;
     return found;
 }
 
-static void troubles(int runs, uint64_t first)
+/* What was found of all kinds: of detector d alone, and of what either it or `watch` found. */
+typedef struct summary {
+    tally all[N_DETECTORS];
+    int both[N_DETECTORS];
+} summary;
+
+static void trouble_of_kind(int trouble, int runs, uint64_t first, summary *s)
 {
     static simulated_run r;
-    tally all[2] = {{0}};
-    int both = 0;
-    printf("%-42s%10s%10s%10s%10s%10s\n", "", "found", "steps", "MAD found", "steps", "of MAD's");
-    for (int trouble = 0; trouble < RUN_TROUBLE_KINDS; trouble++) {
-        const int limit = run_trouble_steps(trouble), before = both;
-        tally t[2] = {{0}};
-        for (int k = 0; k < runs; k++) {
-            const uint64_t seed = first + 2000000 + (uint64_t)k * 31 + (uint64_t)trouble * 100003;
-            simulate_trouble(&r, seed, trouble);
-            const bool ours = add(&t[0], first_of_watch, &r, seed, limit);
-            both += add(&t[1], first_of_deviation, &r, seed, limit) && ours;
-        }
-        printf("%-42s%10d%10.1f%10d%10.1f%10d\n", run_trouble_name(trouble), t[0].found, t[0].steps / t[0].found,
-               t[1].found, t[1].steps / t[1].found, both - before);
-        for (int i = 0; i < 2; i++)
-            all[i].found += t[i].found, all[i].limited += t[i].limited, all[i].chance += t[i].chance;
+    const int limit = run_trouble_steps(trouble);
+    tally t[N_DETECTORS] = {{0}};
+    for (int k = 0; k < runs; k++) {
+        const uint64_t seed = first + 2000000 + (uint64_t)k * 31 + (uint64_t)trouble * 100003;
+        simulate_trouble(&r, seed, trouble);
+        const bool ours = add(&t[WATCH], WATCH, &r, seed, limit);
+        for (int d = MAD; d < N_DETECTORS; d++) s->both[d] += add(&t[d], d, &r, seed, limit) && ours;
     }
+    printf("%-42s", run_trouble_name(trouble));
+    for (int d = 0; d < N_DETECTORS; d++) {
+        printf("%10d", t[d].found);
+        t[d].found ? printf("%10.1f", t[d].steps / t[d].found) : printf("%10s", "-");
+        s->all[d].found += t[d].found, s->all[d].limited += t[d].limited, s->all[d].chance += t[d].chance;
+    }
+    puts("");
+}
+
+static void troubles(int runs, uint64_t first)
+{
+    summary s = {0};
     const double n = (double)runs * RUN_TROUBLE_KINDS;
-    const int either = all[0].found + all[1].found - both;
-    printf("of %.0f: found %d, MAD %d (by chance %d, MAD %d)\n", n, all[0].found, all[1].found, all[0].chance,
-           all[1].chance);
-    printf("of what MAD found %.1f %%, of what either found %.1f %%\n", 100.0 * both / all[1].found,
-           100.0 * all[0].found / either);
-    printf("steps to the alarm, the limit where there was none: %.1f, MAD %.1f\n", all[0].limited / n,
-           all[1].limited / n);
+    printf("%-42s", "found, steps to the alarm");
+    for (int d = 0; d < N_DETECTORS; d++) printf("%10s%10s", DETECTORS[d].name, "");
+    puts("");
+    for (int trouble = 0; trouble < RUN_TROUBLE_KINDS; trouble++) trouble_of_kind(trouble, runs, first, &s);
+    for (int d = 0; d < N_DETECTORS; d++) {
+        const tally *t = &s.all[d];
+        printf("%s: of %.0f found %d (by chance %d), steps to the alarm, the limit where there was none: %.1f\n",
+               DETECTORS[d].name, n, t->found, t->chance, t->limited / n);
+        if (d == WATCH) continue;
+        const int either = s.all[WATCH].found + t->found - s.both[d];
+        printf("    watch found %.1f %% of what it found, %.1f %% of what either found\n", 100.0 * s.both[d] / t->found,
+               100.0 * s.all[WATCH].found / either);
+    }
 }
 
 static void count_alarm(void *context, const lb_watch_alarm *alarm)
