@@ -5,6 +5,7 @@
 #include <lastbit/input_lines.h>
 #include <lastbit/output.h>
 #include <lastbit/diff.h>
+#include <lastbit/text_stream.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -283,7 +284,7 @@ static lb_status read_table(const char *path, table *t, lb_err *err)
     char *text = NULL;
     size_t size = 0;
     LB_TRY(lb_input_lines_open(&lines, path, LB_INPUT_LINES_SHORT, err));
-    FILE *kept = open_memstream(&text, &size);
+    FILE *kept = lb_text_stream_open(&text, &size);
     lb_status status = kept ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t n = 0; status == LB_OK && lb_input_lines_next(&lines);) {
         lines.text[strcspn(lines.text, "#")] = '\0';
@@ -307,7 +308,7 @@ static lb_status read_table(const char *path, table *t, lb_err *err)
     const lb_status ended = lb_input_lines_close(&lines, err);
     if (status == LB_OK) status = ended;
     if (status == LB_OK && !lines.number) status = lb_fail(err, LB_ERR_CORRUPT, "--map %s: the file is empty", path);
-    if (kept) fclose(kept);
+    if (kept && fclose(kept) != 0 && status == LB_OK) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     t->text = text;
     const char *at = text;
     for (uint32_t i = 0; status == LB_OK && i < t->n; i++) {

@@ -5,6 +5,7 @@
 
 #include <lastbit/explain.h>
 #include <lastbit/invariance.h>
+#include <lastbit/text_stream.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -239,7 +240,7 @@ static char *invariance_text(const lb_invariance *v)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *to = open_memstream(&text, &size);
+    FILE *to = lb_text_stream_open(&text, &size);
     if (!to) return NULL;
     for (uint32_t i = 0; i < v->n_rows; i++) {
         const lb_invariance_row *r = &v->rows[i];

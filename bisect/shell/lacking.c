@@ -1,11 +1,12 @@
 /* See lastbit/lacking.h. */
-#define _GNU_SOURCE /* open_memstream, asprintf */
+#define _GNU_SOURCE /* asprintf */
 #include <lastbit/lacking.h>
 
 #include "shell/shell_word.h"
 
 #include <inttypes.h>
 #include <lastbit/bisect.h>
+#include <lastbit/text_stream.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,13 +45,13 @@ static void print_range(FILE *out, int64_t first, int64_t last)
     if (last != first) fprintf(out, "-%" PRId64, last);
 }
 
-/* Exactly these layers, as a pattern. */
-static void print_layers(FILE *out, const lb_lack *lack)
+/* Exactly these layers, as a pattern; false: out of memory. */
+static bool print_layers(FILE *out, const lb_lack *lack)
 {
     char *pattern = NULL;
     size_t size = 0;
-    FILE *text = open_memstream(&pattern, &size);
-    if (!text) return;
+    FILE *text = lb_text_stream_open(&pattern, &size);
+    if (!text) return false;
     fputs("^(", text);
     for (uint32_t i = 0; i < lack->n_layers; i++) {
         if (i) fputc('|', text);
@@ -60,13 +61,15 @@ static void print_layers(FILE *out, const lb_lack *lack)
         }
     }
     fputs(")$", text);
-    fclose(text);
+    if (fclose(text) != 0) return false;
     fputs(" --layers ", out);
     lb_shell_word(out, pattern);
     free(pattern);
+    return true;
 }
 
-static void print_command(FILE *out, const lb_lack *lack, lb_capture *capture, const char *like)
+/* False: out of memory. */
+static bool print_command(FILE *out, const lb_lack *lack, lb_capture *capture, const char *like)
 {
     char *program = capture ? lb_recorded_program(capture, lack->first_rank, lack->world) : NULL;
     fputs("lastbit record -o again.lb ", out);
@@ -79,20 +82,28 @@ static void print_command(FILE *out, const lb_lack *lack, lb_capture *capture, c
     fputs(" --steps ", out);
     print_range(out, lack->first_step, lack->last_step);
     if (lack->world > 1 && lack->last_rank == lack->first_rank) fprintf(out, " --ranks %" PRId32, lack->first_rank);
-    if (!like && lack->n_layers <= LB_LACK_LAYERS) print_layers(out, lack);
+    const bool whole = like || lack->n_layers > LB_LACK_LAYERS || print_layers(out, lack);
     fprintf(out, " -- %s", program ? program : "YOUR PROGRAM");
     free(program);
+    return whole;
+}
+
+/* What was printed, or NULL where it is not whole. */
+static char *printed(FILE *out, bool whole, char **text)
+{
+    if (fclose(out) == 0 && whole) return *text;
+    free(*text);
+    return NULL;
 }
 
 char *lb_lack_command(const lb_lack *lack, lb_capture *capture, const char *like)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = lack->world ? open_memstream(&text, &size) : NULL;
+    FILE *out = lack->world ? lb_text_stream_open(&text, &size) : NULL;
     if (!out) return NULL;
-    print_command(out, lack, capture, like);
-    fclose(out);
-    return text;
+    const bool whole = print_command(out, lack, capture, like);
+    return printed(out, whole, &text);
 }
 
 char *lb_lack_sentence(const lb_lack *lack, lb_capture *capture, const char *who, const char *like)
@@ -100,7 +111,7 @@ char *lb_lack_sentence(const lb_lack *lack, lb_capture *capture, const char *who
     static const char *const levels[] = {"stats", "sources", "layers", "ops"};
     char *text = NULL;
     size_t size = 0;
-    FILE *out = lack->world ? open_memstream(&text, &size) : NULL;
+    FILE *out = lack->world ? lb_text_stream_open(&text, &size) : NULL;
     if (!out) return NULL;
     fputs(who ? who : "the capture", out);
     fputs(" lacks bytes of ", out);
@@ -109,8 +120,7 @@ char *lb_lack_sentence(const lb_lack *lack, lb_capture *capture, const char *who
     print_range(out, lack->first_step, lack->last_step);
     fprintf(out, " (%s reached level %s)\n  to record them: ", who ? "it" : "which",
             lack->level < 4 ? levels[lack->level] : "");
-    print_command(out, lack, capture, like);
+    const bool whole = print_command(out, lack, capture, like);
     fputc('\n', out);
-    fclose(out);
-    return text;
+    return printed(out, whole, &text);
 }

@@ -1,9 +1,9 @@
 /* The program that a capture recorded, as one would type it. */
-#define _GNU_SOURCE /* open_memstream */
 #include "shell/shell_word.h"
 
 #include <lastbit/json_text.h>
 #include <lastbit/bisect.h>
+#include <lastbit/text_stream.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ char *lb_recorded_program(lb_capture *capture, int32_t rank, uint32_t world)
     const char *executable = json_string_value(json_object_get(process, "executable"));
     char *text = NULL;
     size_t size = 0, i;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (out) {
         if (!json_array_size(argv))
             fputs("YOUR PROGRAM", out);

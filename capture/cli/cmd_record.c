@@ -3,11 +3,11 @@
  * Everything that can be wrong with the options is found before the program starts: it may run for hours. Afterwards
  * one line on stderr says what was recorded and what to type next, or why nothing was.
  */
-#define _GNU_SOURCE /* open_memstream */
 #include <lastbit/archive.h>
 #include <lastbit/input.h>
 #include <lastbit/text.h>
 #include <lastbit/maintenance.h>
+#include <lastbit/text_stream.h>
 #include "command/command_line.h"
 #include "launch/launch.h"
 #include "launch/launch_folder.h"
@@ -453,7 +453,7 @@ static char *steps_of(lb_capture *other)
     const uint32_t n = lb_capture_steps(other, &steps);
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     for (uint32_t first = 0, next; first < n; first = next) {
         for (next = first + 1; next < n && steps[next] == steps[next - 1] + 1;) next++;

@@ -302,7 +302,20 @@ static const lb_program_row *find_row(const lb_capture *c, int32_t rank, int64_t
     return row->rank == rank && row->step == step ? row : NULL;
 }
 
-lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program, lb_err *err)
+/* Remembers that memory was refused, for lb_capture_refusal. */
+static lb_status note_refusal(lb_capture *capture, lb_status status)
+{
+    if (status == LB_ERR_NOMEM) atomic_store(&capture->refused, true);
+    return status;
+}
+
+lb_status lb_capture_refusal(lb_capture *capture, lb_err *err)
+{
+    if (!capture || !atomic_exchange(&capture->refused, false)) return LB_OK;
+    return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for what was recorded", capture->path);
+}
+
+static lb_status read_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program, lb_err *err)
 {
     const lb_program_row *row = find_row(capture, rank, step);
     if (!row)
@@ -310,6 +323,11 @@ lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, co
                        step);
     if (capture->foreign) return lb_foreign_program(capture->foreign, program, err);
     return lb_archive_program(capture->members[row->member].archive, row->program, program, err);
+}
+
+lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program, lb_err *err)
+{
+    return note_refusal(capture, read_program(capture, rank, step, program, err));
 }
 
 void lb_capture_drop_program(lb_capture *capture, int32_t rank, int64_t step)
@@ -513,8 +531,8 @@ static lb_status value_bytes(lb_capture *capture, const lb_program *program, uin
     return LB_OK;
 }
 
-lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor,
-                           lb_err *err)
+static lb_status read_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor,
+                            lb_err *err)
 {
     static const uint64_t nothing[2];
     if (value >= program->n_values)
@@ -531,4 +549,10 @@ lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint3
         tensor->data = (char *)(uintptr_t)bytes + (v->layout.offset - first) * (int64_t)lb_dtype_bits(v->dtype) / 8;
     tensor->layout.offset = 0;
     return LB_OK;
+}
+
+lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor,
+                           lb_err *err)
+{
+    return note_refusal(capture, read_value(capture, program, value, tensor, err));
 }

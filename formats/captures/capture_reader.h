@@ -32,6 +32,7 @@ struct lb_capture {
     uint32_t n_ranks;
     int64_t *steps;
     uint32_t n_steps;
+    _Atomic bool refused; /* memory, for a program or a value */
 };
 
 /* Whether no later recording of that step of that rank stands behind row `r`. */

@@ -13,6 +13,7 @@
 #include <lastbit/decode_limit.h>
 #include <lastbit/report.h>
 #include <lastbit/text.h>
+#include <lastbit/text_stream.h>
 
 #include <ctype.h>
 #include <errno.h>
@@ -29,7 +30,7 @@ static void print_fields(const char *command)
 {
     char *fields = lb_schema_files_fields(command), *text = NULL;
     size_t size = 0;
-    FILE *to = fields ? open_memstream(&text, &size) : NULL;
+    FILE *to = fields ? lb_text_stream_open(&text, &size) : NULL;
     if (to) fprintf(to, "With --json: %s; `lastbit help --schema %s` describes each.", fields, command);
     if (to && fclose(to) == 0) putchar('\n'), lb_help_filled(text), putchar('\n');
     free(text), free(fields);
@@ -323,7 +324,7 @@ static char *typed_line(void)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *to = typed.argc ? open_memstream(&text, &size) : NULL;
+    FILE *to = typed.argc ? lb_text_stream_open(&text, &size) : NULL;
     if (!to) return NULL;
     fputs("lastbit", to);
     for (int i = 0; i < typed.argc; i++) {

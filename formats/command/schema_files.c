@@ -3,6 +3,8 @@
 
 #include "command/command_line.h"
 
+#include <lastbit/text_stream.h>
+
 #include <stdio.h>
 #include <string.h>
 
@@ -56,7 +58,7 @@ char *lb_schema_files_fields(const char *command)
     char *text = NULL;
     size_t size = 0;
     const char *name;
-    FILE *to = schema ? open_memstream(&text, &size) : NULL;
+    FILE *to = schema ? lb_text_stream_open(&text, &size) : NULL;
     bool first = true;
     json_object_foreach(to ? json_object_get(schema, "properties") : NULL, name, field)
     {

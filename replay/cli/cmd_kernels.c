@@ -7,6 +7,7 @@
 #include <lastbit/composite.h>
 
 #include <lastbit/json_text.h>
+#include <lastbit/text_stream.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,7 @@ static char *names_of(const lb_composite *c)
 {
     char *text = NULL;
     size_t size;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     for (uint32_t k = 0, run; k < c->n_ops; k += run) {
         const char *name = lb_op_name(c->program, &c->program->ops[c->ops[k]]);

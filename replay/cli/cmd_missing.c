@@ -1,9 +1,9 @@
 /* Ops without bytes to judge them by: see cmd_missing.h. */
-#define _GNU_SOURCE /* open_memstream */
 #include "cli/cmd_missing.h"
 
 #include <inttypes.h>
 #include <lastbit/capture.h>
+#include <lastbit/text_stream.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,7 +17,7 @@ char *lb_missing_text(const lb_missing *missing, lb_capture *capture, const char
     const lb_lack *lack = &missing->lack;
     char *text = NULL, *command = lb_lack_command(lack, capture, NULL);
     size_t size = 0;
-    FILE *out = command ? open_memstream(&text, &size) : NULL;
+    FILE *out = command ? lb_text_stream_open(&text, &size) : NULL;
     if (out) {
         fprintf(out,
                 "missing: %" PRIu64 " ops cannot be judged: bytes of their inputs or results were not kept at level "

@@ -1,9 +1,10 @@
 /* Ops run by PyTorch in a child process: see backend.h. */
-#define _GNU_SOURCE /* open_memstream */
 #include "machine/backend.h"
 
 #include "kernel/value_memory.h"
 #include "machine/python_child.h"
+
+#include <lastbit/text_stream.h>
 
 #include <inttypes.h>
 #include <math.h>
@@ -140,7 +141,7 @@ lb_status lb_backend_run(lb_backend *b, const char *op, const lb_operand *args, 
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = *b->child.gone ? NULL : open_memstream(&text, &size);
+    FILE *out = *b->child.gone ? NULL : lb_text_stream_open(&text, &size);
     if (!out)
         return *b->child.gone ? lb_fail(err, LB_ERR_UNSUPPORTED, "%s", b->child.gone)
                               : lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -152,7 +153,7 @@ lb_status lb_backend_run(lb_backend *b, const char *op, const lb_operand *args, 
         put_operand(out, &args[i]);
     }
     fputs("]}", out);
-    fclose(out);
+    if (fclose(out) != 0) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     const uint32_t length = (uint32_t)size;
     lb_status status = lb_python_child_put(&b->child, &length, sizeof length, err);
     if (status == LB_OK) status = lb_python_child_put(&b->child, text, size, err);

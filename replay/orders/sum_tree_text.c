@@ -8,6 +8,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <lastbit/json_text.h>
+#include <lastbit/text_stream.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -300,7 +301,7 @@ char *lb_sum_tree_print(const lb_sum_tree *tree)
     size_t size = 0;
     lb_sum_tree *canonical = lb_sum_tree_canonical(tree);
     uint32_t *sizes = canonical ? lb_sum_tree_sizes(canonical) : NULL;
-    writer w = {.tree = canonical, .size = sizes, .out = open_memstream(&text, &size)};
+    writer w = {.tree = canonical, .size = sizes, .out = lb_text_stream_open(&text, &size)};
     bool fine = sizes && w.out && put_tree(&w);
     if (w.out) fine &= !fclose(w.out);
     free(w.work.at);

@@ -1,6 +1,6 @@
 /* Routing replay for a person: see lastbit/routing.h. */
-#define _GNU_SOURCE /* open_memstream */
 #include <lastbit/routing.h>
+#include <lastbit/text_stream.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -104,7 +104,7 @@ char *lb_routing_text(const lb_routing_report *r, uint32_t most)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     for (uint32_t i = 0; i < r->n_endings; i++) print_ending(out, r, &r->endings[i]);
     if (*r->undecided_at) fprintf(out, "  the chain ended at %s\n", r->undecided_at);

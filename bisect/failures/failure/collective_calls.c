@@ -1,10 +1,11 @@
 /* What ranks call, side by side: see collective_calls.h. */
-#define _GNU_SOURCE /* open_memstream */
 #include "failure/collective_calls.h"
 
 #include "exchanges/rank_steps.h"
 
 #include "failure/own_gradient.h"
+
+#include <lastbit/text_stream.h>
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -77,7 +78,7 @@ static char *nccl_call_text(const lb_program *p, const lb_op *op, const lb_colle
     size_t size = 0;
     const lb_arg *root = arg_at(p, op, 2, LB_ARG_INT), *count = arg_at(p, op, 3, LB_ARG_INT),
                  *dtype = arg_at(p, op, 4, LB_ARG_DTYPE);
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     fputs(lb_op_name(p, op) + strlen("nccl::"), out);
     if (row && row->reduce != LB_NONE) fprintf(out, "(%s)", lb_program_text(p, row->reduce));
@@ -95,7 +96,7 @@ static char *call_text(const lb_program *p, const lb_op *op, const lb_collective
     const int root = root_arg(base);
     inputs in = {.p = p};
     if (!strncmp(name, "nccl::", 6)) return nccl_call_text(p, op, row);
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     fputs(base, out);
     if (row && row->reduce != LB_NONE) fprintf(out, "(%s)", lb_program_text(p, row->reduce));
@@ -112,15 +113,15 @@ static int by_text(const void *x, const void *y)
     return strcmp(*(const char *const *)x, *(const char *const *)y);
 }
 
-/* The names, sorted; "" where some are not told. */
+/* The names, sorted; "" where some are not told, NULL: out of memory. */
 static char *gradients_of(const lb_own_gradients *own, uint32_t row)
 {
     char *text = NULL;
     size_t size = 0;
     const char **names = malloc((own->n + 1) * sizeof *names);
     uint32_t n = 0;
-    bool all = names != NULL;
-    FILE *out = open_memstream(&text, &size);
+    bool all = true;
+    FILE *out = lb_text_stream_open(&text, &size);
     for (uint32_t i = 0; names && i < own->n; i++) {
         if (own->list[i].collective != row) continue;
         all &= own->list[i].name != LB_NONE;
@@ -129,6 +130,7 @@ static char *gradients_of(const lb_own_gradients *own, uint32_t row)
     if (names) qsort(names, n, sizeof *names, by_text);
     for (uint32_t i = 0; out && all && i < n; i++) fprintf(out, "%s%s", i ? ", " : "", names[i]);
     if (out) fclose(out);
+    if (!names) free(text), text = NULL;
     free(names);
     return text;
 }
@@ -282,7 +284,7 @@ static char *message_of(const meeting *m, const char *group, uint64_t sequence)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     if (group)
         fprintf(out, "collective %" PRIu64 " of group %s does not match: ", sequence, *group ? group : "(unnamed)");

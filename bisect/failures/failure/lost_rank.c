@@ -1,9 +1,9 @@
 /* See lost_rank.h. */
-#define _GNU_SOURCE /* open_memstream */
 #include "failure/lost_rank.h"
 
 #include <inttypes.h>
 #include <lastbit/json_text.h>
+#include <lastbit/text_stream.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -35,7 +35,7 @@ static char *message_of(const lb_lost_ranks *lost, int64_t last)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     fputs(lost->n > 1 ? "ranks " : "rank ", out);
     for (uint32_t i = 0; i < lost->n; i++) fprintf(out, "%s%" PRId32, i ? "," : "", lost->ranks[i]);

@@ -8,7 +8,6 @@
  * It is the same search as on a recorded window; a trial is a run. Where runs are noisy every answer is repeated until
  * it is sound.
  */
-#define _GNU_SOURCE /* open_memstream */
 #include "search/journal.h"
 #include "live/live_job.h"
 #include "search/group_search.h"
@@ -16,6 +15,7 @@
 #include "base/array.h"
 #include <lastbit/clock.h>
 #include <lastbit/bisect.h>
+#include <lastbit/text_stream.h>
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -96,7 +96,7 @@ static char *words_of(const live *l, uint32_t from, uint32_t to, const uint64_t 
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     for (uint32_t i = from; i < to; i++)
         if (!set || lb_site_in(set, i - from)) fprintf(out, "%s%s", ftell(out) ? " " : "", l->flags[i].words);
@@ -109,7 +109,7 @@ static char *with_words(const char *command, const char *words)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     const char *gap = strstr(command, "{}");
     if (!out) return NULL;
     if (gap)

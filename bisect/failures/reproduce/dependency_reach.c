@@ -24,12 +24,14 @@ static lb_status seed_muon(const lb_dependency_slice_part *t, const lb_culprit *
     return LB_OK;
 }
 
-/* The op that gives what the block around this layer returns: a block that is to be skipped must be seen to be one. */
-static uint32_t block_output(const lb_dependency_slice_part *t, const char *layer)
+/* The op that gives what the block around this layer returns, LB_NONE where none is seen: a block that is to be skipped
+ * must be seen to be one. */
+static lb_status block_output(const lb_dependency_slice_part *t, const char *layer, uint32_t *output, lb_err *err)
 {
     const lb_program *p = t->program;
     char block[160];
-    lb_dependency_slice_block_around(t, layer, block, sizeof block);
+    *output = LB_NONE;
+    LB_TRY(lb_dependency_slice_block_around(t, layer, block, sizeof block, err));
     for (uint32_t b = 0; b < p->n_boundaries; b++) {
         const lb_boundary *row = &p->boundaries[b];
         if (!row->output || row->recompute || strcmp(lb_program_text(p, p->scopes[row->scope].path), block)) continue;
@@ -37,9 +39,12 @@ static uint32_t block_output(const lb_dependency_slice_part *t, const char *laye
          * once more, and is passed over. */
         for (uint32_t i = row->op; i-- > 0;)
             for (uint32_t r = 0; r < p->ops[i].results; r++)
-                if (lb_op_results(p, &p->ops[i])[r] == row->value) return i;
+                if (lb_op_results(p, &p->ops[i])[r] == row->value) {
+                    *output = i;
+                    return LB_OK;
+                }
     }
-    return LB_NONE;
+    return LB_OK;
 }
 
 /* The culprit and what its cure changes: for Muon its slices, for a layer its ops of that phase, else the op itself. */
@@ -53,14 +58,14 @@ static lb_status seed(lb_dependency_slice_part *t, const lb_culprit *c, bool who
      * would put its whole forward pass into a reproducer of one update. */
     const char *stands = lb_dependency_layer_is_within(own, c->layer) ? c->layer : own;
     snprintf(layer, sizeof layer, "%s", stands);
-    if (whole_block) lb_dependency_slice_block_around(t, stands, layer, sizeof layer);
+    if (whole_block) LB_TRY(lb_dependency_slice_block_around(t, stands, layer, sizeof layer, err));
     /* These causes are cured for a layer at once, and bisecting the program subset cures the same ops
      * again: a layer of which some were left out would be another site. */
     bool layers = c->axis == LB_AXIS_PRECISION || c->axis == LB_AXIS_BLOCK || c->axis == LB_AXIS_ORDER;
     /* Skipping a block changes its forward pass, whichever phase showed the fault; without it, the
      * program subset would have no block that could be skipped. */
     bool later = c->axis == LB_AXIS_BLOCK && c->phase != LB_PHASE_FORWARD;
-    if (later) t->anchor = block_output(t, stands);
+    if (later) LB_TRY(block_output(t, stands, &t->anchor, err));
     for (uint32_t i = 0; i < t->program->n_ops; i++) {
         const lb_op *op = &t->program->ops[i];
         bool phase = op->phase == c->phase || (later && op->phase == LB_PHASE_FORWARD);

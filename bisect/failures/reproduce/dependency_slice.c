@@ -138,14 +138,16 @@ bool lb_dependency_layer_is_within(const char *path, const char *layer)
     return *layer && lb_program_name_extends(path, layer);
 }
 
-void lb_dependency_slice_block_around(const lb_dependency_slice_part *t, const char *layer, char *path, size_t size)
+lb_status lb_dependency_slice_block_around(const lb_dependency_slice_part *t, const char *layer, char *path,
+                                           size_t size, lb_err *err)
 {
     lb_blocks blocks;
     snprintf(path, size, "%s", layer);
-    if (lb_blocks_find(t->program, t->flow, &blocks, NULL) != LB_OK) return;
+    LB_TRY(lb_blocks_find(t->program, t->flow, &blocks, err));
     for (uint32_t i = 0; i < blocks.n; i++) {
         const char *block = lb_program_text(t->program, t->program->scopes[blocks.rows[i].scope].path);
         if (lb_dependency_layer_is_within(layer, block)) snprintf(path, size, "%s", block);
     }
     lb_blocks_release(&blocks);
+    return LB_OK;
 }

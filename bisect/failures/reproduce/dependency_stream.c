@@ -40,7 +40,7 @@ lb_status lb_dependency_slice_adds(const lb_dependency_slice *slice, const lb_cu
     for (uint32_t k = 0; k < slice->n; k++) {
         const lb_dependency_slice_part *t = &slice->parts[k];
         char block[160];
-        lb_dependency_slice_block_around(t, culprit->layer, block, sizeof block);
+        LB_TRY(lb_dependency_slice_block_around(t, culprit->layer, block, sizeof block, err));
         for (uint32_t i = 0; i < t->program->n_ops; i++) {
             if (t->fates[i] != LB_PROGRAM_SUBSET_KEEP || t->seeded[i] ||
                 lb_dependency_layer_is_within(lb_op_layer(t->program, &t->program->ops[i]), block))

@@ -75,9 +75,11 @@ static void say_candidate(const shrinking *s, const lb_bisection *again, bool sa
                  (double)bytes / 1e3, found);
 }
 
-/* Opens what was written and bisects it. */
-static bool counts(shrinking *s)
+/* Opens what was written and bisects it. A candidate that cannot be bisected does not count; a host that failed says
+ * nothing of it. */
+static lb_status judge_candidate(shrinking *s)
 {
+    lb_err why = LB_ERR_INIT;
     const lb_bisect_session *q = s->q;
     lb_capture *capture = NULL;
     lb_bisection *again = NULL;
@@ -86,14 +88,16 @@ static bool counts(shrinking *s)
     options.threads = q->options->threads;
     options.memory_bytes = q->options->memory_bytes;
     options.from_start = q->options->from_start;
-    bool same = lb_capture_open(q->draft, &capture, NULL) == LB_OK &&
-                q->bisect(capture, &options, &again, NULL) == LB_OK && again->n_culprits;
+    lb_status status = lb_capture_open(q->draft, &capture, &why);
+    if (status == LB_OK) status = q->bisect(capture, &options, &again, &why);
+    bool same = status == LB_OK && again->n_culprits;
     same = same && again->failure.kind == q->failure.kind && again->failure.step == q->failure.step &&
            is_culprit(s, &again->culprits[0]);
-    say_candidate(s, again, same);
+    if (!lb_is_refusal(status)) say_candidate(s, again, same);
     lb_bisection_free(again);
     lb_capture_close(capture);
-    return same;
+    s->written = same;
+    return lb_is_refusal(status) ? lb_fail(s->err, status, "%s", why.message) : LB_OK;
 }
 
 /* Bytes that were not kept are no failure: another candidate may do without them. */
@@ -105,9 +109,9 @@ static lb_status write_and_count(shrinking *s)
     if (s->loose && s->tries < s->nearly_try) return LB_OK; /* it is what it was */
     if (s->culprit->axis == LB_AXIS_RANK && !lb_dependency_slice_add_peer(&s->slice, s->culprit)) return LB_OK;
     lb_status status = lb_reproducer_write(&s->slice, &why);
-    if (status == LB_ERR_NOMEM || status == LB_ERR_IO) return lb_fail(s->err, status, "%s", why.message);
-    s->written = status == LB_OK && (s->loose || counts(s));
-    return LB_OK;
+    if (lb_is_refusal(status)) return lb_fail(s->err, status, "%s", why.message);
+    s->written = status == LB_OK && s->loose;
+    return status == LB_OK && !s->loose ? judge_candidate(s) : LB_OK;
 }
 
 /* ---- passing branches -------------------------------------------------------------------------------------------- */
@@ -176,9 +180,9 @@ static lb_status try_steps(shrinking *s)
 {
     lb_err why = LB_ERR_INIT;
     lb_status status = lb_reproducer_write_steps(s->q, s->first_step, &why);
-    if (status == LB_ERR_NOMEM || status == LB_ERR_IO) return lb_fail(s->err, status, "%s", why.message);
-    s->written = status == LB_OK && counts(s);
-    return LB_OK;
+    if (lb_is_refusal(status)) return lb_fail(s->err, status, "%s", why.message);
+    s->written = false;
+    return status == LB_OK ? judge_candidate(s) : LB_OK;
 }
 
 static void add_note(lb_bisection *b, const char *text)

@@ -1,9 +1,9 @@
 /* Sites: see sites.h. */
-#define _GNU_SOURCE /* open_memstream */
 #include "search/sites.h"
 
 #include "base/array.h"
 #include <lastbit/program.h>
+#include <lastbit/text_stream.h>
 
 #include "shell/shell_word.h"
 
@@ -80,7 +80,7 @@ static char *joined_selector(const lb_sites *sites, const uint64_t *set, uint32_
     const lb_site *s = &sites->rows[first];
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     fprintf(out, "%s%s", s->before, s->body);
     for (uint32_t k = first + 1; k < sites->n; k++)
@@ -141,18 +141,22 @@ char *lb_sites_swaps_text(const lb_swap *swaps, uint32_t n)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     for (uint32_t i = 0; out && i < n; i++) {
         char *word = NULL;
         size_t length = 0;
-        FILE *both = open_memstream(&word, &length);
+        FILE *both = lb_text_stream_open(&word, &length);
         if (both) {
             bool equals = *swaps[i].selector && *swaps[i].argument;
             fprintf(both, "%s%s%s", swaps[i].selector, equals ? "=" : "", swaps[i].argument);
             fclose(both);
         }
+        if (!word) { /* the others alone are another answer */
+            fclose(out), free(text);
+            return NULL;
+        }
         fprintf(out, "%s%s ", i ? " " : "", option_of(swaps[i].kind));
-        lb_shell_word(out, word ? word : "");
+        lb_shell_word(out, word);
         free(word);
     }
     if (out) fclose(out);

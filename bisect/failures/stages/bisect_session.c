@@ -1,5 +1,4 @@
 /* The bisection as a whole: stages in order, until one finds the culprit. See lastbit/bisect.h. */
-#define _GNU_SOURCE /* open_memstream */
 #include "stages/against.h"
 #include "trials/basis.h"
 #include "trials/origin.h"
@@ -10,6 +9,7 @@
 #include "stages/stages.h"
 
 #include <lastbit/clock.h>
+#include <lastbit/text_stream.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,7 +97,7 @@ static char *asked_text(const lb_bisect_options *options)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     if (options->first_step != INT64_MIN)
         fprintf(out, "--steps %" PRId64 "-%" PRId64, options->first_step, options->last_step);
@@ -154,16 +154,19 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     q.out->failure.op = q.out->origin.op = LB_NONE;
     q.out->outcome = LB_BISECT_UNDECIDED;
     q.out->asked = asked_text(&options);
-    lb_status status = can_write(&q, err);
+    if (options.against) q.out->reference = strdup(lb_capture_path(options.against));
+    const bool named = q.out->asked && (!options.against || q.out->reference);
+    lb_status status = named ? can_write(&q, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = find_window(&q, err);
     if (status == LB_OK && !(q.left_out = calloc(q.n_ranks + 1, sizeof *q.left_out)))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (options.against) q.out->reference = strdup(lb_capture_path(options.against));
     if (status == LB_OK && options.against) status = lb_bisect_against(&q, err);
     if (status == LB_OK && !options.against && lb_basis_has_steps(&q)) status = bisect_failure(&q, err);
     if (!options.against && q.steps) status = lb_basis_settle(&q, status, err);
     q.bisect = lb_bisect;
     if (status == LB_OK) note_lines(&q);
+    if (status == LB_OK) status = lb_capture_refusal(capture, err);
+    if (status == LB_OK) status = lb_capture_refusal(options.against, err);
     if (status == LB_OK && options.reproducer && !options.against && q.out->outcome == LB_BISECT_FOUND)
         status = lb_reduce_reproducer(&q, err);
     lb_rerun_release(&q);

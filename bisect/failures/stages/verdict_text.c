@@ -1,6 +1,6 @@
 /* The verdict of a bisection for a person, and the commands that show it again: see lastbit/bisect.h. */
-#define _GNU_SOURCE /* open_memstream */
 #include <lastbit/bisect.h>
+#include <lastbit/text_stream.h>
 
 #include "shell/shell_word.h"
 
@@ -47,7 +47,7 @@ static char *command(const char *words, const char *path, const char *asked, con
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     fprintf(out, "lastbit %s ", words);
     lb_shell_word(out, path);
@@ -93,9 +93,9 @@ char *lb_bisect_show_text(const lb_bisection *b, const char *path)
     if (b->reference) {
         char *other = command("diff", path, NULL, NULL), *both = NULL;
         size_t size = 0;
-        FILE *out = open_memstream(&both, &size);
+        FILE *out = other ? lb_text_stream_open(&both, &size) : NULL;
         if (out) {
-            fprintf(out, "%s ", other ? other : "");
+            fprintf(out, "%s ", other);
             lb_shell_word(out, b->reference);
             fclose(out);
         }
@@ -141,7 +141,7 @@ static char *culprit_text(const lb_culprit *c)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     if (c->step < 0) /* of a live job: nothing more is known */
         fprintf(out, "%s%s%s", lb_bisect_axis_name(c->axis), *c->layer ? ": " : "", c->layer);
@@ -193,22 +193,22 @@ static bool listed_before(const lb_bisection *b, uint32_t i)
     return false;
 }
 
-/* Culprits that differ from the first in their layer alone share a line. */
-static void put_culprits(FILE *out, const lb_bisection *b)
+/* Culprits that differ from the first in their layer alone share a line. False: out of memory. */
+static bool put_culprits(FILE *out, const lb_bisection *b)
 {
     enum { SHOWN = 6 };
     char *alike = NULL, more[80];
     size_t size = 0;
     uint32_t n = 0, shown = 1;
     put_culprit(out, "culprit", &b->culprits[0]);
-    FILE *list = open_memstream(&alike, &size);
+    FILE *list = lb_text_stream_open(&alike, &size);
     for (uint32_t i = 1; i < b->n_culprits && list; i++) {
         if (!like_the_first(b, i)) {
             if (shown++ < SHOWN) put_culprit(out, "and", &b->culprits[i]);
         } else if (!listed_before(b, i))
             fprintf(list, "%s%s", n++ ? ", " : "", b->culprits[i].layer);
     }
-    if (list) fclose(list);
+    if (!list || fclose(list) != 0) return false;
     if (n) put_text(out, "likewise", alike);
     snprintf(more, sizeof more, "%u more; --json lists them", shown - SHOWN);
     if (shown > SHOWN) put_text(out, "and", more);
@@ -221,6 +221,7 @@ static void put_culprits(FILE *out, const lb_bisection *b)
                  f->step);
         put_text(out, "", when);
     }
+    return true;
 }
 
 /* ---- all of it -------------------------------------------------------------------------------------------------- */
@@ -334,7 +335,8 @@ char *lb_bisection_text(const lb_bisection *b, const char *path)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    bool whole = true;
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     switch (b->outcome) {
     case LB_BISECT_CLEAN: put_clean(out, b); break;
@@ -346,7 +348,7 @@ char *lb_bisection_text(const lb_bisection *b, const char *path)
     case LB_BISECT_FOUND:
         put_failure(out, &b->failure, "failure");
         put_origin(out, &b->origin);
-        if (b->n_culprits) put_culprits(out, b);
+        if (b->n_culprits) whole = put_culprits(out, b);
         break;
     }
     if (!b->checked) put_stages(out, b);
@@ -362,6 +364,7 @@ char *lb_bisection_text(const lb_bisection *b, const char *path)
     if (!b->checked && b->outcome != LB_BISECT_CLEAN && !b->again)
         put_command(out, "shows it", lb_bisect_show_text(b, path));
     if (!b->checked) put_command(out, "cures it", lb_bisect_cure_text(b, path));
-    fclose(out);
-    return text;
+    if (fclose(out) == 0 && whole) return text;
+    free(text);
+    return NULL;
 }

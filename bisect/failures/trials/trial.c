@@ -1,10 +1,10 @@
 /* Trials: see trial.h. */
-#define _GNU_SOURCE /* open_memstream */
 #include "trials/trial.h"
 
 #include "trials/rerun.h"
 
 #include <lastbit/clock.h>
+#include <lastbit/text_stream.h>
 #include "base/array.h"
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,9 +1,9 @@
 /* What the window lacks: see window.h. */
-#define _GNU_SOURCE /* open_memstream */
 #include "trials/window.h"
 
 #include <inttypes.h>
 #include <lastbit/bisect.h>
+#include <lastbit/text_stream.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +57,7 @@ char *lb_window_record_again(const lb_bisect_session *q, int64_t failing)
     int64_t first = failing - 2 > q->steps[0] ? failing - 2 : q->steps[0];
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (out) {
         fprintf(out, "lastbit record -o again.lb --level sources --steps %" PRId64 "-%" PRId64 " -- %s", first, failing,
                 program ? program : "YOUR PROGRAM");

@@ -213,6 +213,7 @@ lb_status lb_check_run(lb_capture *capture, const lb_check_options *options, lb_
     check_run c = {capture, options, report, parts, options->replays ? options->replays : 20, false};
     lb_status status = check_all(&c, &seen, err);
     if (status == LB_OK && seen && parts & LB_CHECK_PART_DIGITS) status = lb_digits_run(capture, options, report, err);
+    if (status == LB_OK) status = lb_capture_refusal(capture, err);
     if (status == LB_OK && !seen)
         status =
             lb_fail(err, LB_ERR_NOT_FOUND, "%s: no step was recorded that could be checked", lb_capture_path(capture));

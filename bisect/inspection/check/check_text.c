@@ -2,6 +2,8 @@
 #include "check/digit_list.h"
 #include "check/proof_list.h"
 
+#include <lastbit/text_stream.h>
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +29,7 @@ char *lb_check_text(const lb_check_report *report)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     fprintf(out, "verdict: %s\n", lb_check_verdict_name(report->verdict));
     for (uint32_t i = 0; i < report->n_findings; i++) print_finding(out, &report->findings[i]);

@@ -74,19 +74,30 @@ static bool is_newer(const struct stat *info, const struct timespec *seen)
     return info->st_mtim.tv_sec != seen->tv_sec || info->st_mtim.tv_nsec != seen->tv_nsec;
 }
 
+/* What is left of the file that had the name, then the one that has it. A name that is gone comes back: it is between
+ * two files. One that may not be opened does not, and what is written there would never be seen. */
+static lb_status go_on_in(tail *t, const char *path, int *fd, uint64_t *offset)
+{
+    int other;
+    lb_err why = LB_ERR_INIT;
+    const lb_status opened = lb_input_open(path, &other, &why);
+    if (opened == LB_ERR_NOT_FOUND) return LB_OK;
+    if (opened != LB_OK) return lb_fail(t->err, opened, "%s", why.message);
+    const lb_status status = read_rest(t, *fd, offset);
+    close(*fd);
+    *fd = other, *offset = 0;
+    return status == LB_OK ? lb_watch_log_end(t->log, t->err) : status;
+}
+
 /* Whether the name belongs to another file now; the descriptor is then of that one. */
 static lb_status look_again(tail *t, const char *path, int *fd, uint64_t *offset)
 {
     struct stat here, there;
     if (fstat(*fd, &here) != 0) return cannot(t, "look at");
-    if (stat(path, &there) == 0 && (here.st_ino != there.st_ino || here.st_dev != there.st_dev)) {
-        int other;
-        if (lb_input_open(path, &other, NULL) != LB_OK) return LB_OK; /* between two files of that name */
-        LB_TRY(read_rest(t, *fd, offset));
-        close(*fd);
-        *fd = other, *offset = 0;
-        return lb_watch_log_end(t->log, t->err);
-    }
+    if (stat(path, &there) != 0) {
+        if (!lb_input_is_absent(errno)) return cannot(t, "look at");
+    } else if (here.st_ino != there.st_ino || here.st_dev != there.st_dev)
+        return go_on_in(t, path, fd, offset);
     const bool rewritten = lb_watch_log_counts(t->log).format == LB_WATCH_TRAINER && is_newer(&here, &t->seen);
     t->seen = here.st_mtim;
     if (S_ISREG(here.st_mode) && ((uint64_t)here.st_size < *offset || rewritten)) {

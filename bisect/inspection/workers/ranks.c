@@ -425,6 +425,7 @@ lb_status lb_ranks_run(lb_capture *capture, const lb_ranks_options *options, lb_
     lb_ranks_report *r = calloc(1, sizeof *r);
     lb_status status = r ? fill_report(&steps, o, r, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for a report");
     lb_worker_steps_release(&steps);
+    if (status == LB_OK) status = lb_capture_refusal(capture, err);
     if (status == LB_OK)
         *report = r;
     else

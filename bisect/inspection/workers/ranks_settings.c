@@ -1,8 +1,8 @@
 /* Settings of one run side by side: see lastbit/ranks.h. */
-#define _GNU_SOURCE /* open_memstream */
 #include "compare/number_word.h"
 
 #include <lastbit/ranks.h>
+#include <lastbit/text_stream.h>
 
 #include <inttypes.h>
 #include <math.h>
@@ -191,7 +191,7 @@ char *lb_ranks_settings_text(const lb_ranks_settings *s, const lb_ranks_report *
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     bool broken = false;
     for (uint32_t i = 0; i < s->n; i++) broken |= reports[i]->verdict == LB_RANKS_FOUND;

@@ -1,8 +1,8 @@
 /* The report on workers for a person: see lastbit/ranks.h. */
-#define _GNU_SOURCE /* open_memstream */
 #include "compare/number_word.h"
 
 #include <lastbit/ranks.h>
+#include <lastbit/text_stream.h>
 
 #include <inttypes.h>
 #include <math.h>
@@ -69,7 +69,7 @@ char *lb_ranks_text(const lb_ranks_report *r, bool layers)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     uint32_t lacking = 0, approximate = 0;
     for (uint32_t i = 0; i < r->n_steps; i++) lacking += r->steps[i].lacking, approximate += r->steps[i].approximate;

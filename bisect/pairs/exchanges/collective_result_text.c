@@ -1,8 +1,9 @@
 /* Words for results of collectives: see collective_result_text.h. */
-#define _GNU_SOURCE /* open_memstream */
 #include "exchanges/collective_result_text.h"
 
 #include "orders/term_fault.h"
+
+#include <lastbit/text_stream.h>
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -242,7 +243,7 @@ static char *result_message(const lb_collective_exchange *x, const fault *f, lb_
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     print_ranks(out, found->ranks, found->n_ranks);
     fputs(x->meeting->message              ? " did not receive what was sent in "
@@ -289,7 +290,7 @@ void lb_collective_result_text_calls(const lb_collective_meeting *meeting, const
     char *text = NULL;
     size_t size = 0;
     uint32_t one = 0, rest = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     const lb_collective_exchange x = {.meeting = meeting};
     found->message = NULL;
     if (!out) return;
@@ -312,7 +313,7 @@ char *lb_collective_result_text_nonfinite(const lb_collective_finding *found, co
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     const lb_statistics *s = &m->program->statistics[m->program->values[value].statistics];
     const lb_collective_meeting alone = {(lb_collective_member *)m, 1, m->sender != m->receiver, true};
     const lb_collective_exchange x = {.meeting = &alone};

@@ -60,6 +60,7 @@ typedef struct maker {
     uint32_t n_trees;
     const lb_candidate_trees *given;
     uint32_t fitting; /* which of them, a bit each */
+    bool failed;      /* out of memory: a shorter list would be another answer */
 } maker;
 
 /* A recipe looks at whole tensors for its scales, a BLAS at the shape.
@@ -100,7 +101,7 @@ static void add_name(lb_candidate *c, const char *order)
     snprintf(c->alike + used, sizeof c->alike - used, "%s%s", used ? " = " : "", order);
 }
 
-static lb_digest digest_of(const lb_sum_tree *tree)
+static lb_digest digest_of(maker *m, const lb_sum_tree *tree)
 {
     lb_sum_tree *one = lb_sum_tree_canonical(tree);
     lb_digest parts[3] = {{0}};
@@ -109,6 +110,7 @@ static lb_digest digest_of(const lb_sum_tree *tree)
         parts[1] = lb_digest_bytes(one->first, (one->nodes + 1) * sizeof *one->first);
         parts[2] = lb_digest_bytes(one->operand, one->first[one->nodes] * sizeof *one->operand);
     }
+    m->failed |= !one;
     lb_sum_tree_free(one);
     return one ? lb_digest_bytes(parts, sizeof parts) : (lb_digest){0};
 }
@@ -123,17 +125,21 @@ static const lb_candidate_digest *digest_row(maker *m, const char *order)
         if (d->rows[i].terms == m->terms && d->rows[i].of == m->of && !strcmp(d->rows[i].order, order))
             return &d->rows[i];
     lb_candidate_digest *rows = lb_array_grow(d->rows, d->n, sizeof *rows);
+    m->failed |= !rows;
     if (!rows) return NULL;
     d->rows = rows;
     lb_candidate_digest *row = &rows[d->n];
     *row = (lb_candidate_digest){.terms = m->terms, .of = m->of};
     snprintf(row->order, sizeof row->order, "%s", order);
-    if (lb_schedule_parse(order, &schedule, NULL) == LB_OK) {
+    lb_status status = lb_schedule_parse(order, &schedule, NULL);
+    if (status == LB_OK) {
         row->rounded = m->of == LB_SUM_PRODUCT && lb_schedule_rounds_products(&schedule);
         lb_schedule_release(&schedule);
-        if (lb_sum_tree_named(order, m->terms, m->of, m->dtype, &tree, NULL) == LB_OK) row->tree = digest_of(tree);
+        status = lb_sum_tree_named(order, m->terms, m->of, m->dtype, &tree, NULL);
+        if (status == LB_OK) row->tree = digest_of(m, tree);
         lb_sum_tree_free(tree);
     }
+    m->failed |= status == LB_ERR_NOMEM;
     d->n++;
     return row;
 }
@@ -322,7 +328,7 @@ static void note_terms(maker *m, const lb_program *p, const lb_op *op, bool matr
     const lb_arg *args = lb_op_args(p, op);
     uint32_t result = op->results ? lb_op_results(p, op)[0] : LB_NONE;
     m->terms = 0;
-    if (!op->args || args[0].tag != LB_ARG_VALUE || result == LB_NONE) return;
+    if (!op->args || args[0].tag != LB_ARG_VALUE || args[0].u.value == LB_NONE || result == LB_NONE) return;
     const lb_layout *in = &p->values[args[0].u.value].layout, *out = &p->values[result].layout;
     const char *name = lb_op_name(p, op);
     int64_t n = 0, outs = lb_layout_numel(out);
@@ -373,7 +379,8 @@ static void survey(maker *m, const lb_candidate_ops *of, char *kernels, size_t r
 static void add_composites(maker *m, const lb_program *alone)
 {
     lb_composites found = {0};
-    if (!alone || lb_composites_find(alone, &found, NULL) != LB_OK) return;
+    if (!alone) return;
+    m->failed |= lb_composites_find(alone, &found, NULL) == LB_ERR_NOMEM;
     /* What is found last encloses what is found first; its kernel explains more, and so it is asked
      * first. */
     for (uint32_t i = found.n; i-- > 0;) {
@@ -440,7 +447,8 @@ lb_status lb_candidates_list(const lb_candidate_ops *ops, const lb_candidate_tre
                .trees = calloc(MOST, sizeof *m.trees),
                .owners = calloc(MOST, sizeof *m.owners),
                .rounded = calloc(MOST, sizeof *m.rounded)};
-    if (m.list && m.trees && m.owners && m.rounded) {
+    m.failed = !m.list || !m.trees || !m.owners || !m.rounded;
+    if (!m.failed) {
         survey(&m, ops, kernels, sizeof kernels);
         /* An order whose tree is that of the op as it is would match wherever "own" does: it
          * becomes another name of row 0 instead. */
@@ -455,6 +463,7 @@ lb_status lb_candidates_list(const lb_candidate_ops *ops, const lb_candidate_tre
     }
     lb_candidate_digests_release(&mine);
     free(m.trees), free(m.owners), free(m.rounded);
+    if (m.failed) free(m.list), m.list = NULL, m.n = 0;
     *list = m.list, *n = m.n;
     return m.list ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for candidates");
 }

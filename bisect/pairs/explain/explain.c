@@ -536,9 +536,11 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
     lb_status status = s.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_candidate_trees_read(options->trees, options->n_trees, &s.memory.trees, err);
     if (status == LB_OK && options->select) status = lb_selector_new(options->select, &s.selector, err);
-    s.implementations = lb_explain_are_implementations(&s);
+    if (status == LB_OK) status = lb_explain_are_implementations(&s, &s.implementations, err);
     s.begun = lb_clock_seconds();
     if (status == LB_OK) status = explain_all(&s, err);
+    if (status == LB_OK) status = lb_capture_refusal(a, err);
+    if (status == LB_OK) status = lb_capture_refusal(b, err);
     if (status == LB_OK) s.report->cost.runs += s.memory.cost.runs, s.report->cost.ops += s.memory.cost.ops;
     for (uint32_t i = 0; i < s.n_endings; i++) lb_gap_step_end_release(&s.endings[i]);
     free(s.endings);

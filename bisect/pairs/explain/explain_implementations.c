@@ -14,9 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool lb_explain_are_implementations(const lb_explain_session *session)
+lb_status lb_explain_are_implementations(const lb_explain_session *session, bool *are, lb_err *err)
 {
-    return session->b && lb_strangers_run_alone(session->a, session->b) && lb_strangers_are(session->a, session->b);
+    *are = false;
+    if (session->b) LB_TRY(lb_strangers_run_alone(session->a, session->b, are, err));
+    return *are ? lb_strangers_are(session->a, session->b, are, err) : LB_OK;
 }
 
 /* ---- partners ---- */

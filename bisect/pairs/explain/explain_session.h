@@ -130,7 +130,7 @@ lb_code_line lb_explain_findings_keep_line(lb_explain_report *report, const lb_p
 /* ---- two implementations of one model ---- */
 
 /* Have the sides' parameters hardly a name in common, so that they meet by values? */
-bool lb_explain_are_implementations(const lb_explain_session *session);
+lb_status lb_explain_are_implementations(const lb_explain_session *session, bool *are, lb_err *err);
 /* A step of one rank a side. `memory`: kept from step to step. */
 lb_status lb_explain_implementations(lb_explain_session *session, const lb_program_pair *matter,
                                      lb_source_memory *memory, lb_err *err);

@@ -1,6 +1,6 @@
 /* An explanation for a person: the same cause in the same op of many layers is one line. */
-#define _GNU_SOURCE /* open_memstream */
 #include <lastbit/explain.h>
+#include <lastbit/text_stream.h>
 
 #include "ranks/collective_names.h"
 
@@ -454,7 +454,7 @@ char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     uint32_t n_folds = 0;
     fold *folds = fold_findings(r, all, &n_folds);
     if (!out || !folds) {

@@ -1,6 +1,8 @@
 /* Replays that change one thing at a time: see gap_attribution.h. */
-#define _GNU_SOURCE /* open_memstream, strndup */
+#define _GNU_SOURCE /* strndup */
 #include "explain/gap_attribution.h"
+
+#include <lastbit/text_stream.h>
 
 #include <ctype.h>
 #include <math.h>
@@ -211,7 +213,7 @@ static char *list_left_out(const maker *m, uint32_t *count)
 {
     char *text = NULL;
     size_t size = 0, listed = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     *count = 0;
     for (uint32_t i = 0; out && i < m->of->n_findings; i++) {
         const lb_explain_finding *f = &m->of->findings[i];

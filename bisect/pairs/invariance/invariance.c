@@ -298,6 +298,7 @@ lb_status lb_invariance_run(lb_capture *capture, const lb_invariance_options *op
             lb_program_view_release(&side);
         }
     lb_selector_free(selector);
+    if (status == LB_OK) status = lb_capture_refusal(capture, err);
     if (status == LB_OK && !out->n_rows)
         status = lb_fail(err, LB_ERR_NOT_FOUND,
                          "explain --invariance %s: no op there has rows (a product, a sum, a norm, a softmax, "

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <lastbit/json_text.h>
+#include <lastbit/text_stream.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,7 +102,7 @@ static char *fill_command(const runner *r, const char *variable, const char *val
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *to = open_memstream(&text, &size);
+    FILE *to = lb_text_stream_open(&text, &size);
     if (!to) return NULL;
     const json_t *variables = json_object_get(r->file, "variables");
     for (const char *at = json_string_value(json_object_get(r->file, "command")); *at;) {
@@ -164,17 +165,20 @@ static void note_run(const runner *r, const lb_parity_cell *cell)
     json_decref(line);
 }
 
-/* A run of the same command that ended well, whose file is still there. */
-static bool ran_before(const runner *r, lb_parity_cell *cell)
+/* cell->resumed: a run of the same command ended well, and its file is still there. A journal that cannot be read for
+ * want of memory says nothing of that: a run costs hours. */
+static lb_status look_in_journal(const runner *r, lb_parity_cell *cell)
 {
     char *path = malloc(strlen(r->work) + 16);
-    bool found = false;
-    if (!path) return false;
+    bool found = false, failed = false;
+    if (!path) return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
     sprintf(path, "%s/runs.jsonl", r->work);
     lb_input_lines journal;
     lb_input_lines_open(&journal, path, LB_INPUT_LINES_SHORT, NULL);
-    while (lb_input_lines_next(&journal)) {
-        json_t *run = json_loads(journal.text, 0, NULL); /* a line that a kill cut is none */
+    while (!failed && lb_input_lines_next(&journal)) {
+        json_error_t error;
+        json_t *run = json_loads(journal.text, 0, &error); /* a line that a kill cut is none */
+        failed = !run && json_error_code(&error) == json_error_out_of_memory;
         const char *command = json_string_value(json_object_get(run, "command"));
         if (command && strcmp(command, cell->command) == 0) {
             found = json_integer_value(json_object_get(run, "exit")) == 0;
@@ -184,7 +188,9 @@ static bool ran_before(const runner *r, lb_parity_cell *cell)
     }
     const lb_status ended = lb_input_lines_close(&journal, NULL);
     free(path);
-    return ended == LB_OK && found && lb_input_is_file(cell->out);
+    if (failed || ended == LB_ERR_NOMEM) return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
+    cell->resumed = ended == LB_OK && found && lb_input_is_file(cell->out);
+    return LB_OK;
 }
 
 /* ---- a cell ---- */
@@ -243,7 +249,7 @@ static lb_status run_cell(runner *r, const char *variable, const char *value, bo
     cell->out = keep(r, out_of(r, variable, value, again));
     cell->command = cell->out ? keep(r, fill_command(r, variable, value, cell->out)) : NULL;
     if (!cell->command) return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
-    cell->resumed = ran_before(r, cell);
+    LB_TRY(look_in_journal(r, cell));
     if (!cell->resumed) {
         LB_TRY(run_command(r, cell));
         note_run(r, cell);
@@ -251,7 +257,9 @@ static lb_status run_cell(runner *r, const char *variable, const char *value, bo
     if (cell->exit != 0) return LB_OK;
     lb_err why = LB_ERR_INIT;
     lb_token_set *tokens = NULL;
-    if (lb_token_set_read(cell->out, &tokens, &why) != LB_OK) {
+    const lb_status is_read = lb_token_set_read(cell->out, &tokens, &why);
+    if (is_read == LB_ERR_NOMEM) return lb_fail(r->err, is_read, "%s", why.message);
+    if (is_read != LB_OK) {
         snprintf(cell->message, sizeof cell->message, "%.230s", why.message);
         return LB_OK;
     }
@@ -358,7 +366,7 @@ char *lb_parity_matrix_text(const lb_parity_matrix *matrix, double threshold)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     fprintf(out, "%-32s %-9s %10s %10s %10s\n", "run", "verdict", "k3", "worst kind", "to base");
     for (uint32_t i = 0; i < matrix->n; i++) print_cell(out, &matrix->cells[i], i == 1);

@@ -5,6 +5,7 @@
 #include "parity/token_set.h"
 
 #include <lastbit/text.h>
+#include <lastbit/text_stream.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -153,7 +154,7 @@ char *lb_parity_text(const lb_parity_report *r, const lb_token_set *a, const lb_
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     print_verdict(out, r, threshold);
     for (uint32_t i = 0; i < r->n_findings; i++)
@@ -252,7 +253,7 @@ char *lb_parity_heat_map(const lb_parity_report *r, const lb_token_set *a, uint3
     if (row >= r->n_pairs) return strdup("");
     const lb_parity_pair *pair = &r->pairs[row];
     piece *pieces = malloc((width + 1) * sizeof *pieces);
-    FILE *out = pieces ? open_memstream(&text, &size) : NULL;
+    FILE *out = pieces ? lb_text_stream_open(&text, &size) : NULL;
     if (!out) {
         free(pieces);
         return NULL;

@@ -189,7 +189,7 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
     if (!by_value) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_err why = LB_ERR_INIT;
     lb_status status = lb_diff_implementations(s->a, s->b, s->options, by_value, &judged, &padded, &why);
-    if (status == LB_ERR_NOMEM) {
+    if (status == LB_ERR_NOMEM || status == LB_ERR_IO) {
         lb_diff_report_free(by_value);
         return lb_fail(err, status, "%s", why.message);
     }
@@ -238,11 +238,14 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
     const bool left = leaves_alone(s->report);
     const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing || left;
     if (s->options->digests_only) return LB_OK;
-    if (lb_strangers_are_cut(s->a, s->b, s->options->first_step, s->options->last_step))
-        return try_implementations(s, true, true, true, err);
-    if (!unsure || !lb_strangers_may_be_compared(s->a, s->b)) return LB_OK;
-    const bool strangers =
-        lb_strangers_are(s->a, s->b) || lb_strangers_hold_turned(s->a, s->b) || lb_strangers_hold_merged(s->a, s->b);
+    bool cut, may = false, strangers = false;
+    LB_TRY(lb_strangers_are_cut(s->a, s->b, s->options->first_step, s->options->last_step, &cut, err));
+    if (cut) return try_implementations(s, true, true, true, err);
+    if (unsure) LB_TRY(lb_strangers_may_be_compared(s->a, s->b, &may, err));
+    if (!may) return LB_OK;
+    LB_TRY(lb_strangers_are(s->a, s->b, &strangers, err));
+    if (!strangers) LB_TRY(lb_strangers_hold_turned(s->a, s->b, &strangers, err));
+    if (!strangers) LB_TRY(lb_strangers_hold_merged(s->a, s->b, &strangers, err));
     if (!strangers && (is_narrow(s->a) || is_narrow(s->b))) return LB_OK;
     const bool spelled = is_spelled_differently(s->report);
     if (!strangers && !spelled && !left && !is_cut_otherwise(s->report) && verdict != LB_VERDICT_DIVERGED &&
@@ -276,6 +279,8 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     if (status == LB_OK && !options->digests_only && !s.one_by_one)
         status = lb_diff_name_exchanges(s.report, a, b, err);
     if (status == LB_OK && !s.one_by_one) lb_diff_name_orders(s.report, a, b, options, s.swapped);
+    if (status == LB_OK) status = lb_capture_refusal(a, err);
+    if (status == LB_OK) status = lb_capture_refusal(b, err);
     if (status == LB_OK)
         *out = s.report;
     else

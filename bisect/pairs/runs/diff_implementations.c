@@ -685,16 +685,19 @@ static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_
     return status;
 }
 
-/* False: a rank has no such step. */
-static bool load_ranks(step_pair *pair, int side)
+/* Not `*there`: a rank has no such step. */
+static lb_status load_ranks(step_pair *pair, int side, bool *there, lb_err *err)
 {
+    lb_err why = LB_ERR_INIT;
     const int32_t *ranks;
     const uint32_t n = lb_capture_ranks(pair->captures[side], &ranks);
     pair->programs[side] = calloc(n + 1, sizeof *pair->programs[side]), pair->n[side] = n;
-    for (uint32_t i = 0; i < n && pair->programs[side]; i++)
-        if (lb_capture_program(pair->captures[side], ranks[i], pair->step, &pair->programs[side][i], NULL) != LB_OK)
-            return false;
-    return pair->programs[side] != NULL;
+    lb_status status = LB_OK;
+    if (!pair->programs[side]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
+    for (uint32_t i = 0; i < n && status == LB_OK; i++)
+        status = lb_capture_program(pair->captures[side], ranks[i], pair->step, &pair->programs[side][i], &why);
+    *there = status == LB_OK;
+    return lb_is_refusal(status) ? lb_fail(err, status, "%s", why.message) : LB_OK;
 }
 
 /* All steps of either side, which cut what they are given otherwise. */
@@ -702,10 +705,11 @@ static lb_status judge_all_steps(lb_capture *a, lb_capture *b, const lb_diff_opt
                                  lb_diff_report *report, bool *judged, bool *padded, lb_err *err)
 {
     step_pair pair = {.captures = {a, b}, .of_steps = true};
-    for (int k = 0; k < 2; k++)
-        pair.programs[k] = lb_strangers_steps(pair.captures[k], options->first_step, options->last_step, &pair.n[k]);
-    lb_status status = pair.programs[0] && pair.programs[1] ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) {
+    lb_status status = LB_OK;
+    for (int k = 0; k < 2 && status == LB_OK; k++)
+        status = lb_strangers_steps(pair.captures[k], options->first_step, options->last_step, &pair.programs[k],
+                                    &pair.n[k], err);
+    if (status == LB_OK && pair.programs[0] && pair.programs[1]) {
         pair.step = pair.programs[0][0]->step;
         if (options->progress) options->progress("comparing implementations", 0, 1);
         status = judge_step(&pair, memory, report, true, judged, padded, err);
@@ -726,8 +730,9 @@ static lb_status judge_steps(lb_capture *a, lb_capture *b, const lb_diff_options
         step_pair pair = {.captures = {a, b}, .step = steps[i]};
         if (steps[i] < options->first_step || steps[i] > options->last_step) continue;
         if (options->progress) options->progress("comparing implementations", i, n);
-        all = load_ranks(&pair, 0) && load_ranks(&pair, 1);
-        if (all) status = judge_step(&pair, memory, report, !any, &all, padded, err), any = true;
+        status = load_ranks(&pair, 0, &all, err);
+        if (status == LB_OK && all) status = load_ranks(&pair, 1, &all, err);
+        if (status == LB_OK && all) status = judge_step(&pair, memory, report, !any, &all, padded, err), any = true;
         free(pair.programs[0]), free(pair.programs[1]);
     }
     *judged = any && all;
@@ -744,9 +749,11 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
         names[i] = (lb_source_name){options->names[i].first, options->names[i].second};
     memory.names = names;
     *padded = false;
-    const lb_status status = lb_strangers_are_cut(a, b, options->first_step, options->last_step)
-                                 ? judge_all_steps(a, b, options, &memory, report, judged, padded, err)
-                                 : judge_steps(a, b, options, &memory, report, judged, padded, err);
+    bool cut;
+    lb_status status = lb_strangers_are_cut(a, b, options->first_step, options->last_step, &cut, err);
+    if (status == LB_OK)
+        status = cut ? judge_all_steps(a, b, options, &memory, report, judged, padded, err)
+                     : judge_steps(a, b, options, &memory, report, judged, padded, err);
     lb_source_memory_release(&memory);
     free(names);
     /* A place that differs stands, whatever a later step says. */

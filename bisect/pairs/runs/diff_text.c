@@ -1,7 +1,7 @@
 /* A diff for a person: see lastbit/diff.h. What differs first and why we know, a table short enough to be read, what to
  * type next. */
-#define _GNU_SOURCE /* open_memstream */
 #include <lastbit/diff.h>
+#include <lastbit/text_stream.h>
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -509,7 +509,7 @@ char *lb_diff_text(const lb_diff_report *r, const char *a, const char *b, bool a
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     print_head(out, r);
     print_differences(out, r);

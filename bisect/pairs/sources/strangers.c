@@ -8,16 +8,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the first rank; NULL: not all ranks of the run were recorded, and what they handed each other is not known. */
-static const lb_program *first_step(lb_capture *capture)
+/* What cannot be read or built leaves a question unanswered; what the system refused says nothing of it. */
+static lb_status pass_refusal(lb_status status, const lb_err *why, lb_err *err)
 {
+    return lb_is_refusal(status) ? lb_fail(err, status, "%s", why->message) : LB_OK;
+}
+
+/* Of the first rank; NULL: not all ranks of the run were recorded, and what they handed each other is not known. */
+static lb_status first_step(lb_capture *capture, const lb_program **first, lb_err *err)
+{
+    lb_err why = LB_ERR_INIT;
     const int32_t *ranks;
     const int64_t *steps;
     const lb_program *p;
     const uint32_t n = lb_capture_ranks(capture, &ranks);
-    if (!n || !lb_capture_steps(capture, &steps)) return NULL;
-    if (lb_capture_program(capture, ranks[0], steps[0], &p, NULL) != LB_OK) return NULL;
-    return n == 1 && p->n_collectives == 0 ? p : (uint32_t)(p->world > 0 ? p->world : 1) == n ? p : NULL;
+    *first = NULL;
+    if (!n || !lb_capture_steps(capture, &steps)) return LB_OK;
+    const lb_status status = lb_capture_program(capture, ranks[0], steps[0], &p, &why);
+    if (status != LB_OK) return pass_refusal(status, &why, err);
+    if ((n == 1 && p->n_collectives == 0) || (uint32_t)(p->world > 0 ? p->world : 1) == n) *first = p;
+    return LB_OK;
 }
 
 static bool has_one_rank(lb_capture *capture)
@@ -34,30 +44,47 @@ static bool has_ops(const lb_program *p)
 }
 
 /* Regions are found in the order of execution: of passes in another order they would be those of different data. */
-static bool passes_shift(lb_capture *a, const lb_program *x, lb_capture *b, const lb_program *y)
+static lb_status passes_shift(lb_capture *a, const lb_program *x, lb_capture *b, const lb_program *y, bool *shift,
+                              lb_err *err)
 {
+    lb_err why = LB_ERR_INIT;
     lb_program_view views[2] = {{0}, {0}};
     lb_forwards passes = {.used = false};
-    bool shift = false;
-    if (lb_program_view_init(a, &x, 1, &views[0], NULL) == LB_OK &&
-        lb_program_view_init(b, &y, 1, &views[1], NULL) == LB_OK)
-        shift = lb_forwards_find(&views[0], &views[1], &passes, NULL) == LB_OK && lb_forwards_shift(&passes);
+    lb_status status = lb_program_view_init(a, &x, 1, &views[0], &why);
+    if (status == LB_OK) status = lb_program_view_init(b, &y, 1, &views[1], &why);
+    if (status == LB_OK) status = lb_forwards_find(&views[0], &views[1], &passes, &why);
+    *shift = status == LB_OK && lb_forwards_shift(&passes);
     lb_forwards_release(&passes);
     lb_program_view_release(&views[0]), lb_program_view_release(&views[1]);
-    return shift;
+    return pass_refusal(status, &why, err);
 }
 
-bool lb_strangers_may_be_compared(lb_capture *a, lb_capture *b)
+/* The first steps of both, where they may be compared; both NULL where not. */
+static lb_status comparable_steps(lb_capture *a, lb_capture *b, const lb_program *first[2], lb_err *err)
 {
-    const lb_program *x = first_step(a), *y = first_step(b);
-    return has_ops(x) && has_ops(y) && !(has_one_rank(a) && has_one_rank(b) && passes_shift(a, x, b, y));
+    bool shift = false;
+    LB_TRY(first_step(a, &first[0], err));
+    LB_TRY(first_step(b, &first[1], err));
+    bool may = has_ops(first[0]) && has_ops(first[1]);
+    if (may && has_one_rank(a) && has_one_rank(b)) LB_TRY(passes_shift(a, first[0], b, first[1], &shift, err));
+    if (!may || shift) first[0] = first[1] = NULL;
+    return LB_OK;
 }
 
-bool lb_strangers_run_alone(lb_capture *a, lb_capture *b)
+lb_status lb_strangers_may_be_compared(lb_capture *a, lb_capture *b, bool *may, lb_err *err)
 {
-    const lb_program *x = first_step(a), *y = first_step(b);
-    return lb_strangers_may_be_compared(a, b) && has_one_rank(a) && has_one_rank(b) && !x->n_collectives &&
-           !y->n_collectives;
+    const lb_program *first[2];
+    LB_TRY(comparable_steps(a, b, first, err));
+    *may = first[0] != NULL;
+    return LB_OK;
+}
+
+lb_status lb_strangers_run_alone(lb_capture *a, lb_capture *b, bool *alone, lb_err *err)
+{
+    const lb_program *first[2];
+    LB_TRY(comparable_steps(a, b, first, err));
+    *alone = first[0] && has_one_rank(a) && has_one_rank(b) && !first[0]->n_collectives && !first[1]->n_collectives;
+    return LB_OK;
 }
 
 /* Parameters that a program begins with; `*shared`: of these, those that the other has by the same name. */
@@ -77,13 +104,17 @@ static uint32_t count_parameters(const lb_program *p, const lb_program *other, u
     return all;
 }
 
-bool lb_strangers_are(lb_capture *a, lb_capture *b)
+lb_status lb_strangers_are(lb_capture *a, lb_capture *b, bool *are, lb_err *err)
 {
-    const lb_program *x = first_step(a), *y = first_step(b);
+    const lb_program *first[2];
     uint32_t shared[2];
-    if (!lb_strangers_may_be_compared(a, b)) return false;
-    const uint32_t all[] = {count_parameters(x, y, &shared[0]), count_parameters(y, x, &shared[1])};
-    return all[0] && all[1] && 4 * shared[0] < all[0] && 4 * shared[1] < all[1];
+    *are = false;
+    LB_TRY(comparable_steps(a, b, first, err));
+    if (!first[0]) return LB_OK;
+    const uint32_t all[] = {count_parameters(first[0], first[1], &shared[0]),
+                            count_parameters(first[1], first[0], &shared[1])};
+    *are = all[0] && all[1] && 4 * shared[0] < all[0] && 4 * shared[1] < all[1];
+    return LB_OK;
 }
 
 static int by_size(const void *x, const void *y)
@@ -110,10 +141,9 @@ static uint32_t parameter_of(const lb_program *p, uint32_t op)
     return v != LB_NONE && p->values[v].flags & LB_VALUE_PARAMETER ? v : LB_NONE;
 }
 
-bool lb_strangers_hold_turned(lb_capture *a, lb_capture *b)
+/* A parameter of x with one of y's by the same name, whose dimensions stand in another order. */
+static bool hold_turned(const lb_program *x, const lb_program *y)
 {
-    const lb_program *x = first_step(a), *y = first_step(b);
-    if (!lb_strangers_may_be_compared(a, b)) return false;
     for (uint32_t i = 0; i < x->n_ops; i++) {
         const uint32_t v = parameter_of(x, i);
         for (uint32_t k = 0; v != LB_NONE && k < y->n_ops; k++) {
@@ -126,46 +156,66 @@ bool lb_strangers_hold_turned(lb_capture *a, lb_capture *b)
     return false;
 }
 
-/* 1 where the other side has an adapter in its weights, in the first step; 0 else. */
-static uint32_t count_merged(lb_capture *a, const lb_program *x, lb_capture *b, const lb_program *y)
+lb_status lb_strangers_hold_turned(lb_capture *a, lb_capture *b, bool *hold, lb_err *err)
 {
+    const lb_program *first[2];
+    LB_TRY(comparable_steps(a, b, first, err));
+    *hold = first[0] && hold_turned(first[0], first[1]);
+    return LB_OK;
+}
+
+/* Whether the other side has an adapter in its weights, in the first step. */
+static lb_status find_merged(lb_capture *a, const lb_program *x, lb_capture *b, const lb_program *y, bool *hold,
+                             lb_err *err)
+{
+    lb_err why = LB_ERR_INIT;
     lb_program_view views[2] = {{0}, {0}};
     lb_step_sources sources[2] = {{0}, {0}};
     lb_merged_adapter *list = NULL;
     uint32_t n = 0;
-    lb_status status = lb_program_view_init(a, &x, 1, &views[0], NULL);
-    if (status == LB_OK) status = lb_program_view_init(b, &y, 1, &views[1], NULL);
-    for (int k = 0; k < 2 && status == LB_OK; k++) status = lb_step_sources_list(&views[k], &sources[k], NULL);
-    if (status == LB_OK) status = lb_merged_adapters_find(&sources[0], &sources[1], 1, &list, &n, NULL);
+    lb_status status = lb_program_view_init(a, &x, 1, &views[0], &why);
+    if (status == LB_OK) status = lb_program_view_init(b, &y, 1, &views[1], &why);
+    for (int k = 0; k < 2 && status == LB_OK; k++) status = lb_step_sources_list(&views[k], &sources[k], &why);
+    if (status == LB_OK) status = lb_merged_adapters_find(&sources[0], &sources[1], 1, &list, &n, &why);
     free(list);
     for (int k = 0; k < 2; k++) lb_step_sources_release(&sources[k]), lb_program_view_release(&views[k]);
-    return status == LB_OK ? n : 0;
+    *hold = status == LB_OK && n;
+    return pass_refusal(status, &why, err);
 }
 
-bool lb_strangers_hold_merged(lb_capture *a, lb_capture *b)
+lb_status lb_strangers_hold_merged(lb_capture *a, lb_capture *b, bool *hold, lb_err *err)
 {
-    const lb_program *x = first_step(a), *y = first_step(b);
-    return lb_strangers_may_be_compared(a, b) && count_merged(a, x, b, y) > 0;
+    const lb_program *first[2];
+    *hold = false;
+    LB_TRY(comparable_steps(a, b, first, err));
+    return first[0] ? find_merged(a, first[0], b, first[1], hold, err) : LB_OK;
 }
 
 /* ---- cut into other steps ---- */
 
-const lb_program **lb_strangers_steps(lb_capture *capture, int64_t first, int64_t last, uint32_t *n)
+lb_status lb_strangers_steps(lb_capture *capture, int64_t first, int64_t last, const lb_program ***list, uint32_t *n,
+                             lb_err *err)
 {
+    lb_err why = LB_ERR_INIT;
     const int32_t *ranks;
     const int64_t *steps;
     const uint32_t all = lb_capture_steps(capture, &steps);
-    const lb_program **list = calloc((size_t)all + 1, sizeof *list);
-    bool there = list && lb_capture_ranks(capture, &ranks) == 1;
-    *n = 0;
+    const lb_program **found = calloc((size_t)all + 1, sizeof *found);
+    bool there = lb_capture_ranks(capture, &ranks) == 1;
+    lb_status status = LB_OK;
+    *list = NULL, *n = 0;
+    if (!found) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u steps", all);
     for (uint32_t i = 0; i < all && there; i++) {
         if (steps[i] < first || steps[i] > last) continue;
-        there = lb_capture_program(capture, ranks[0], steps[i], &list[*n], NULL) == LB_OK && list[*n]->complete;
+        status = lb_capture_program(capture, ranks[0], steps[i], &found[*n], &why);
+        there = status == LB_OK && found[*n]->complete;
         ++*n;
     }
-    if (there) return list;
-    free(list);
-    return NULL;
+    if (there)
+        *list = found;
+    else
+        free(found);
+    return pass_refusal(status, &why, err);
 }
 
 /* Of steps that only infer, all on one rank. */
@@ -200,15 +250,18 @@ static bool are_given_otherwise(const lb_program *const *a, uint32_t n_a, const 
     return false;
 }
 
-bool lb_strangers_are_cut(lb_capture *a, lb_capture *b, int64_t first, int64_t last)
+lb_status lb_strangers_are_cut(lb_capture *a, lb_capture *b, int64_t first, int64_t last, bool *cut, lb_err *err)
 {
     uint32_t n[2];
-    const lb_program **lists[] = {lb_strangers_steps(a, first, last, &n[0]), lb_strangers_steps(b, first, last, &n[1])};
+    const lb_program **lists[2] = {NULL, NULL};
+    lb_status status = lb_strangers_steps(a, first, last, &lists[0], &n[0], err);
+    if (status == LB_OK) status = lb_strangers_steps(b, first, last, &lists[1], &n[1], err);
     bool are = lists[0] && lists[1] && n[0] && n[1] && n[0] + n[1] > 2 && n[0] <= LB_STRANGERS_MOST_STEPS &&
                n[1] <= LB_STRANGERS_MOST_STEPS;
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; are && i < n[k]; i++) are = infers(lists[k][i]);
     are = are && are_given_otherwise(lists[0], n[0], lists[1], n[1]);
     free(lists[0]), free(lists[1]);
-    return are;
+    *cut = are;
+    return status;
 }
