@@ -56,7 +56,9 @@ lb_status lb_foreign_own(lb_foreign_tensors *tensors, void *bytes, size_t size, 
 lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const char **bytes, size_t *size, lb_err *err)
 {
     LB_TRY(lb_input_map(path, bytes, size, err));
-    LB_TRY(add_memory(tensors, (void *)(uintptr_t)*bytes, *size, path, err));
+    const lb_status kept = add_memory(tensors, (void *)(uintptr_t)*bytes, *size, path, err);
+    if (kept != LB_OK) *bytes = NULL, *size = 0; /* it is mapped no more */
+    LB_TRY(kept);
     lb_decode_limit_open(&tensors->limit, *size);
     static const char pointer[] = "version https://git-lfs.github.com/spec/";
     if (*size > sizeof pointer && memcmp(*bytes, pointer, sizeof pointer - 1) == 0)

@@ -45,8 +45,13 @@ LB_API const char *lb_processor_isa_name(lb_isa level); /* "scalar", "avx2", "av
 #endif
 
 /* Defines `static void name params` that runs `body args`, a function declared LB_INLINE, compiled once per level. The
- * compiler may vectorise it as it likes: under strict floating point that cannot change a bit. */
+ * compiler may vectorise it as it likes: under strict floating point that cannot change a bit. A build that counts
+ * branches (preset coverage) counts those of the source: in copies for one rounding or one type all others are dead. */
+#ifdef LASTBIT_COUNT_BRANCHES
+#define LB_INLINE static inline __attribute__((unused))
+#else
 #define LB_INLINE static inline __attribute__((always_inline))
+#endif
 #define LB_PER_ISA(name, body, params, args)                                                                           \
     LB_TARGET_AVX512 static void name##_avx512 params                                                                  \
     {                                                                                                                  \

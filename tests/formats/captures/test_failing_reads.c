@@ -176,6 +176,29 @@ static lb_status pack(const char *out, lb_err *err)
     return lb_capture_pack(in_scratch("run.lb"), out, &options, &packed, err);
 }
 
+static lb_status strip(const char *out, lb_err *err)
+{
+    lb_pack_options options = LB_PACK_OPTIONS_INIT;
+    lb_packing packed;
+    options.strip = LB_STRIP_DATA | LB_STRIP_PARAMS | LB_STRIP_RECEIPT;
+    return lb_capture_pack(in_scratch("run.lb"), out, &options, &packed, err);
+}
+
+static bool wants_first(void *context, int32_t rank)
+{
+    (void)context;
+    return rank == 0;
+}
+
+static lb_status gather(const char *out, lb_err *err)
+{
+    const char *captures[] = {in_scratch("run.lb")};
+    lb_gather_options options = LB_GATHER_OPTIONS_INIT;
+    lb_gathering gathered;
+    options.want_rank = wants_first;
+    return lb_capture_gather(captures, 1, out, &options, &gathered, err);
+}
+
 static lb_status recover(const char *out, lb_err *err)
 {
     lb_recovery recovered;
@@ -187,16 +210,16 @@ static void outputs_are_whole_or_not_there(void **state)
 {
     (void)state;
     if (!failing_memory) skip();
-    lb_status (*const writers[])(const char *out, lb_err *err) = {pack, recover};
-    write_capture(in_scratch("run.lb"), 1);
+    lb_status (*const writers[])(const char *out, lb_err *err) = {pack, strip, recover, gather};
+    write_capture(in_scratch("run.lb"), 2);
     const int names = count_names();
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof writers / sizeof *writers; i++) {
         reading whole = {.status = LB_OK};
         bool failed = true;
         for (long n = 1; failed; n = next_call(n)) {
             lb_err err = LB_ERR_INIT;
             char out[160];
-            snprintf(out, sizeof out, "%s", i ? in_scratch("out.lb") : in_scratch("out.lbz"));
+            snprintf(out, sizeof out, "%s", i < 2 ? in_scratch("out.lbz") : in_scratch("out.lb"));
             fail_memory(n);
             const lb_status status = writers[i](out, &err);
             failed = memory_failed();
@@ -241,12 +264,53 @@ static void checkpoints_are_whole_or_refused(void **state)
     }
 }
 
+static void copy_kept(const char *kept, const char *name)
+{
+    char path[700];
+    size_t size = 0;
+    snprintf(path, sizeof path, "%s/tests/fuzz/corpus/%s", LB_SOURCE_DIR, kept);
+    char *bytes = read_whole(path, &size);
+    assert_non_null(bytes);
+    write_whole(in_scratch(name), bytes, size);
+    free(bytes);
+}
+
+static void write_shard(const char *name)
+{
+    char file[30], bytes[128];
+    const int length = snprintf(bytes + 8, sizeof bytes - 8,
+                                "{\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", name);
+    memcpy(bytes, &(uint64_t){(uint64_t)length}, 8);
+    memset(bytes + 8 + length, 0, 4);
+    snprintf(file, sizeof file, "%s.safetensors", name);
+    write_whole(in_scratch(file), bytes, (size_t)length + 12);
+}
+
+static void checkpoints_of_several_files_are_whole_or_refused(void **state)
+{
+    (void)state;
+    if (!failing_memory) skip();
+    assert_int_equal(mkdir(in_scratch("ck"), 0700), 0);
+    copy_kept("parts.distcp", "ck/__0_0.distcp");
+    static const char *const distributed[] = {"distributed/whole", "distributed/joined"};
+    for (size_t i = 0; i < 2; i++) {
+        copy_kept(distributed[i], "ck/.metadata");
+        fails_in_turn(in_scratch("ck"), read_capture);
+        fails_in_turn(in_scratch("ck"), read_checkpoint);
+    }
+    write_shard("a"), write_shard("b");
+    copy_kept("shards/index", "x.safetensors.index.json");
+    fails_in_turn(in_scratch("x.safetensors.index.json"), read_capture);
+    fails_in_turn(in_scratch("x.safetensors.index.json"), read_checkpoint);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(captures_are_whole_or_refused, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(outputs_are_whole_or_not_there, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(checkpoints_are_whole_or_refused, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(checkpoints_of_several_files_are_whole_or_refused, make_scratch, drop_scratch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
