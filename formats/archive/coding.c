@@ -90,6 +90,14 @@ static void join_planes(const unsigned char *in, unsigned char *out, size_t size
     memcpy(out + n * w, in + n * w, size - n * w);
 }
 
+/* What zstd refused: memory that it did not get says nothing of the bytes. */
+static lb_status refuse(size_t code, const char *what, lb_err *err)
+{
+    if (ZSTD_getErrorCode(code) == ZSTD_error_memory_allocation)
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for zstd", what);
+    return lb_fail(err, LB_ERR_CORRUPT, "%s: zstd: %s", what, ZSTD_getErrorName(code));
+}
+
 lb_status lb_coding_encode(const void *bytes, size_t size, int level, lb_coding *coding, void **stored,
                            size_t *stored_size, lb_err *err)
 {
@@ -108,6 +116,10 @@ lb_status lb_coding_encode(const void *bytes, size_t size, int level, lb_coding 
     if (planes) split_planes((const unsigned char *)bytes, planes, size, wanted);
     size_t n = ZSTD_compress(out, room, planes ? planes : bytes, size, level);
     free(planes);
+    if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation) { /* what is written depends on the bytes alone */
+        free(out);
+        return refuse(n, "a blob", err);
+    }
     if (ZSTD_isError(n) || n > size - size / 8) {
         free(out);
         return LB_OK;
@@ -127,7 +139,7 @@ lb_status lb_coding_decode(lb_coding coding, const void *stored, size_t stored_s
     size_t n = ZSTD_decompress(planes ? planes : bytes, size, stored, stored_size);
     lb_status status = LB_OK;
     if (ZSTD_isError(n))
-        status = lb_fail(err, LB_ERR_CORRUPT, "%s: zstd: %s", what, ZSTD_getErrorName(n));
+        status = refuse(n, what, err);
     else if (n != size)
         status = lb_fail(err, LB_ERR_CORRUPT, "%s: zstd gave %zu bytes, expected %zu", what, n, size);
     else if (planes)
@@ -154,7 +166,7 @@ static lb_status read_piece(piece_reader *r, void *bytes, size_t n, lb_err *err)
         const size_t before = out.pos, at = r->in.pos, left = ZSTD_decompressStream(r->stream, &out, &r->in);
         if (ZSTD_getErrorCode(left) == ZSTD_error_frameParameter_windowTooLarge)
             return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: zstd: its window is larger than 32 MB", r->what);
-        if (ZSTD_isError(left)) return lb_fail(err, LB_ERR_CORRUPT, "%s: zstd: %s", r->what, ZSTD_getErrorName(left));
+        if (ZSTD_isError(left)) return refuse(left, r->what, err);
         if (out.pos == before && r->in.pos == at)
             return lb_fail(err, LB_ERR_CORRUPT, "%s: zstd: gave fewer bytes than its size says", r->what);
     }

@@ -36,7 +36,7 @@ class Outcome:
 class Server:
     """`pipes` is the variable that names the pipes: one that failing_host.c does not know where the program is a server of its own."""
 
-    def __init__(self, command, folder, library, only=None, environment=None, pipes="FAILING_PIPES"):
+    def __init__(self, command, folder, library, only=None, environment=None, pipes="FAILING_PIPES", cwd=None):
         self.out, self.err = pathlib.Path(folder) / "failing.out", pathlib.Path(folder) / "failing.err"
         asked, answered = os.pipe(), os.pipe()
         variables = {
@@ -49,7 +49,7 @@ class Server:
         variables |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **({"FAILING_ONLY": only} if only else {}), **(environment or {})}
 
         words = [str(word) for word in command]
-        self.process = subprocess.Popen(words, env=variables, cwd=folder, stdin=subprocess.DEVNULL, pass_fds=(asked[0], answered[1]))
+        self.process = subprocess.Popen(words, env=variables, cwd=cwd or folder, stdin=subprocess.DEVNULL, pass_fds=(asked[0], answered[1]))
         os.close(asked[0]), os.close(answered[1])
         self.ask, self.answers = os.fdopen(asked[1], "w"), os.fdopen(answered[0])
 

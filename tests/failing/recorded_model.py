@@ -1,4 +1,4 @@
-"""A PyTorch program that records itself, as a server of runs (failing_runs.Server): each run is a fork of this process, which has PyTorch loaded.
+"""A PyTorch program that records itself, as a server of runs (forked_runs.py).
 
     recorded_model.py FOLDER ops|auto|ring
 
@@ -6,20 +6,16 @@ A run prints each loss and a digest of what was learnt, and ends with 7 whatever
 names fail as the server is told; everything else of the program has what it asks for."""
 
 import contextlib
-import ctypes
 import hashlib
 import os
 import shutil
-import signal
 import sys
-import traceback
 
 import lastbit.torch
 import torch
+from forked_runs import serve
 
-OWN_CODE = 7
 FOLDER, WAY = sys.argv[1:]
-host = ctypes.CDLL(None)
 
 
 def train(folder):
@@ -40,34 +36,8 @@ def train(folder):
     print(hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest())
 
 
-def run(kind, first, last, seconds):
-    for fd, name in ((1, "FAILING_OUT"), (2, "FAILING_ERR")):
-        os.dup2(os.open(os.environ[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), fd)
-    code = 1
-    try:
-        signal.alarm(int(seconds))
-        host.failing_host_choose(kind.encode(), ctypes.c_long(int(first)), ctypes.c_long(int(last)))
-        train(FOLDER)
-        code = OWN_CODE
-    except BaseException:  # of the recorder, or of what it did to the program
-        traceback.print_exc()
-    host.failing_host_choose(b"none", ctypes.c_long(0), ctypes.c_long(0))
-    sys.stdout.flush()
-    os._exit(code)
-
-
 # What is loaded late, and looked up once, is there when the runs begin.
 with open(os.devnull, "w") as unseen, contextlib.redirect_stdout(unseen), contextlib.redirect_stderr(unseen):
     train(FOLDER + ".warm")
 shutil.rmtree(FOLDER + ".warm")
-asked, answered = map(int, os.environ["MODEL_PIPES"].split())
-counts = (ctypes.c_long * 2)()
-with os.fdopen(asked) as lines, os.fdopen(answered, "w") as answers:
-    for line in lines:
-        host.failing_host_choose(b"", ctypes.c_long(0), ctypes.c_long(0))
-        child = os.fork()
-        if not child:
-            run(*line.split())
-        _, status = os.waitpid(child, 0)
-        host.failing_host_counts(counts)
-        print(status, *counts, file=answers, flush=True)
+serve(lambda: train(FOLDER))

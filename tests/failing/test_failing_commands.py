@@ -67,6 +67,10 @@ def inputs(tmp_path_factory):
     os.truncate(archive, archive.stat().st_size * 3 // 4)
     answer = subprocess.run([BUILD / "lastbit", "audit", "--json", folder / "bad.safetensors"], capture_output=True)
     (folder / "audit.json").write_bytes(answer.stdout)
+    for i in (1, 2):
+        for command in ("verify", "check"):
+            words = [BUILD / "lastbit", command, folder / "passes.lb", "--part", f"{i}/2", "-o", folder / f"{command}{i}.part"]
+            subprocess.run(words, check=True, capture_output=True, cwd=folder)
     return folder
 
 
@@ -81,12 +85,15 @@ bisect -q FAILS -o OUT | bisect -q FAILS --against PASSES | bisect -q --json FAI
 diff PASSES FAILS --map-out OUT | verify CUT | recover CUT -o OUT | recover PACK -o OUT
 check PASSES | check --json FAILS | check --only relations TOKENS
 pack CUT -o OUT | pack PACK -o OUT --strip data,params | pack RUN -o OUT --steps 1-2
+verify RUN --part 1/2 -o OUT | diff PASSES FAILS --part 2/2 -o OUT | check FAILS --part 1/2 -o OUT | ranks RUN --part 1/2 -o OUT
+audit GOOD --part 1/2 -o OUT | fingerprint GOOD --part 2/2 -o OUT | explain PASSES FAILS --part 1/2 -o OUT
+verify --merge VERIFIED1 VERIFIED2 | check --merge CHECKED1 CHECKED2 --json
 """
 WORDS = dict(
     RUN="run.lb", PACK="run.lbz", NPZ="good.npz", PT="good.pt", SHARDED="sharded", LOG="log.jsonl", FIRST="first.jsonl", SECOND="second.jsonl"
 )
 WORDS |= dict(GOOD="good.safetensors", BAD="bad.safetensors", AUDIT="audit.json", OUT="out", PASSES="passes.lb", FAILS="fails.lb", CUT="cut.lb")
-WORDS |= dict(TOKENS="padding_once.lb")
+WORDS |= dict(TOKENS="padding_once.lb", VERIFIED1="verify1.part", VERIFIED2="verify2.part", CHECKED1="check1.part", CHECKED2="check2.part")
 
 
 OURS = ("scratch", "out", "failing.out", "failing.err")
@@ -122,7 +129,8 @@ def test_a_failure_is_no_other_answer(command, inputs, tmp_path):
         for path in [*left(), tmp_path / "out"]:
             remove(path)
 
-    with Server([BUILD / "lastbit", *words], tmp_path, LIBRARY, environment={"TMPDIR": str(scratch)}) as server:
+    where = inputs if "--merge" in words else tmp_path  # parts are put together where they were made
+    with Server([BUILD / "lastbit", *words], tmp_path, LIBRARY, environment={"TMPDIR": str(scratch)}, cwd=where) as server:
         whole = server.run()
         assert whole.code in (0, 1, 125), whole
         for kind in KINDS:

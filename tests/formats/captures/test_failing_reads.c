@@ -95,7 +95,7 @@ typedef void (*reader)(const char *path, reading *r);
 /* Of many allocations each at the beginning, and some of all the others. */
 static long next_call(long n)
 {
-    return n < 150 ? n + 1 : n + 1 + n / 20;
+    return n < 1000 ? n + 1 : n + 1 + n / 20;
 }
 
 static void fails_in_turn(const char *path, reader read)
