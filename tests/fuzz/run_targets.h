@@ -295,8 +295,9 @@ static void use_tree(lb_sum_tree *tree)
     char *text = lb_sum_tree_print(tree), *json = lb_sum_tree_to_json(tree, "x");
     if (text && (lb_sum_tree_parse(text, &again, NULL) != LB_OK || !lb_sum_tree_equal(tree, again))) abort();
     if (text) lb_sum_tree_free(again);
-    if (json && lb_sum_tree_from_json(json, &again, NULL) != LB_OK) abort();
-    if (json) lb_sum_tree_free(again);
+    const lb_status is_read = json ? lb_sum_tree_from_json(json, &again, NULL) : LB_ERR_LIMIT;
+    if (is_read == LB_OK) lb_sum_tree_free(again);
+    if (is_read != LB_OK && is_read != LB_ERR_LIMIT) abort(); /* a short text may be a wide tree */
     free(text), free(json);
     lb_sum_tree_free(tree);
 }

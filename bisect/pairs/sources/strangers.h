@@ -1,5 +1,5 @@
-/* Are two captures two implementations of one model, to be compared by values alone? Each question fails where the system
- * refused memory or a read (lb_is_refusal): another answer would be another verdict. */
+/* Are two captures two implementations of one model, to be compared by values alone? Each question fails where the
+ * system refused memory or a read (lb_is_refusal): another answer would be another verdict. */
 #ifndef LB_BISECT_STRANGERS_H
 #define LB_BISECT_STRANGERS_H
 

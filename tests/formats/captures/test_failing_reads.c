@@ -1,5 +1,6 @@
-/* Captures and checkpoints of every format on a host without memory: each allocation fails in turn, alone and with all
- * after it. What is read then is what is read otherwise, or LB_ERR_NOMEM; nothing is taken for missing or for damage. */
+/* Captures and checkpoints of every format on a host without memory: each allocation fails in turn, alone and with
+ * all after it. What is read then is what is read otherwise, or LB_ERR_NOMEM; nothing is taken for missing or for
+ * damage. */
 #include "capture_sample.h"
 #include "cmocka_first.h"
 #include "failing_memory.h"
