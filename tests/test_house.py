@@ -30,6 +30,14 @@ RETIRED = {
     r"recorder->(spool|backlog|late|loose|coming|beside)\b": "write_queue, measure_queue, unmeasured, unclassified, in_flight, async",
     r"\bmeetings\b(?!\W*\")": "collective_matches",
 }
+# What a header's comments say of it, and what to say.
+THINGS = "bits?|numbers|shapes?|sizes?|dtypes?|parts|rows|ops|experts|tokens|layouts?|types?|arguments|elements|values"
+RIDDLES = {
+    r"\b(nobody|whoever|somebody|anybody)\b": "say who, or which file",
+    r"\bheld against\b": "compared with",
+    r"\b(made|cut|held?|holds|chosen|chose|called|written|masked|computed|split|pad) otherwise\b": "differently",
+    rf"\b(has|have|had|with|in|into|holds?|gives?|gave|takes?|computes?|drew|received|brought|gets?) other ({THINGS})\b": "different",
+}
 COLUMNS = 120
 DRAWN = re.compile("[─▶▼│┬┴├┤└┘┌┐╬╠═║╗╝]")
 
@@ -157,13 +165,36 @@ def test_texts_are_printed_whole():
     ]
 
 
-def test_public_headers_say_who_does_what():
+def comments(path):
+    """(line, text) of its comments, each as one line of words."""
+    text = (ROOT / path).read_text()
+    for match in re.finditer(r"/\*.*?\*/", text, re.S):
+        yield text.count("\n", 0, match.start()) + 1, " ".join(re.sub(r"\n\s*\*", "\n", match[0]).split())
+
+
+def paragraphs(path):
+    """(line, text) of a document, each paragraph as one line of words."""
+    text = (ROOT / path).read_text()
+    for match in re.finditer(r"(?:.+\n)+", text):
+        yield text.count("\n", 0, match.start()) + 1, " ".join(match[0].split())
+
+
+def test_headers_and_readmes_speak_plainly():
+    """They say who does what, and "different" where they mean it."""
+    read = [(path, comments(path)) for path in sources("h")] + [(path, paragraphs(path)) for path in tracked("*README.md", "include/*.md")]
+    assert len(read) > 500
     found = [
-        f"{path}: {word}"
-        for path in tracked("include/lastbit/*.h")
-        for word in re.findall(r"\b(?:nobody|whoever|somebody|anybody)\b", (ROOT / path).read_text(), re.I)
+        f"{path}:{line}: {match[0]}: {better}"
+        for path, texts in read
+        for line, text in texts
+        for riddle, better in RIDDLES.items()
+        for match in re.finditer(riddle, text, re.I)
     ]
     assert not found, "\n".join(found)
+
+
+def test_comments_of_headers_are_found():
+    assert sum(1 for path in sources("h") for _ in comments(path)) > 4000
 
 
 def test_declarations_are_whole():

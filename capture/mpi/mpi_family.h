@@ -1,5 +1,5 @@
 /* What is asked of an MPI, whichever it is: handles are pointers in Open MPI and numbers of 32 bits in MPICH, and
- * constants have other values in each. family_adapter.c answers, compiled once with the mpi.h of each family into a
+ * constants have different values in each. family_adapter.c answers, compiled once with the mpi.h of each family into a
  * library of its own, of which the one that a process needs is loaded.
  *
  * A handle is a pointer here, of which MPICH means the lower half: where registers and slots of the stack have 64 bits

@@ -45,7 +45,7 @@ typedef struct lb_nccl_call {
         *after; /* in a group or the queue; among those that NCCL may still say something about */
     lb_nccl_call_given given;
     lb_communicator *comm;
-    /* as the program made it; its runs, and what a writer finds between, have other numbers below */
+    /* as the program made it; its runs, and what a writer finds between, have different numbers below */
     lb_counted counted;
     size_t send_bytes, recv_bytes; /* 0 where this rank's buffer means nothing */
     int64_t step;

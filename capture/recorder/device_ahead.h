@@ -1,4 +1,4 @@
-/* What the op that begins is about to read of a device, measured together. */
+/* What the op that begins is about to read from a device, measured together so that the host waits once. */
 #ifndef LB_DEVICE_AHEAD_H
 #define LB_DEVICE_AHEAD_H
 
@@ -16,7 +16,7 @@ typedef struct lb_ahead_list {
 void lb_ahead_measure(lb_recorder *recorder, const lb_op_site *at, const lb_recorded_call *call);
 /* Fills item->out where the value was measured; false: it was not. */
 bool lb_ahead_take(lb_ahead_list *ahead, lb_measuring *item);
-/* The op has begun: what was not taken goes. */
+/* The op has begun: drops what was not taken. */
 void lb_ahead_end(lb_ahead_list *ahead);
 
 #endif

@@ -22,7 +22,7 @@ typedef struct lb_devices {
     lb_device_entry *list; /* as they were registered: of two that fit the later one counts */
     uint32_t n;
     lb_device_fetched fetched;  /* what was read last */
-    uint64_t n_unreported_runs; /* runs of graphs that came without word of them */
+    uint64_t n_unreported_runs; /* graphs that ran without the recorder being told */
 } lb_devices;
 
 /* NULL: memory of the host, or of a device that was not registered. */
@@ -34,27 +34,28 @@ bool lb_device_bytes_readable(const lb_tracked *storage, const lb_host_tensor *s
 /* Bytes [first, last) where the host can read them, until the next such call; NULL when a device did not give them.
  * Those that were fetched last are not fetched again while no write there is known. */
 const uint8_t *lb_device_bytes_of(lb_recorder *recorder, const lb_tracked *storage, uint64_t first, uint64_t last);
-/* The same as they are now. */
+/* The same, fetched anew. */
 const uint8_t *lb_device_bytes_fresh(lb_recorder *recorder, const lb_tracked *storage, uint64_t first, uint64_t last);
-/* lb_measure of one value. LB_OK and not *there: its device did not give it, which is noted. `bytes`: it is about to be
- * kept, and what comes from a device brings its bytes along. */
+/* lb_measure of one value. LB_OK with *there false: its device did not give it, which is noted. `bytes`: the value is
+ * about to be kept, so that a copy from a device brings its bytes along. */
 lb_status lb_device_bytes_take(lb_recorder *recorder, const lb_tracked *storage, lb_measuring *item, bool bytes,
                                bool *there, lb_err *err);
-/* Memory of the host: what copies from a device brought is there when it returns. */
+/* For memory of the host: returns when copies from a device to this storage have arrived. */
 void lb_device_bytes_arrive(lb_recorder *recorder, const lb_tracked *storage);
-/* What was queued on the storage's stream by now has been done when it returns; false when the device does not say. */
+/* Returns when everything that is queued on the storage's stream by now has been done; false when the device cannot
+ * tell. */
 bool lb_device_bytes_wait(lb_recorder *recorder, lb_tracked *storage);
-/* A device did not give a value: noted. */
+/* Notes that a device did not give a value. */
 void lb_device_bytes_missing(lb_recorder *recorder, const lb_device *device, lb_work_state state);
 /* `back_end` belongs to `devices` from here on, whatever the status. */
 lb_status lb_devices_add(lb_devices *devices, uint8_t device, uint8_t unit, lb_device *back_end, lb_err *err);
-/* The op has ended: large buffers go. */
+/* The op has ended: frees large buffers. */
 void lb_device_bytes_trim(lb_devices *devices);
 
-/* A run of the graph is about to be queued, and was on that stream, or was not. */
+/* A run of the graph is about to be queued on the stream; afterwards, whether it was (`launched`). */
 void lb_devices_run(const lb_tape *tape);
 void lb_devices_ran(const lb_tape *tape, bool launched, void *stream);
-/* Runs that came without word of them are noted. */
+/* Notes graphs that ran without the recorder being told. */
 void lb_devices_hear(lb_recorder *recorder);
 
 #endif

@@ -1,4 +1,5 @@
-/* While a graph is being captured (graphs->captured is there), what the host says goes to its tape. */
+/* While a graph is being captured (graphs->captured is set), what the host tells the recorder goes to the graph's tape.
+ */
 #ifndef LB_GRAPH_CAPTURE_H
 #define LB_GRAPH_CAPTURE_H
 
@@ -10,9 +11,9 @@ typedef struct lb_graphs {
     uint64_t n_tapes, n_gone; /* n_gone: storages that were freed */
 } lb_graphs;
 
-/* A graph is being captured, and this thread passes none of a run. */
+/* Is a graph being captured, by a thread that is not recording the run of another? */
 bool lb_graph_is_captured(const lb_recorder *recorder);
-/* Whether it is part of what is captured, and not of the open step. */
+/* Does the op (do the tensors) belong to the graph that is being captured, and not to the open step? */
 bool lb_graph_takes_op(lb_recorder *recorder, const lb_recorded_call *call);
 bool lb_graph_takes(lb_recorder *recorder, const lb_host_tensor *tensors, uint32_t n);
 /* The entry of the tape; LB_NONE: out of memory. */

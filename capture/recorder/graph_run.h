@@ -15,16 +15,16 @@ typedef struct lb_graph_run {
     bool reads_older; /* what is read is what lies there before the run */
 } lb_graph_run;
 
-/* A run is being recorded by this thread. */
+/* Is this thread recording a run? */
 bool lb_graph_is_running(const lb_graph_run *run);
-/* What is recorded of the storage is newer than its bytes, which the run has yet to write. */
+/* Is what was recorded of the storage newer than its bytes, which the run has yet to write? */
 bool lb_graph_is_ahead(const lb_graph_run *run, const lb_tracked *storage);
-/* What measures it in the run; NULL: nothing does. */
+/* The slot that measures the window in this run; NULL: none does. */
 const lb_taped_slot *lb_graph_slot(const lb_graph_run *run, const lb_tracked *storage, uint64_t hash);
-/* Bytes of a value that the run has yet to write are kept for that purpose, too, if they come. */
+/* Has the bytes of a value that the run has yet to write kept for that purpose as well, if its slot copies them. */
 lb_status lb_graph_keep(lb_recorder *recorder, const lb_op_site *at, const lb_host_tensor *seen,
                         lb_keep_purpose purpose, lb_err *err);
-/* They do not come: noted, and the step is not of that level. */
+/* Notes that such bytes were not copied: the step does not reach that level. */
 void lb_graph_left(lb_recorder *recorder, lb_keep_purpose purpose);
 
 #endif

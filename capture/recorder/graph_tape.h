@@ -5,8 +5,8 @@
  *                        └─▶ measuring nodes of the graph, each with a name (slot)
  *     run       tape ─▶ ops of the open step, before the graph is launched ─▶ their results come from the nodes
  *
- * Storages are rows of a table here: what was freed in the capture, or since, has no key of the host's any more, and
- * gets one of ours. */
+ * Storages are rows of a table here: a storage that was freed during the capture, or since, no longer has a key of the
+ * host's and gets one of the recorder's own. */
 #ifndef LB_GRAPH_TAPE_H
 #define LB_GRAPH_TAPE_H
 
@@ -114,9 +114,10 @@ void lb_tape_free(lb_tape *tape); /* one; NULL is fine */
 uint32_t lb_tape_storage(lb_tape *tape, int64_t key);
 /* Its row if it is known; LB_NONE. */
 uint32_t lb_tape_find(const lb_tape *tape, int64_t key);
-/* The host has freed it, and its key may come again for another one: now it has one of ours, the n-th of all. */
+/* The host has freed the storage, and may use its key for another one: from now on it has a key of the recorder's own,
+ * the n-th of all. */
 void lb_tape_gone(lb_tape *tape, int64_t key, uint64_t n);
-/* The key that a run takes for it, and whether that is none of the host's. */
+/* The key that a run uses for the storage; whether a key is one of the recorder's own. */
 int64_t lb_tape_key(const lb_tape *tape, uint32_t storage);
 bool lb_tape_is_ours(int64_t key);
 
@@ -133,7 +134,7 @@ const lb_taped_slot *lb_tape_slot(const lb_tape *tape, uint32_t storage, uint64_
 /* Whether bytes of the storage as it is now come with each run, and contain those. */
 bool lb_tape_covers(const lb_tape *tape, uint32_t storage, int64_t first, int64_t last);
 
-/* A run begins: tensors get their keys of now, and that stream; storages have not been written. */
+/* A run begins: gives tensors their present keys and that stream, and marks all storages as not yet written. */
 void lb_tape_rewind(lb_tape *tape, void *stream);
 
 #endif

@@ -35,23 +35,23 @@ lb_level lb_keep_level_of(lb_keep_purpose purpose);
  * `carried_bytes`: that the next step takes over from the last one, and that are not in the archive yet. */
 void lb_keep_step(lb_keep *keep, uint64_t total_bytes, uint64_t carried_bytes);
 bool lb_keep_wants(const lb_keep *keep, lb_keep_purpose purpose, const char *layer, const char *op);
-/* The same for a result; what a pattern asks for is kept at any level, as a source is. */
+/* The same for a result. A result that a pattern asks for is kept at any level, as a source is. */
 bool lb_keep_wants_result(const lb_keep *keep, const char *layer, const char *op, lb_keep_purpose *purpose);
-/* The open step keeps no more than that from now on, whatever else is said of it. */
+/* Limits the open step to that level from now on, whatever is called later. */
 void lb_keep_limit(lb_keep *keep, lb_level level);
 /* `bytes` more were kept for good. */
 void lb_keep_spent(lb_keep *keep, lb_keep_purpose purpose, uint64_t bytes);
 /* Under AUTO: what the open step keeps above its sources, so far. True when it no longer fits: the level is lower now,
  * and what is above it must go. */
 bool lb_keep_outgrown(lb_keep *keep, uint64_t layers_bytes, uint64_t ops_bytes);
-/* A level that is not reached would have kept these. */
+/* Counts bytes that only a higher level would have kept. */
 void lb_keep_left(lb_keep *keep, lb_keep_purpose purpose, uint64_t bytes);
-/* Bytes that were left out as a result turn out to be a layer's. */
+/* Bytes that were counted as left out of level `ops` belong to a layer: counts them there. */
 void lb_keep_of_layers(lb_keep *keep, uint64_t bytes);
 /* Under AUTO, at the end of a step: what its layers and its results took, kept or not, is what the next one is expected
  * to take. */
 void lb_keep_measured(lb_keep *keep, uint64_t layers_bytes, uint64_t ops_bytes);
-/* The budget refused bytes that were wanted. */
+/* Counts bytes that were wanted and that the budget had no room for. */
 void lb_keep_refused(lb_keep *keep, uint64_t bytes);
 
 #endif

@@ -1,8 +1,8 @@
 /* What another capture kept, so that this one keeps the same: a pair can be compared only where both sides have bytes.
  *
- * Of a step it takes the level, and by (phase, layer, op, how many of these went before) of every op whether its
- * results were kept; of a layer whether its inputs and outputs were. What the other program does not have is kept as
- * the level says. */
+ * The level is taken step by step. Whether an op's results are kept is taken from the op of the same phase, layer and
+ * name and the same number among these; for layers, whether their inputs and outputs were kept. What the other program
+ * does not have is kept as the level says. */
 #ifndef LB_LIKE_H
 #define LB_LIKE_H
 

@@ -1,5 +1,5 @@
-/* Modules and lines of code that the host has named, each under a number of its own for as long as the recorder lives.
- * A program has rows of its own for them, which it gets when an op of it needs one. */
+/* Modules and lines of code that the host has named. Each has a number that holds for as long as the recorder lives. A
+ * program gets its own row for one when the first op in it needs it. */
 #ifndef LB_OP_CONTEXT_H
 #define LB_OP_CONTEXT_H
 
@@ -33,8 +33,8 @@ uint32_t lb_op_context_scope_row(lb_recorder *recorder, uint32_t scope);
  * op. */
 uint32_t lb_op_context_line_row(lb_recorder *recorder, uint32_t line);
 const char *lb_op_context_scope_path(const lb_op_context *context, uint32_t scope);
-/* Of the innermost module that was met and owns what is called so ("layers.0.up.weight",
- * "optimizer.exp_avg:layers.0.up.weight"); `otherwise` where none is. */
+/* The row of the innermost known module that owns this name ("layers.0.up.weight",
+ * "optimizer.exp_avg:layers.0.up.weight"); `otherwise` where there is none. */
 uint32_t lb_op_context_owner_row(lb_recorder *recorder, const char *name, uint32_t otherwise);
 
 #endif

@@ -16,17 +16,17 @@ typedef struct lb_phase_rows {
 
 typedef enum lb_unclassified {
     LB_UNCLASSIFIED_NOT,
-    LB_UNCLASSIFIED_OPEN,     /* what reads its results will tell */
+    LB_UNCLASSIFIED_OPEN,     /* the ops that read its results will tell */
     LB_UNCLASSIFIED_GRADIENT, /* it works on gradients, */
     LB_UNCLASSIFIED_PARAMETER /* or on parameters after a backward: so does what takes what it made */
 } lb_unclassified;
-/* The phase of an op that is about to be recorded, and why it is so. */
+/* The phase of an op that is about to be recorded, and whether it is certain. */
 lb_unclassified lb_phase_of(const lb_recorder *recorder, const lb_recorded_call *call, uint8_t *phase);
-/* It made or wrote this storage. */
+/* Notes that an op of that kind made or wrote this storage. */
 void lb_phase_made(lb_tracked_set *storages, lb_unclassified loose, int64_t key);
-/* Rows of an LB_UNCLASSIFIED_OPEN one. */
+/* Remembers the rows of an op that is LB_UNCLASSIFIED_OPEN. */
 lb_status lb_phase_remember(lb_phase_rows *rows, uint32_t first, uint32_t last, lb_err *err);
-/* The step ends: phases of those rows. */
+/* The step ends: gives those rows their phases. */
 lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err);
 
 #endif

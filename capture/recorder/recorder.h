@@ -90,9 +90,10 @@ lb_status lb_recorder_no_memory(lb_err *err);
 /* The one function here that is called without the lock: it has the lock when it returns, whatever the status.
  * LB_ERR_STATE of a dead recorder, or where no step is open that should be. */
 lb_status lb_recorder_lock(lb_recorder *recorder, bool in_step, lb_err *err);
-/* No step is open: noted. Of several threads each may be told so in the middle of what it does. */
+/* Notes that a call came while no step is open. With several threads that may be true in the middle of another thread's
+ * call. */
 bool lb_recorder_between_steps(lb_recorder *recorder);
-/* Gives the status back. */
+/* Unlocks, and returns `status`. */
 lb_status lb_recorder_unlock(lb_recorder *recorder, lb_status status);
 /* The same for calls whose failure means that the recorder cannot go on: it dies of `cause`. */
 lb_status lb_recorder_settled(lb_recorder *recorder, lb_status status, const lb_err *cause, lb_err *err);

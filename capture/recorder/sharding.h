@@ -1,4 +1,4 @@
-/* What the host says of shards, until the step ends and its values are known: see lastbit/shard.h. */
+/* What the host says about shards, kept until the step ends and its values are known: see lastbit/shard.h. */
 #ifndef LB_SHARDING_H
 #define LB_SHARDING_H
 
@@ -20,7 +20,7 @@ typedef struct lb_sharding_notes {
     bool sorted; /* by storage, first */
 } lb_sharding_notes;
 
-/* In place of an earlier note of the same part of the same tensor. */
+/* Adds a note; it replaces an earlier one of the same part of the same tensor. */
 lb_status lb_sharding_notes_add(lb_sharding_notes *notes, const lb_tracked *storage, const lb_host_tensor *tensor,
                                 const lb_sharding *sharding, lb_err *err);
 /* Adds their rows to a program whose values are all there. */

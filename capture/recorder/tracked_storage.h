@@ -1,4 +1,5 @@
-/* Identity: which storage a tensor lies in, which version of its contents, and which of its bytes mean anything.
+/* Tracked storages: which storage a tensor lies in, which version of its contents, and which of its bytes mean
+ * anything.
  *
  * Bytes of a storage are, for the program being recorded,
  *     UNKNOWN    no op of this program produced them: reading them makes a source
@@ -44,13 +45,13 @@ bool lb_tracked_map_run(const lb_tracked_map *map, uint64_t *first, uint64_t las
                         uint64_t *end);
 bool lb_tracked_map_set_range(lb_tracked_map *map, uint64_t total, uint64_t first, uint64_t last,
                               lb_tracked_bytes state);
-/* A new program: what was DEFINED or LEFT is LEFT to it where that is certain, else UNKNOWN. */
+/* A new program begins. What was DEFINED or LEFT becomes LEFT where `certain`, else UNKNOWN. */
 void lb_tracked_map_forget(lb_tracked_map *map, bool certain);
 void lb_tracked_map_release(lb_tracked_map *map);
 
 /* ---- storages ---------------------------------------------------------------------------------------------------- */
 
-typedef struct lb_promise lb_promise; /* of a window that is still being measured: value_bytes.c */
+typedef struct lb_promise lb_promise; /* the measurement of a window, not finished yet: value_bytes.c */
 
 typedef struct lb_in_flight lb_in_flight; /* the same on a device: device_in_flight.c */
 
@@ -60,13 +61,13 @@ typedef struct lb_tracked_window {
     uint32_t row;        /* value in the current program, LB_NONE in an older one */
     uint32_t statistics; /* row in the current program */
     lb_digest logical, blob;
-    lb_promise *promise;  /* what lacks comes with it; NULL: nothing does */
+    lb_promise *promise;  /* the measurement that will bring what the window lacks; NULL: none is under way */
     lb_in_flight *coming; /* the same of a device; what is `kept` then comes too */
     uint64_t *leaves;     /* see measure.h */
     uint32_t n_leaves;
     lb_dtype dtype;
     bool kept;     /* the blob was kept for a value of this program */
-    bool left;     /* it was left out: a level that keeps layers would have kept it */
+    bool left;     /* its bytes were left out, though a level that keeps layers would have kept them */
     bool verified; /* compared with its bytes since the last doubt */
 } lb_tracked_window;
 
@@ -127,17 +128,18 @@ lb_tracked *lb_tracked_set_find(const lb_tracked_set *storages, int64_t key);
 lb_tracked *lb_tracked_set_get(lb_tracked_set *storages, int64_t key, bool *fresh);
 void lb_tracked_set_remove(lb_tracked_set *storages, int64_t key);
 void lb_tracked_set_release(lb_tracked_set *storages);
-/* Ops went by unseen: no window says what is there now. */
+/* Ops ran that were not recorded: no window says any more what is in its storage. */
 void lb_tracked_set_distrust(lb_tracked_set *storages);
 
-/* First touch in program `serial`: rows of the last one mean nothing. `certain`: its bytes are as they were left. */
+/* The program with this serial touches the storage for the first time: rows of the last program mean nothing any more.
+ * `certain`: its bytes are as they were left. */
 void lb_tracked_enter(lb_tracked *storage, uint64_t serial, bool certain);
 /* The contents changed: a new version, of which no window is known. False when out of versions. */
 void lb_tracked_change(lb_tracked *storage);
-/* The allocation is another one now, all of it in that state. */
+/* The storage's allocation is a new one now, all of it in that state. */
 void lb_tracked_move(lb_tracked *storage, const void *base, uint64_t bytes, lb_tracked_bytes state);
-/* Of the smallest tensor that begins there and reaches as far, else of the largest that begins there, or of the only
- * one; NULL. A flat buffer and the first parameter in it begin at one byte. */
+/* The role of the smallest tensor that begins there and reaches as far; else of the largest that begins there, or of
+ * the only one; NULL: none. A flat buffer and the first parameter in it begin at the same byte. */
 const lb_tracked_role *lb_tracked_find_role(const lb_tracked *storage, int64_t first, int64_t last);
 bool lb_tracked_add_role(lb_tracked *storage, const lb_tracked_role *role); /* copies the name */
 

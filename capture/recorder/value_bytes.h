@@ -1,4 +1,5 @@
-/* The contents of a value: digests and statistics, now or beside the run, and its bytes. */
+/* The contents of a value: its digests and statistics, measured at once or by another thread while the program goes on,
+ * and its bytes. */
 #ifndef LB_VALUE_BYTES_H
 #define LB_VALUE_BYTES_H
 
@@ -14,9 +15,10 @@ typedef struct lb_unmeasured {
     uint8_t purpose; /* lb_keep_purpose */
     bool wanted;     /* its bytes are kept */
     bool verified;
-    bool filled;           /* see lb_op_site */
-    lb_tracked *late_from; /* of a device: a copy brings the value from there and may arrive later; NULL: none does */
-    lb_host_tensor twin;   /* the same elements there, in the same places; its dtype is 0: there are none */
+    bool filled; /* see lb_op_site */
+    /* a tensor of a device from which a copy brings this value, perhaps later; NULL: none does */
+    lb_tracked *late_from;
+    lb_host_tensor twin; /* the same elements on that device, in the same places; dtype 0: there are none */
 } lb_unmeasured;
 
 typedef struct lb_unmeasured_list {
@@ -24,7 +26,8 @@ typedef struct lb_unmeasured_list {
     uint32_t n, cap;
 } lb_unmeasured_list;
 
-/* Values that are measured beside the run: the host holds their storages still meanwhile (lb_recorder_async). */
+/* Values that another thread measures while the program goes on; meanwhile the host keeps their storages as they are
+ * (lb_recorder_async). */
 typedef struct lb_promises {
     bool async;              /* the host does */
     lb_measure_queue *queue; /* NULL: nothing was ever measured so */
@@ -39,7 +42,7 @@ lb_status lb_value_bytes_measure(lb_recorder *recorder, const lb_tracked *storag
                                  const lb_host_tensor *seen, bool blob, lb_err *err);
 /* Puts what was measured into the window and its row; the leaves are the window's from here on. */
 lb_status lb_value_bytes_note(lb_recorder *recorder, lb_tracked_window *window, lb_measured *measured, lb_err *err);
-/* What another window of the same bytes tells of this one; true when that is all there is to know. */
+/* Takes over what another window of the same bytes tells about this one; true when nothing is left to be measured. */
 bool lb_value_bytes_derive(lb_recorder *recorder, lb_tracked_window *view, const lb_tracked_window *measured);
 /* Keeps the bytes, if the budget has room. */
 lb_status lb_value_bytes_keep(lb_recorder *recorder, const lb_tracked *storage, lb_tracked_window *window,
@@ -47,7 +50,7 @@ lb_status lb_value_bytes_keep(lb_recorder *recorder, const lb_tracked *storage, 
 /* The same of bytes that are in the host's memory. */
 lb_status lb_value_bytes_keep_bytes(lb_recorder *recorder, lb_tracked_window *window, const uint8_t *bytes,
                                     lb_keep_purpose purpose, lb_err *err);
-/* What was measured gets to the window and its row; the leaves are the window's. */
+/* Puts what was measured into the window and its row of statistics; the leaves are the window's from here on. */
 void lb_value_bytes_arrived(lb_recorder *recorder, lb_tracked_window *window, uint32_t statistics,
                             lb_measured *measured);
 /* True when kept bytes of this very version contain the window; they stay for that purpose, too. */
@@ -57,18 +60,20 @@ bool lb_value_bytes_covered(lb_recorder *recorder, const lb_tracked *storage, co
 bool lb_value_bytes_left(const lb_tracked *storage, const lb_tracked_window *window);
 /* Level AUTO, at a step's end: what it kept above its sources goes to the archive. */
 lb_status lb_value_bytes_unstage(lb_recorder *recorder, lb_err *err);
-/* Results are measured when the op has all of them: */
+/* Results are measured when the op has all of them. This one is noted, */
 lb_status lb_value_bytes_later(lb_recorder *recorder, const lb_op_site *at, lb_tracked *storage,
                                const lb_tracked_window *window, const lb_host_tensor *seen, lb_err *err);
-/* by now; large ones are promised where the host holds them. */
+/* and here the noted ones are measured; large ones by another thread, where the host allows it. */
 lb_status lb_value_bytes_measure_late(lb_recorder *recorder, lb_err *err);
-/* Whether the window's promise comes with a digest of what is seen there. */
+/* Will the window's measurement under way bring a digest of `seen`? */
 bool lb_value_bytes_promised(const lb_tracked_window *window, const lb_host_tensor *seen);
-/* The storage's bytes may change or go when it returns, and no window of it has a promise. */
+/* Waits for measurements of the storage: when it returns, its bytes may change or go, and no window of it has a
+ * promise. */
 void lb_value_bytes_settle(lb_recorder *recorder, lb_tracked *storage);
-/* The same of all, and all that was promised is there but for what comes from devices. */
+/* The same for all storages. What is on its way from devices is not waited for. */
 void lb_value_bytes_settle_all(lb_recorder *recorder);
-/* The value is not to be measured. */
+/* Gives up all measurements under way and ends measuring by another thread: for a recorder that is closed or abandoned.
+ */
 void lb_value_bytes_drop(lb_recorder *recorder);
 
 #endif

@@ -24,13 +24,13 @@ typedef struct lb_result_kind {
 /* A result, or a written argument after its storage got its new version. */
 lb_status lb_value_intake_result(lb_recorder *recorder, const lb_op_site *at, const lb_host_tensor *seen,
                                  lb_result_kind kind, uint32_t *row, lb_err *err);
-/* A view of what is known already. */
+/* A view of contents that are known already. */
 lb_status lb_value_intake_alias(lb_recorder *recorder, const lb_op_site *at, const lb_host_tensor *seen, uint32_t *row,
                                 lb_err *err);
 /* Digest, statistics and, where the level says so, bytes of a layer's input or output. */
 lb_status lb_value_intake_boundary(lb_recorder *recorder, const lb_op_site *at, const lb_host_tensor *seen,
                                    uint32_t *row, lb_err *err);
-/* What ops left to be measured later. */
+/* Measures what ops left to be measured later. */
 lb_status lb_value_intake_settle(lb_recorder *recorder, lb_tracked *storage, lb_err *err);
 /* Finds or makes the storage and brings it up to date with what is seen of it. */
 lb_status lb_value_intake_storage(lb_recorder *recorder, const lb_host_tensor *seen, lb_tracked **storage, lb_err *err);

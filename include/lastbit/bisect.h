@@ -156,8 +156,8 @@ typedef struct lb_bisection {
     char *again;     /* command that records what the window lacks, or NULL */
     char *note;      /* what the reader should know besides: warnings, limits; or NULL */
     char *reason;    /* undecided: why nothing can be said, a sentence without its stop; or NULL */
-    /* clean: ops held against their recorded results; of them not judged, for bytes were not kept; ops beside them that
-     * replay does not know */
+    /* clean: ops compared with their recorded results; of them not judged, for bytes were not kept; ops beside them
+     * that replay does not know */
     uint64_t compared, unjudged, opaque;
     double seconds;
 } lb_bisection;

@@ -201,9 +201,9 @@ LB_API void lb_recorder_remember(lb_recorder *recorder, int64_t storage);
 /* From now on large results may be measured by another thread while the host goes on. It promises that what they lie in
  * stays where it is: after each call it asks which storages those are and holds them until as much has been fulfilled
  * as was promised then. Ops that write are no danger, they wait in op_begin; before bytes change, move or go in any
- * other way the host calls lb_recorder_settle. What is recorded is the same. Without a thread to be had nothing
- * changes. True when steps may get to disk that much later, too: one that ends is permanent before the next one ends.
- * Who dies by a signal in between loses it, but for lb_recorder_flush. */
+ * other way the host calls lb_recorder_settle. What is recorded is the same. Where no thread can
+ * be started nothing changes. Returns true when steps may get to disk that much later, too: a step is permanent before
+ * the next one ends. A process that a signal ends in between loses it, unless it calls lb_recorder_flush. */
 LB_API bool lb_recorder_async(lb_recorder *recorder, bool beside);
 /* Storages that are to be held since the last call, at most `room` at a time; sets *promised and *fulfilled, two
  * counts. */

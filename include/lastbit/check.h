@@ -15,7 +15,7 @@
  * disagreement states. Where gradient and derivative disagree, the same is asked of results of forward ops: all that
  * come late in the step at once, and fewer until the last one is found whose gradient is wrong.
  *
- * A step whose loss scores tokens of its own input is run again with other tokens: no row of scores may depend on a
+ * A step whose loss scores tokens of its own input is run again with different tokens: no row of scores may depend on a
  * later token, sequences of a batch and packed documents do not meet, and what an attention mask hides changes nothing.
  * Decisions are computed anew, and random draws stay. Which row is scored against which token is read from the labels.
  *
@@ -66,7 +66,7 @@ extern "C" {
     X(GRADIENT, "gradient")   /* it is not the derivative of the loss */                                               \
     X(SCALE, "scale")         /* it is the derivative times a constant */                                              \
     X(DETACHED, "detached")   /* it is zero, or none, and the derivative is not */                                     \
-    X(REDRAWN, "redrawn")     /* a recomputation drew other numbers than the forward it repeats */                     \
+    X(REDRAWN, "redrawn")     /* a recomputation drew different numbers than the forward it repeats */                 \
     X(LOST, "lost")           /* it lacks some of the micro-batches whose losses were differentiated */                \
     X(READ, "read")           /* the optimizer read something else than what backward gave */                          \
     X(UPDATE, "update")       /* an optimizer does something else than the rule that it is named after */              \

@@ -95,7 +95,7 @@ typedef struct lb_diff_row {
     const char *op; /* NULL in layer rows */
     uint32_t index; /* op in A's program; of an op that B alone runs, the next that both share; LB_NONE in layer rows */
     uint32_t other; /* its partner in B's program, of that rank, or in the same way the next; or LB_NONE */
-    /* of `other`, where `implementations` is said: the sides may cut their input into other steps */
+    /* of `other`, where `implementations` is said: the sides may cut their input into different steps */
     int64_t other_step;
     int32_t other_rank;
     uint32_t order; /* where it stands in its step, whichever side is named first; LB_NONE: not known */
@@ -213,7 +213,8 @@ typedef struct lb_diff_report {
     int64_t ulp_counts[LB_ULP_BUCKETS];
     uint64_t ops, identical; /* aligned computing ops; of them with equal digests */
     uint64_t unseen;         /* of them with a result that has no digest on a side, and nothing else that differs */
-    uint64_t rewritten;    /* layers that the sides compute in other ops, and that leave the same in exact arithmetic */
+    /* layers that the sides compute in different ops, and that leave the same in exact arithmetic */
+    uint64_t rewritten;
     lb_run_cost cost;      /* of replays and of the search for orders */
     uint64_t exact_runs;   /* among them: of one side, where two implementations are judged by values alone */
     uint64_t recorded_ops; /* computing ops of both sides' steps: one chained replay of each */

@@ -19,7 +19,7 @@ extern "C" {
 /* Of one tensor or several together. */
 typedef struct lb_effect_size {
     uint64_t tensors; /* measured; 0: there are none, or the replay did not get that far, and the numbers are NaN */
-    uint64_t moved;   /* of these: with other numbers */
+    uint64_t moved;   /* of these: with different numbers */
     uint64_t unknown; /* neither recorded nor had from the replay without swaps */
     double max_abs;   /* largest |swapped - reference|; infinity where only one side is NaN or infinite */
     double rel_l2;    /* |swapped - reference| / |reference|; infinity for a reference that is 0 */

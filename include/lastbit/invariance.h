@@ -8,12 +8,11 @@
  *     printf("%u ops under a launch rule\n", found.n_rows);
  *     lb_invariance_release(&found);
  *
- * Recorded rows of an op's input are embedded in batches of other sizes, made of the recorded rows in turn, and the op
- * is run under each kernel that it has, and under launch rules of GPU libraries: how many slices a split-K product
+ * Recorded rows of an op's input are embedded in batches of different sizes, made of the recorded rows in turn, and the
+ * op is run under each kernel that it has, and under launch rules of GPU libraries: how many slices a split-K product
  * takes by its tiles and the multiprocessors, how many slices of keys a decoding attention takes, how many threads a
  * sum or a fused norm has. What is compared are those rows of the result, with what they are in the recorded batch. Of
- * attention a row is a sequence, with its keys and values.
- */
+ * attention a row is a sequence, with its keys and values. */
 #ifndef LASTBIT_INVARIANCE_H
 #define LASTBIT_INVARIANCE_H
 
@@ -41,7 +40,7 @@ typedef struct lb_invariance_options {
 
 typedef struct lb_invariance_size {
     int64_t rows;      /* of the batch */
-    int64_t differing; /* elements with other bits, over the rows embedded */
+    int64_t differing; /* elements with different bits, over the rows embedded */
     char launch[64];   /* what a batch of that size is given: "splitk:4"; "": nothing, the op's own kernel */
 } lb_invariance_size;
 

@@ -141,7 +141,7 @@ LB_API lb_status lb_probe_schedule(const lb_probe_shape *shape, const char *orde
 typedef enum lb_probe_outcome {
     LB_PROBE_TREE,  /* one tree of additions explains every probe */
     LB_PROBE_EXACT, /* small terms survive beside huge ones: exact, compensated, or an accumulator too wide to probe */
-    LB_PROBE_UNSTABLE, /* the same terms give other bits from call to call */
+    LB_PROBE_UNSTABLE, /* the same terms give different bits from call to call */
     LB_PROBE_NO_SUM,   /* the results are not the sum of the terms */
     LB_PROBE_NO_TREE   /* a sum, but the probes contradict each other as one tree */
 } lb_probe_outcome;

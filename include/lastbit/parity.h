@@ -291,7 +291,7 @@ typedef struct lb_block_swap {
 } lb_block_swap;
 
 /* Runs the model of `base` by replay with the blocks of one class of the model of `donor` in their place, and compares
- * what it then says with what `donor` said: the class whose exchange takes k3 to zero is what the sides do otherwise.
+ * what it then says with what `donor` said: the class whose exchange takes k3 to zero is what the sides do differently.
  * Of the first step that both have, one rank. `classes`: letters (A D E M R) to exchange together, NULL: every class by
  * itself, then all. Rows begin with the model as it was recorded; malloc'ed. Choices of experts are those that each
  * side recorded. `floor`: the donor run by itself in the same way, against what it recorded: no exchange can come

@@ -145,12 +145,12 @@ LB_API char *lb_ranks_text(const lb_ranks_report *report, bool layers);
 
 /* ---- settings side by side ---------------------------------------------------------------------------------------- *
  *
- * One run under other seeds or orders of its data, as that paper's figures lay them beside each other: S1-1 one seed
- * for all ranks, S1-2 another for rank 0, S1-3 each rank its own. Compared over the steps that all captures have, with
- * the setting whose losses are closest together. Another setting is inconsistent when its workers are further apart by
- * two of the three measures (dispersion of the loss, of the gradient's norm, 1 - cosine of the direction): by a quarter
- * at least on average, and in so many steps that a coin would do it in less than one of a hundred runs (a sign test,
- * for which seven steps are the fewest). */
+ * One run under different seeds or orders of its data, as that paper's figures lay them beside each other: S1-1 one
+ * seed for all ranks, S1-2 another for rank 0, S1-3 each rank its own. Compared over the steps that all captures have,
+ * with the setting whose losses are closest together. Another setting is inconsistent when its workers are further
+ * apart by two of the three measures (dispersion of the loss, of the gradient's norm, 1 - cosine of the direction): by
+ * a quarter at least on average, and in so many steps that a coin would do it in less than one of a hundred runs (a
+ * sign test, for which seven steps are the fewest). */
 
 /* Means over the steps; NaN: not known. */
 typedef struct lb_ranks_setting {

@@ -174,8 +174,8 @@ typedef struct lb_observer {
     void (*beside)(void *context, const lb_program *program, uint32_t op, uint32_t value, const lb_tensor *recorded,
                    const lb_tensor *exact);
     void (*step_end)(void *context, int32_t rank, int64_t step);
-    /* Asked before a source is loaded (may be NULL): return true after pointing `tensor->data` at other contents of the
-     * same dtype and layout (valid until the next call), e.g. another capture's parameter. */
+    /* Asked before a source is loaded (may be NULL): return true after pointing `tensor->data` at different contents of
+     * the same dtype and layout (valid until the next call), e.g. another capture's parameter. */
     bool (*source)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
     /* Chained with plan.shadow_only and nothing swapped, before an op is run (either may be NULL): true where it gives
      * what it gave in an earlier run. It does not run then, and no event tells of it; `former` is asked for one of its

@@ -24,7 +24,7 @@ extern "C" {
 
 /* The runs, in order. Weights and slots are forced together with what stands before them. */
 typedef enum lb_routing_mode {
-    LB_ROUTING_PLAIN, /* without any swap: what kernels of other bits do by themselves */
+    LB_ROUTING_PLAIN, /* without any swap: what kernels of different bits do by themselves */
     LB_ROUTING_RECOMPUTE,
     LB_ROUTING_IDS,
     LB_ROUTING_WEIGHTS,
@@ -96,8 +96,8 @@ typedef struct lb_routing_other {
     bool (*value)(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor);
 } lb_routing_other;
 
-/* How much of the distance of two recordings is experts chosen otherwise: as above, but distances are from the other
- * recording's ends, what is forced are its ids, weights and slots, and a flip is a choice that it made otherwise.
+/* How much of the distance of two recordings is experts chosen differently: as above, but distances are from the other
+ * recording's ends, what is forced are its ids, weights and slots, and a flip is a choice that it made differently.
  * Upstream: what both scores move by when the router as recorded here gets the other's hidden states. The plan may have
  * no swaps. `modes` false: flips alone are wanted, and nothing is forced. */
 LB_API lb_status lb_routing_report_against(lb_capture *capture, lb_replay *replay, const lb_plan *plan,

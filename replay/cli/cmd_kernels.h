@@ -1,4 +1,4 @@
-/* `lastbit replay --kernels`: what could be computed otherwise in recorded steps, and how. */
+/* `lastbit replay --kernels`: what could be computed differently in recorded steps, and how. */
 #ifndef LB_REPLAY_CMD_KERNELS_H
 #define LB_REPLAY_CMD_KERNELS_H
 

@@ -1,10 +1,10 @@
 /* Regenerating: where the recorded bytes of a result were not kept, the order of additions that gives their digest is
  * looked for.
  *
- * Our product or sum of the same inputs has other bits than the library's that was recorded, and what reads it would be
- * compared with nothing: the chain ends. An order under which the digest comes out right shows that the op computes
- * what was recorded, and gives the very bits that were. Nothing else counts: with no such order the bits stay ours, and
- * what follows from them is not judged. */
+ * Our product or sum of the same inputs has different bits than the library's that was recorded, and what reads it
+ * would be compared with nothing: the chain ends. An order under which the digest comes out right shows that the op
+ * computes what was recorded, and gives the very bits that were. Nothing else counts: with no such order the bits stay
+ * ours, and what follows from them is not judged. */
 #ifndef LB_REPLAY_REGENERATE_H
 #define LB_REPLAY_REGENERATE_H
 

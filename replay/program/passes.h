@@ -10,7 +10,7 @@
  * its other members wait for it.
  *
  * An op that was replaced keeps its origin and its recorded value rows as results, so that an observer sees "this
- * recorded value, computed otherwise". A value produced by a pass alone has no digests and no recorded bytes.
+ * recorded value, computed differently". A value produced by a pass alone has no digests and no recorded bytes.
  *
  * Pseudo ops that a pass may insert, beside ordinary ATen ops:
  *   lb::zero   ()             -> result    every element 0. The result may be a window of a storage that exists (then

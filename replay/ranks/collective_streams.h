@@ -34,7 +34,7 @@ typedef struct lb_collective_streams {
     lb_collective_order order;
     uint32_t root;
     lb_inputs known;
-    lb_sum_verdict sum; /* of a reduction that gave other bits than were recorded */
+    lb_sum_verdict sum; /* of a reduction that gave different bits than were recorded */
     lb_err *err;
 } lb_collective_streams;
 

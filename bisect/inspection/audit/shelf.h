@@ -18,7 +18,7 @@ typedef struct lb_shelf {
     const lb_comparison_side *side;
     lb_shelf_weight *list;
     uint32_t n;
-    lb_err refused; /* the first weight that the system would not give, whoever asked: nothing is known of it */
+    lb_err refused; /* the first weight that the system did not give: nothing is known of it */
 } lb_shelf;
 
 /* False when out of memory. */

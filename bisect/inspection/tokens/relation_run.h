@@ -52,7 +52,7 @@ typedef struct lb_relation_answer {
 lb_status lb_relation_run_open(lb_moved_run *run, const lb_scored_step *scored, bool holds, lb_relation_run *relation,
                                lb_err *err);
 void lb_relation_run_close(lb_relation_run *relation);
-/* One run with other tokens. */
+/* One run with different tokens. */
 lb_status lb_relation_run_try(lb_relation_run *relation, const lb_relation_tokens *tokens, lb_relation_answer *answer,
                               lb_err *err);
 /* All zero, for every row of ids; false when out of memory. */

@@ -6,10 +6,12 @@
 
 enum { LB_ALL_ELEMENTS = -1 };
 
-/* Adds what the inputs of an op of that side (0: A) bring, but for those whose bits its partner `other` (LB_NONE: none)
- * has, too. `element`: of ops over lists (_foreach_, _fused_), only that of each list, and what is no list. */
+/* Adds to `in` what the inputs of an op of that side (0: A) bring, except for inputs whose bits its partner `other`
+ * (LB_NONE: none) has as well. `element`: for ops over lists (_foreach_, _fused_), only that element of each list, and
+ * what is no list. */
 void lb_flow_in(lb_diff_walk *walk, int side, uint32_t op, uint32_t other, int element, lb_diff_flow_source *in);
-/* Into the storage of outcome `i` of an op. What covers the storage replaces what was known of it. */
+/* Writes `left` to the storage of outcome `i` of an op. An outcome that covers the whole storage replaces what was
+ * known of it. */
 void lb_flow_out(lb_diff_walk *walk, int side, uint32_t op, uint32_t i, const lb_diff_flow_source *left);
 /* Does the op run element by element over lists, so that its outcomes follow from their own elements alone? */
 bool lb_flow_is_list(const lb_program *program, const lb_op *op);

@@ -15,12 +15,14 @@ typedef struct lb_diff_half {
     lb_program_view side;
 } lb_diff_half;
 
-/* False: the side has no such step. lb_diff_half_close is for after that, too. */
+/* Reads the side's programs of that step. False: the side has no such step; lb_diff_half_close is to be called even
+ * then. */
 bool lb_diff_half_load(lb_diff_half *half, int64_t step);
-/* The first step that both sides have says which ranks stand against each other in all. */
+/* Puts the programs of each side together. The first step that both sides have decides, for all steps, which ranks are
+ * compared with each other. */
 lb_status lb_diff_half_open_both(lb_diff_half *first, lb_diff_half *second, lb_rank_plan *plan, lb_err *err);
 void lb_diff_half_close(lb_diff_half *half);
-/* Compares the step of two that are open. */
+/* Compares the step at which both halves are open. */
 lb_status lb_diff_half_compare(lb_diff_session *session, lb_diff_half *first, lb_diff_half *second,
                                lb_diff_walk_past *past, lb_err *err);
 

@@ -5,7 +5,7 @@
 
 #include "diff/diff_walk.h"
 
-/* After the walk, which has left its taints. */
+/* To be called after the walk, which has left its taints. */
 void lb_diff_walk_leaving(lb_diff_walk *walk);
 
 #endif

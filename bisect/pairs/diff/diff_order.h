@@ -1,6 +1,6 @@
-/* In which order a walk meets the ops of a side: as recorded, and of several ranks each up to its next collective,
- * which comes when all its members have arrived, one member's op behind the other. So what any of them brings is known
- * before anything is taken from it. Private to diff*.c. */
+/* In which order a walk goes through the ops of a side. One rank's ops keep their recorded order. Of several ranks,
+ * each goes up to its next collective; the collective follows when all its members have got there, one member's op
+ * behind the other. So everything that members bring is known before anything is taken from it. Private to diff*.c. */
 #ifndef LB_BISECT_DIFF_ORDER_H
 #define LB_BISECT_DIFF_ORDER_H
 

@@ -6,8 +6,9 @@
 #include "diff/diff_verdict.h"
 #include "diff/diff_walk.h"
 
-/* Nobody knows whether it is one: weights or states that either side holds otherwise lead to it, or a choice that
- * rounding changed, behind which the sides compute other shapes. `*why` (may be NULL): which. */
+/* It is unknown whether the divergence is one. Either it follows from weights or states that the two sides hold in
+ * different tensors, or from a choice that rounding changed, behind which the sides compute in different shapes. `*why`
+ * (may be NULL): which of these, as one of the sentences below. */
 bool lb_place_is_unknown(const lb_diff_walk *walk, const lb_divergence *divergence, const char **why);
 #define LB_WHY_FLIPPED                                                                                                 \
     "it follows from a choice that the two sides made differently, and its shapes differ: whether that is rounding "   \
@@ -21,22 +22,22 @@ bool lb_place_is_unknown(const lb_diff_walk *walk, const lb_divergence *divergen
 #define LB_WHY_CUT                                                                                                     \
     "the ranks of the two sides hold other parts of a tensor that this may follow from: whether that is rounding "     \
     "cannot be told"
-/* `row` is that of the pair (or join) `ia`, whose node is a divergence. Where one side runs ops of its own between what
- * is the same and the pair, these are the place: they get a row of their own, and `row` inherits from it. Otherwise the
- * pair is the place. */
+/* Reports the divergence at the pair (or join) `ia`, of which `row` is the row. Where one side runs ops of its own
+ * between what is the same and the pair, these ops are the place: they get a row of their own, and `row` inherits from
+ * it. Without such ops the pair is the place. */
 void lb_place_divergence(lb_diff_walk *walk, const lb_divergence *divergence, uint32_t ia, const lb_evidence *evidence,
                          lb_diff_row *row);
-/* The same where a parameter or a result is the divergence that `row` speaks of: what no aligned pair gave. */
+/* The same where `row` is of a parameter or a result that no aligned pair gave. */
 void lb_place_final(lb_diff_walk *walk, const lb_divergence *divergence, lb_diff_row *row);
-/* May the arguments of the pair that are no tensors follow from numbers that Python read, which differ? Not when they
+/* May the arguments of the pair other than tensors follow from numbers that Python read and that differ? Not when they
  * are further apart than those numbers are, up to a factor of 8. */
 bool lb_place_args_follow(const lb_diff_walk *walk, uint32_t ia, uint32_t ib);
 
 /* Gives a row of an op that B alone runs its place among A's. */
 void lb_place_order(const lb_diff_walk *walk, lb_diff_row *row);
 
-/* Code of a module that calls others stands between two of these: row->before and after, and "; between layers.0.mlp
- * and layers.1.input_layernorm" behind its why. */
+/* For code that stands between two modules that its own module calls: fills row->before and after, and adds "; between
+ * layers.0.mlp and layers.1.input_layernorm" to its why. */
 void lb_place_neighbours(lb_diff_report *report, const lb_program *program, uint32_t op, lb_diff_row *row);
 
 #endif

@@ -22,17 +22,19 @@ lb_code_line lb_report_keep_line(lb_diff_report *report, const lb_code_line *lin
 void lb_report_missing(lb_diff_report *report, const char *text);
 /* A sentence for findings[], once: worth knowing, but no verdict. */
 void lb_report_finding(lb_diff_report *report, const char *text);
-/* An op or source: into its layer, and where it is the first or the worst, into `first` and `earliest`. */
+/* Adds an op or source to its layer and, where it is the first or the worst, to `first` and `earliest`. */
 void lb_report_row(lb_diff_report *report, const lb_diff_row *row);
-/* An op into its layer only. */
+/* Adds an op to its layer only. */
 void lb_report_layer(lb_diff_report *report, const lb_diff_row *row);
 
-/* A place that diverged by itself into `places`: once, however many steps and ranks show it. */
+/* Adds a place that diverged by itself to `places`: once, however many steps and ranks show it. */
 void lb_report_place(lb_diff_report *report, const lb_diff_difference *place);
-/* Of a pair that diverged `differences` has a place at least: where values alone named none, those of `places`. */
+/* Where the captures diverged, `differences` gets at least one place: where values alone named none, those of `places`.
+ */
 void lb_report_settle_differences(lb_diff_report *report);
 
-/* How bad: opaque and missing say nothing, so that they rank below what was decided to differ for a reason. */
+/* How bad a verdict is for a report: opaque and missing say nothing, so that they rank below verdicts that were
+ * decided. */
 int lb_report_badness(lb_verdict verdict);
 lb_verdict lb_report_worse(lb_verdict a, lb_verdict b);
 

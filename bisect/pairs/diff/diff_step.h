@@ -15,12 +15,13 @@ typedef struct lb_diff_session {
     const lb_diff_options *options;
     const lb_layer_names_map *rules;
     lb_diff_report *report;
-    /* of steps before the window that was asked for: what they leave is known, and nothing is said; or NULL */
+    /* for steps before the window that was asked for, from which only the state is taken: their rows go here and are
+     * dropped; or NULL */
     lb_diff_report *quiet;
     bool swapped;     /* the last pair was turned round */
     uint64_t shared;  /* steps that both sides have */
     bool one_by_one;  /* each rank was judged by itself: diff_many.h */
-    lb_lack lacks[2]; /* bytes that either side did not keep, and for want of which something could not be judged */
+    lb_lack lacks[2]; /* bytes that either side did not keep, without which something could not be judged */
 } lb_diff_session;
 
 /* Rows and findings of the step that `walk` stands at go to its report. */

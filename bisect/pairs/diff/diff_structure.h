@@ -7,7 +7,8 @@
 
 /* A row of the report for each layer in which a side has ops of its own. */
 void lb_diff_walk_list_structure(lb_diff_walk *walk);
-/* What lacks is told as missing, another shape or dtype as diverged. LB_ERR_NOMEM is the only failure. */
+/* A parameter that one side lacks is reported as missing, another shape or dtype as diverged. LB_ERR_NOMEM is the only
+ * failure. */
 lb_status lb_diff_structure_list_parameters(lb_diff_walk *walk, lb_err *err);
 
 #endif

@@ -21,10 +21,10 @@
 #include <lastbit/diff.h>
 
 /* Adds the tokens of one step to the report, by kind: of a rank against its partner, or against the ranks that stand
- * for it. Sides whose tokens do not match (another number, other targets) add a finding in place of numbers. */
+ * for it. Sides whose tokens do not match (in number or in targets) add a finding in place of numbers. */
 lb_status lb_diff_tokens_add(const lb_program_view *a, const lb_program_view *b, const lb_diff_options *options,
                              lb_diff_report *report, lb_err *err);
-/* Sums become means. */
+/* Divides the sums by the number of tokens: to be called once, behind the last step. */
 void lb_diff_tokens_finish(lb_diff_report *report);
 
 #endif

@@ -1,11 +1,9 @@
 /* One walk over both sides of a step in execution order, which turns what is known into rows of the report.
  *
- * Everything that can be asked was asked before (shadow_pair.h, divergence.h): whether an aligned pair computes the
- * same function, what leaves the step differently, and where that began. The walk follows bits: which difference was
- * made where, which was led to, and what came in from outside: sources, draws, decisions, the steps before. A is the
- * side that calls its layers less often, or is fewer programs; `swapped` says that it is not the first side of the
- * report.
- */
+ * What needs a replay was found before (shadow_pair.h, divergence.h): whether an aligned pair computes the same
+ * function, what leaves the step differently, and where that began. The walk follows bits: which op made a difference,
+ * which op inherited it, and what came in from outside (sources, draws, decisions, the steps before). A is the side
+ * that calls its layers less often, or is fewer programs; `swapped` says that A is not the first side of the report. */
 #ifndef LB_BISECT_DIFF_WALK_H
 #define LB_BISECT_DIFF_WALK_H
 
@@ -24,7 +22,7 @@
 /* What the inputs of an op bring along. */
 typedef struct lb_diff_flow_source {
     lb_verdict verdict, carried; /* as in a taint */
-    bool differ;                 /* some input has other bits */
+    bool differ;                 /* some input has different bits */
     uint32_t lone[2];            /* as in a taint */
     uint32_t met;                /* as in a taint */
 } lb_diff_flow_source;
@@ -54,7 +52,7 @@ typedef struct lb_read_numbers {
 
 /* What is kept of one rank, or of all that are taken together, from step to step. */
 typedef struct lb_diff_walk_past {
-    /* the sides cut their input, or what they call, into other steps: those of one number are of other tokens */
+    /* the sides split their input, or their calls, into different steps: steps of one number have different tokens */
     bool other_steps;
     lb_taints storages[2]; /* of either side */
     lb_read_numbers read;
@@ -64,15 +62,15 @@ typedef struct lb_diff_walk_past {
     lb_diff_exchanges *exchanges; /* NULL: the members of collectives are at hand, or not known */
     int64_t first;                /* the first step that was compared */
     bool any;                     /* some step was */
-    bool cut; /* in some step the sides cut a tensor otherwise (cut_tensors.h) of which not all is known */
+    bool cut; /* in some step the sides split a tensor differently (cut_tensors.h), and not all of it is known */
 } lb_diff_walk_past;
 
 enum {
-    LB_SETTLED_REWRITE = 1, /* of a layer computed in other ops */
+    LB_SETTLED_REWRITE = 1, /* of a layer that the sides compute by different ops */
     LB_SETTLED_CAST = 2     /* of a cast that loses most (lossy_cast.h) */
 };
 
-/* The layer of a rank in which partial results stood last that the sides do not share. */
+/* The layer of a rank that last held partial results which the two sides do not share. */
 typedef struct lb_rewritten_layer {
     uint32_t scope, phase, part;
     bool any;
@@ -90,13 +88,13 @@ typedef struct lb_diff_walk {
     lb_merged_steps merged;
     lb_divergences divergences;
     lb_cut_tensors cuts;
-    /* the sides cut or cut before some tensor differently: it is unknown what is rounding, but for what an op makes of
-     * its own inputs */
+    /* the sides split some tensor differently, in this step or before: what is rounding is unknown, except for what an
+     * op makes of its own inputs */
     bool cut;
     bool held_otherwise; /* parameters without a partner on both sides, in a step behind the first */
     /* some call is given more rows on one side, in a step that begins with what an earlier one may have rounded */
     bool given_more;
-    /* what a difference that leads to a sink inherits: DIVERGED, or MISSING where no divergence is known
+    /* what a difference that leads to a sink inherits: DIVERGED, or MISSING where it is unknown of every divergence
      * whether it is one */
     lb_verdict led;
     lb_reordering *reorderings; /* per op of A, or NULL */

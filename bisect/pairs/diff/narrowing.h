@@ -1,5 +1,5 @@
-/* Casts that one side alone makes: in exact arithmetic they are the identity, so that however narrow the type, what
- * follows is rounding; but then its cause is a precision, and which is worth saying. Private to diff*.c. */
+/* Names the precision of casts that one side alone makes. In exact arithmetic a cast is the identity, so that what
+ * follows is rounding, however narrow the type; its cause is then a precision. Private to diff*.c. */
 #ifndef LB_BISECT_NARROWING_H
 #define LB_BISECT_NARROWING_H
 

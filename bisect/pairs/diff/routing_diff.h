@@ -15,7 +15,7 @@
 #include <lastbit/diff.h>
 
 /* Adds the layers of one step whose routing was recorded on both sides: of a rank against its partner, or against the
- * ranks that stand for it, whose tokens are its own shared out, or each all of them. */
+ * ranks that stand for it. Those share out its tokens, or each has all of them. */
 lb_status lb_routing_diff_add(const lb_program_view *a, const lb_program_view *b, const lb_layer_names_map *rules,
                               lb_diff_report *report, lb_err *err);
 

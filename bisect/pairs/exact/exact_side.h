@@ -1,9 +1,9 @@
 /* One side of a pair run exactly (f64, casts the identity), with what each of its values is.
  *
  * A run notes the quantity of every value that some op reads or gives, keeps the numbers of those that are asked for,
- * and can go on from other numbers than its own: sources, draws and values that stand beside those of the other side
- * (`forced`). So a second implementation is run from the first one's numbers at every place where the two are known to
- * meet, and each part between such places is judged by itself. */
+ * and can go on from different numbers than its own: sources, draws and values that stand beside those of the other
+ * side (`forced`). So a second implementation is run from the first one's numbers at every place where the two are
+ * known to meet, and each part between such places is judged by itself. */
 #ifndef LB_BISECT_EXACT_SIDE_H
 #define LB_BISECT_EXACT_SIDE_H
 

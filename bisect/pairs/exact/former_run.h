@@ -52,7 +52,7 @@ void lb_former_run_note(struct lb_exact_side *side, uint32_t op, uint32_t value,
 void lb_former_run_noted(struct lb_exact_side *side, uint32_t op);
 /* What became of the value's op; sources that go on as they did were left out. */
 lb_former_end lb_former_run_end_of(const struct lb_exact_side *side, uint32_t value);
-/* `is_last`: the next run is held against this one. */
+/* `is_last`: the next run is compared with this one. */
 bool lb_former_run_end(struct lb_exact_side *side, bool is_last);
 void lb_former_run_release(lb_former_run *former);
 

@@ -1,10 +1,10 @@
 /* Choices that a run makes anew. An exact run takes comparisons and maxima as they were recorded, so that rounding at a
- * tie flips none of them. A run that goes on from other numbers has nothing recorded that would fit:
+ * tie flips none of them. A run that goes on from different numbers has nothing recorded that would fit:
  *
  *      recorded   q ─▶ max over places ─▶ place 3          the step's own numbers
  *      from A's   q'─▶ max over places ─▶ place 3 ?        q' is none of these: the run chooses by itself
  *
- * Only choices that no shape and no index of the program depends on: bools that go on into other numbers, and
+ * Only choices that no shape and no index of the program depends on: bools that go on into different numbers, and
  * indices that nothing of forward reads. */
 #ifndef LB_BISECT_MOVED_CHOICE_H
 #define LB_BISECT_MOVED_CHOICE_H

@@ -19,7 +19,7 @@
 #include <lastbit/archive.h>
 
 typedef enum lb_collective_fault {
-    LB_COLLECTIVE_RESULT,   /* a member received other bits than the members sent, or called something else */
+    LB_COLLECTIVE_RESULT,   /* a member received different bits than the members sent, or called something else */
     LB_COLLECTIVE_NONFINITE /* a member sent numbers that are not finite, and had received none */
 } lb_collective_fault;
 

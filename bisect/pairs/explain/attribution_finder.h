@@ -1,16 +1,16 @@
-/* The search for what gives a place's bits: attribution.c decides, with attribution_scan.c (which candidates give them,
- * or parts of them) and attribution_told.c (what is said of it). Nobody else includes it.
+/* The search for what gives a place's bits. attribution.c decides, attribution_scan.c finds which candidates give the
+ * bits or parts of them, and attribution_told.c puts it into words. No other file includes it.
  *
- * `runner` is the side whose ops run, `bits` the side whose recorded inputs they run on and whose recorded outputs they
- * should give. */
+ * `runner` is the side whose ops run. `bits` is the side whose recorded inputs they run on and whose recorded outputs
+ * they should give. */
 #ifndef LB_BISECT_ATTRIBUTION_FINDER_H
 #define LB_BISECT_ATTRIBUTION_FINDER_H
 
 #include "explain/attribution.h"
 #include "explain/product_probe.h"
 
-/* With one match in hand 16 candidates are tried before time may end the search, so that a match is never told before
- * others had their chance. */
+/* Once something matched, at least 16 candidates are tried before time may end the search, so that a match is never
+ * reported before others had their chance. */
 enum { LB_MOST_MATCHES = 64, LB_LEAST_TRIED = 16 };
 
 typedef struct lb_attribution_scan {
@@ -44,7 +44,7 @@ lb_status lb_attribution_try(lb_attribution_finder *f, int runner, int bits, uin
 /* Tries all candidates of the runner, and ranks those that match. */
 lb_status lb_attribution_scan_all(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s);
 void lb_attribution_scan_rank(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s);
-/* A search by other means: its time, with what places of this kind have had before, counts in the same way. */
+/* For searches by other means: their time is added up with that of earlier places of this kind, as a scan's is. */
 void lb_attribution_scan_begin(lb_attribution_scan *s);
 double lb_attribution_scan_spent(const lb_attribution_finder *f, const lb_attribution_scan *s);
 void lb_attribution_scan_end(lb_attribution_finder *f, const lb_attribution_scan *s);
@@ -56,7 +56,8 @@ lb_status lb_attribution_by_parts(lb_attribution_finder *f, bool *done);
 /* ---- saying it (attribution_told.c) ---- */
 
 const lb_value *lb_attribution_output(const lb_attribution_finder *f, int side);
-/* What the runner's ops do by themselves; the same for row 0, else the candidate's name. */
+/* What the runner's ops do by themselves; the name of row `row`, which for row 0 is the same and else the candidate's.
+ */
 const char *lb_attribution_own_name(const lb_attribution_finder *f, int runner);
 const char *lb_attribution_name(const lb_attribution_finder *f, int runner, uint32_t row);
 bool lb_attribution_rounds_at_end(const lb_attribution_finder *f, int runner, int bits);

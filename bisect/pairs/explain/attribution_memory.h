@@ -6,9 +6,9 @@
 #include "explain/candidate.h"
 #include "explain/matched_region.h"
 
-/* A search that tried every candidate and found none. What is excluded at two places is excluded at their twins: the
- * same op with the same arguments on tensors of the same layouts runs the same kernel, and one place alone may be a
- * fault. */
+/* A search that tried every candidate and found none. What two places have excluded is excluded at their twins: the
+ * same op with the same arguments on tensors of the same layouts runs the same kernel. One place is not enough, as it
+ * may be a fault. */
 typedef struct lb_exhausted_search {
     uint64_t key;
     char nearest[128]; /* the candidate that came nearest */
@@ -40,12 +40,12 @@ typedef struct lb_attribution_memory {
     uint32_t n_one_function;
 } lb_attribution_memory;
 
-/* How often `n_ops` ops of a place may be asked for the order in which they add (addition_trees.h). */
+/* How often a place of `n_ops` ops may be run to find the order in which it adds (addition_trees.h). */
 static inline uint64_t lb_attribution_memory_runs(const lb_attribution_memory *memory, uint32_t n_ops)
 {
     return memory->only_orders ? memory->probe_ops / (n_ops ? n_ops : 1) : 4096;
 }
-/* What it took. */
+/* Adds what a search took. */
 static inline void lb_attribution_memory_charge(lb_attribution_memory *memory, const lb_run_cost *cost)
 {
     memory->cost.runs += cost->runs, memory->cost.ops += cost->ops;
@@ -56,9 +56,9 @@ static inline void lb_attribution_memory_charge(lb_attribution_memory *memory, c
 void lb_attribution_memory_note(lb_attribution_memory *memory, const char *name);
 /* Of how many places it gave that side's bits so far; NULL when there is no more room. */
 uint32_t *lb_attribution_memory_sites(lb_attribution_memory *memory, const char *name, int side);
-/* The exhausted search of two twins; NULL: there were not as many. */
+/* The exhausted search of two places of that key; NULL: fewer than two were exhausted. */
 const lb_exhausted_search *lb_attribution_memory_exhausted(const lb_attribution_memory *memory, uint64_t key);
-/* Where memory runs out it is not noted, and twins are searched again. */
+/* Notes an exhausted search. Out of memory it is not noted, and twins are searched again. */
 void lb_attribution_memory_note_exhausted(lb_attribution_memory *memory, uint64_t key, const char *nearest,
                                           uint32_t tried);
 void lb_attribution_memory_note_function(lb_attribution_memory *memory, uint64_t kinds);

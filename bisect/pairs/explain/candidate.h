@@ -16,7 +16,7 @@ typedef struct lb_candidate {
     uint32_t n_swaps;
     char arguments[2][128]; /* of the swaps */
     bool local;             /* what it makes of an element depends on that element's terms alone */
-    uint32_t few; /* not to be believed on fewer elements than this: it has a parameter that would fit by chance */
+    uint32_t few; /* not believed on fewer elements than this: it has a parameter that would fit them by chance */
 } lb_candidate;
 
 /* Files with trees of the user's (lastbit/order.h), tried where a sum has as many terms. */
@@ -53,12 +53,13 @@ typedef struct lb_candidate_ops {
     lb_candidate_digests *digests; /* may be NULL */
 } lb_candidate_ops;
 
-/* Those that can mean something to these ops. list[0] is "own": no change. `trees` may be NULL. malloc'ed. */
+/* Lists the candidates that can change what these ops give. list[0] is "own": no change. `trees` may be NULL.
+ * malloc'ed. */
 lb_status lb_candidates_list(const lb_candidate_ops *ops, const lb_candidate_trees *trees, lb_candidate **list,
                              uint32_t *n, lb_err *err);
 
-/* What collectives among the other side's ops (rows of the whole of `other`) recorded as their order, as NCCL says it,
- * comes right after "own" in such a list. */
+/* Where NCCL told the order of a collective among the other side's ops (rows of the whole of `other`), puts that order
+ * right behind "own" in the list. */
 void lb_candidates_put_recorded_first(const lb_program_view *other, const uint32_t *ops, uint32_t n_ops,
                                       lb_candidate *list, uint32_t *n);
 

@@ -1,27 +1,26 @@
-/* Circumstances: what is known of a place where no candidate gives the recorded bits. Each is a proof of its own kind,
- * weaker than bits where a kernel ran that replay has not:
+/* What is known of a place where no candidate gives the recorded bits. Each proof is of its own kind, and weaker than
+ * bits from a kernel that replay has:
  *
- *   bound      the same op on both sides, and each side's elements lie inside its error bound on that side's own
- *              inputs; replay gives the bits of neither side, or of one by chance
- *   exact      other ops, which are the same real function of the same inputs
- *   bits       each side's own ops, run by themselves, give its own bits: then it is the ops that differ, or a constant
- *              among their arguments, or a state that one of them reads (the amax history of delayed scaling) the same
- *              ops, which took different rows on the two sides: experts were chosen differently, or another input
- *              differs
- *   exact      ops whose kinds were the same real function at another place, where experts were chosen differently
- */
+ *   bound   the same op on both sides, and each side's elements lie inside its error bound on that side's own inputs;
+ *           replay gives the bits of neither side, or of one by chance
+ *   exact   different ops that are the same real function of the same inputs
+ *   bits    each side's own ops, run by themselves, give its own bits. Then the ops differ, or a constant among their
+ *           arguments, or a state that one of them reads (the amax history of delayed scaling)
+ *   bits    the same ops, which took different rows on the two sides: experts were chosen differently, or another input
+ *           differs
+ *   exact   ops whose kinds were the same real function at another place, where experts were chosen differently */
 #ifndef LB_BISECT_FALLBACK_PROOF_H
 #define LB_BISECT_FALLBACK_PROOF_H
 
 #include "explain/attribution.h"
 
-/* `own_a`, `own_b`: how many of each side's bits replay of its own ops gives; `score`: how many of B's are told;
- * `proven_elsewhere`: ops of these kinds were one real function at another place. `memory`: what is run is counted
- * there. Nothing is set unless `*done`. */
+/* Tries these proofs. `own_a`, `own_b`: how many of each side's bits replay of its own ops gives. `score`: how many of
+ * B's bits the finding states. `proven_elsewhere`: ops of these kinds were one real function at another place.
+ * `memory`: what is run is counted there. `found` is set only where `*done`. */
 lb_status lb_fallback_proofs_find(const lb_match_site *site, const lb_score *own_a, const lb_score *own_b,
                                   const lb_score *score, lb_attribution_memory *memory, bool proven_elsewhere,
                                   lb_attribution_found *found, bool *done, lb_err *err);
-/* The dtype of eight bits that what follows from a value is cast to, `hops` results on at most; LB_NO_DTYPE: none. */
+/* The dtype of eight bits to which a result behind the value is cast, at most `hops` ops on; LB_NO_DTYPE: none. */
 lb_dtype lb_fallback_quantised_to(const lb_program *program, uint32_t value, uint32_t hops);
 
 #endif

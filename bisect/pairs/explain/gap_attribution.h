@@ -1,6 +1,6 @@
-/* The budget: how much of the final gap each cause and layer makes. A is replayed from its sources with one change at a
- * time, then with all of them; what is seen of each is how far the last output moves towards B's. All ranks are
- * replayed together, since what one of them changes reaches the others through collectives. */
+/* The budget: how much of the final gap each cause and each layer makes. A is replayed from its sources with one change
+ * at a time, then with all of them; each time it is measured how far the last output moves towards B's. All ranks are
+ * replayed together, since a change on one of them reaches the others through collectives. */
 #ifndef LB_BISECT_GAP_ATTRIBUTION_H
 #define LB_BISECT_GAP_ATTRIBUTION_H
 
@@ -33,9 +33,9 @@ typedef struct lb_gap_question {
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
 } lb_gap_question;
 
-/* A budget per ending; where its gap is NaN there is nothing to tell: no replay gave it. `*made` false: nothing differs
- * for a reason of its own, and there are no budgets. Layers of rows, and `left`, are malloc'ed, and the caller's; each
- * budget has its own. */
+/* Makes a budget per ending. Its gap is NaN where no replay gave the output: then there is nothing to tell. `*made`
+ * false: nothing differs for a reason of its own, and there are no budgets. Layers of rows, and `left`, are malloc'ed
+ * and the caller's; each budget has its own. */
 lb_status lb_gap_attribution_make(const lb_gap_question *question, lb_explain_budget *budgets, bool *made, lb_err *err);
 void lb_gap_attribution_release(lb_explain_budget *budget);
 

@@ -1,12 +1,11 @@
-/* A match site: a matched region with everything it takes to try something on it. Either side's program runs on either
- * side's bits, and what comes out is held against what that side recorded.
+/* A match site: a matched region with everything that it takes to try something on it. Either side's program runs on
+ * either side's bits, and the result is compared with what that side recorded.
  *
  *      runner  bits
  *        A      A     does replay give what A recorded?
  *        A      B     does A's program give what B recorded, on B's inputs?
  *        B      A     the other direction
- *        B      B
- */
+ *        B      B */
 #ifndef LB_BISECT_MATCH_SITE_H
 #define LB_BISECT_MATCH_SITE_H
 
@@ -25,10 +24,10 @@ static inline bool lb_score_all(const lb_score *s)
     return s->ran && s->matched == s->elements;
 }
 
-/* May the very kernel that gave all elements of `with` have run for `without`, too, although replay misses some
- * elements there? A library's own function (its exponential, its square root) is off by one unit in one element of some
- * thousand, so that replay gives all elements of one tensor now and then. Misses are counted where there are some; the
- * other tensor had as good a chance of one in each of its elements. */
+/* May the kernel that gave all elements of `with` have run for `without`, too, although replay misses some elements
+ * there? A library's own function (its exponential, its square root) is off by one unit in one element of some
+ * thousand, so that replay gives all elements of some tensors and misses a few of others. The misses of the other
+ * tensor are counted; this one had the same chance of a miss in each of its elements. */
 bool lb_match_score_by_chance(const lb_score *with, const lb_score *without);
 
 typedef struct lb_match_site {
@@ -63,7 +62,7 @@ lb_status lb_match_site_is_near(const lb_match_site *site, int side, bool *near,
 /* Of a matched region where B is parts: which parts (of a larger batch: which rows) have the bits that A's ops give
  * under a candidate? `matched` has a place for each, all 0. */
 lb_status lb_match_site_parts(const lb_match_site *site, const lb_candidate *candidate, uint8_t *matched, lb_err *err);
-/* Have both sides the same bits in every leaf that the other reads as well? */
+/* Do both sides have the same bits in every leaf that both read? */
 bool lb_match_site_same_inputs(const lb_match_site *site);
 
 #endif

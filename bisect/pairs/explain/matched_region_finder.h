@@ -22,7 +22,7 @@ typedef struct lb_region_finder {
     uint32_t *ends[2]; /* per op: the op of the other side where a matched region ends together with it; LB_NONE */
     lb_matched_regions *out;
     uint32_t opened[2]; /* an op of each side that is no anchor while its own slice is made; LB_NONE */
-    bool no_ends;       /* slices go on behind ends, which are none of both */
+    bool no_ends;       /* slices go on behind ends, which do not stop them */
     uint8_t *marks[2];  /* per op, while a slice is gathered */
     uint8_t *inside[2]; /* per op: of the composite that a matched region is grown to; nothing inside is an anchor */
     bool failed;
@@ -48,8 +48,8 @@ uint32_t lb_region_finder_joined_input(lb_region_finder *f, const lb_reassembly 
 bool lb_region_finder_is_joined(lb_region_finder *f, uint32_t i);
 /* Is op `i` of A's partner, or are its parts, really what they are? */
 bool lb_region_finder_is_trusted(lb_region_finder *f, uint32_t i);
-/* Has the other side the same rows in other places, which the calling module puts back before it gives anything?
- * `scope`: of A. Where tokens are sorted by expert nothing begins or ends. */
+/* Has the other side the same rows in a different order, which the calling module undoes before it returns? `scope`: of
+ * A. Where tokens are sorted by expert no region begins or ends. */
 bool lb_region_finder_is_moved(const lb_region_finder *f, uint32_t scope, uint8_t phase, uint32_t value_a,
                                uint32_t value_b);
 /* The op of the other side that gives what op `i` gives; LB_NONE. */
@@ -57,7 +57,7 @@ uint32_t lb_region_finder_partner_op(lb_region_finder *f, int side, uint32_t i);
 /* The op of the other side where a matched region ends together with one that ends in op `i`; LB_NONE. */
 uint32_t lb_region_finder_end(const lb_region_finder *f, int side, uint32_t i);
 
-/* Are two values of one shape the same but for rounding, and for a factor where the batches have other sizes? */
+/* Are two values of one shape the same up to rounding, and up to a factor where the batches differ in size? */
 bool lb_region_finder_is_near(const lb_region_finder *f, uint32_t value_a, uint32_t value_b);
 /* The op that gave what op `reader` reads as `value`; LB_NONE when it is not one. */
 uint32_t lb_region_finder_maker(const lb_region_finder *f, int side, uint32_t reader, uint32_t value);

@@ -1,10 +1,9 @@
 /* A product inside of a place of several ops, run by itself on what its side recorded of it.
  *
- * A place may hold dozens of products (experts in a loop), and two hundred candidates. A kernel that does not give what
- * one of these products gave does not give what follows from all of them either, and the one is found out in a fraction
- * of the time. Since a rounding that follows hides a difference in the last place now and then, a candidate is excluded
- * by many elements and not by one.
- */
+ * A place may hold dozens of products (experts in a loop), and there are two hundred candidates. A kernel that misses
+ * the recorded result of one product cannot give what follows from all of them, and one product is tried in a fraction
+ * of the time. As a later rounding may hide a difference in the last place, a candidate is excluded by many elements
+ * and not by one. */
 #ifndef LB_BISECT_PRODUCT_PROBE_H
 #define LB_BISECT_PRODUCT_PROBE_H
 
@@ -20,10 +19,10 @@ typedef struct lb_product_probe {
     lb_score own; /* of the product as it is */
 } lb_product_probe;
 
-/* The product with the longest sums of the side whose bits are asked for. Not taken where the runner has no such
- * product, of as many terms, or bytes lack. LB_ERR_NOMEM. `probe` is not moved while it is used. */
+/* Takes the product with the longest sums of the side whose bits are asked for. It is not taken where the runner has no
+ * such product with as many terms, or where bytes lack. LB_ERR_NOMEM. `probe` may not be moved while it is used. */
 lb_status lb_product_probe_take(const lb_match_site *site, int runner, int bits, lb_product_probe *probe, lb_err *err);
-/* Does it show that the candidate, run by the place's ops, misses? False where the candidate has nothing to do with
+/* Does the probe show that the place's ops miss under this candidate? False for a candidate that does not concern
  * products. */
 lb_status lb_product_probe_excludes(const lb_product_probe *probe, const lb_candidate *candidate, bool *excludes,
                                     lb_err *err);

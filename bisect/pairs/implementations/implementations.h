@@ -57,7 +57,7 @@ typedef struct lb_implementations {
     uint32_t alone;     /* tensors that one side alone holds, whose rounding was allowed for */
     lb_coarse coarse;
     lb_loss_scale loss;
-    uint32_t left_apart; /* memory that an earlier step left with other numbers on the two sides: A's were taken */
+    uint32_t left_apart; /* memory that an earlier step left with different numbers on the two sides: A's were taken */
     uint32_t moved;      /* parameters that held other numbers as the window began: A's were taken */
 } lb_implementations;
 

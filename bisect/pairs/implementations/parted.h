@@ -1,4 +1,4 @@
-/* Quantities that ranks have in parts and the other side has whole, or in other parts: by their numbers, behind runs
+/* Quantities that ranks have in parts and the other side has whole or in different parts: by their numbers, behind runs
  * that kept them.
  *
  *      rank 0   scores of heads 0, 1  ─┐

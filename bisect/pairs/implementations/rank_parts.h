@@ -35,7 +35,7 @@ bool lb_rank_parts_are_out_of_order(const lb_exact_side *a, const uint32_t *of_a
  * shared out in a zigzag) what each rank has is not known: no anchor in parts stays, and of what leaves such a group is
  * the same but for its order (any_order). */
 void lb_rank_parts_settle(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b);
-/* Has another rank a parameter of that name with other numbers, so that each may be a part? Of any on the side? */
+/* Has another rank a parameter of that name with different numbers, so that each may be a part? Of any on the side? */
 bool lb_rank_parts_has_part(const lb_step_sources *sources, uint32_t row);
 bool lb_rank_parts_is_shared_out(const lb_step_sources *sources);
 /* Are these ops of two ranks one op of the program that both run? */

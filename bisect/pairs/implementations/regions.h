@@ -16,8 +16,8 @@
 
 /* Why a region's op is named. */
 typedef enum lb_region_reason {
-    LB_REGION_ARGUMENTS,  /* one op with other arguments, from the same inputs */
-    LB_REGION_PART,       /* views that take other parts of the same numbers: a slice, a trim */
+    LB_REGION_ARGUMENTS,  /* one op with different arguments, from the same inputs */
+    LB_REGION_PART,       /* views that take different parts of the same numbers: a slice, a trim */
     LB_REGION_REARRANGED, /* both sides put the same numbers in another order, each by an op of its own */
     LB_REGION_ORDER,      /* one op that reads the same numbers in another order */
     LB_REGION_MASK,       /* one op with another mask, from the same inputs */
@@ -25,7 +25,7 @@ typedef enum lb_region_reason {
     LB_REGION_UPDATE,     /* one side alone updates a parameter */
     LB_REGION_MISSING,    /* one side alone computes it */
     LB_REGION_DETACHED,   /* a gradient stops on one side alone: region_detached.h */
-    LB_REGION_REPAIRED,   /* one op written otherwise makes them the same: see `repair` */
+    LB_REGION_REPAIRED,   /* one op written differently makes them the same: see `repair` */
     LB_REGION_OPS         /* both compute it by ops of their own */
 } lb_region_reason;
 
@@ -47,7 +47,7 @@ typedef struct lb_repair {
     bool alone;           /* neither side has the other's number */
     bool swapped;         /* its first two operands change places: a sum's factor is that of the second */
     uint32_t rank;        /* of several edits that do it the one with the lowest is what a person would change */
-    /* What the op is written as now, and otherwise: name, first argument, how many. */
+    /* What the op is written as now, and as it should be: name, first argument, how many. */
     uint32_t name[2], first_arg[2], args[2];
 } lb_repair;
 

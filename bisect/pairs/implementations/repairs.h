@@ -1,4 +1,4 @@
-/* Which one op of a region, written otherwise, makes both sides compute the same: the proof that it is the difference.
+/* Which one op of a region, written differently, makes both sides compute the same: so it is the difference.
  *
  *      A   lse ─▶ mul 0.01 ─▶ add ─▶ loss        B   exp ─▶ sum ─▶ log ─▶ mul 0.001 ─▶ add ─▶ loss
  *

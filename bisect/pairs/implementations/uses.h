@@ -4,8 +4,8 @@
  *          that are one: parts of one bias ln_1.weight, ln_2.weight: ones          the same by other names
  *          read by norms that give the same numbers: one weight
  *
- * A step whose parameters all begin as they were initialised has many, and what training makes of them would be held
- * against the wrong one. */
+ * A step whose parameters all begin as they were initialised has many, and what training makes of them would be
+ * compared with the wrong one. */
 #ifndef LB_BISECT_USES_H
 #define LB_BISECT_USES_H
 

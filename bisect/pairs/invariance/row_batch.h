@@ -1,4 +1,5 @@
-/* Rows of a recorded batch put into batches of other sizes, and what an op or a kernel of a composite makes of them.
+/* Rows of a recorded batch put into batches of different sizes, and what an op or a kernel of a composite makes of
+ * them.
  *
  *      recorded     r0 r1 r2                the batch of five that begins with row 2:     r2 r0 r1 r2 r0
  *

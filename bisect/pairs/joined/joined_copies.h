@@ -5,7 +5,7 @@
  *      rank 1   W ─▶ mm(x1, W) ─▶ …                   step(W)
  *
  * Memory of two ranks is one where it has one history: the same sources, and the same ops on the same values write it
- * in the same order. Nothing is said of recorded bits that ops gave: each rank's own recording is held against its own
+ * in the same order. Nothing is said of recorded bits that ops gave: each rank's own recording is compared with its own
  * inputs elsewhere, and a rank that goes another way (another eps, another update) has another history from there on.
  * What it began with is then there twice. */
 #ifndef LB_BISECT_JOINED_COPIES_H

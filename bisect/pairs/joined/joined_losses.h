@@ -1,7 +1,7 @@
 /* The loss of the whole batch, of which each rank has that of its part: their mean, and their sum.
  *
  * No rank computes it: each goes back from its own, and gradients are averaged, or added up. One process has it, and
- * other ranks have other parts of it. Both are written behind the last op as ops of forward, which nothing reads; a
+ * other ranks have different parts of it. Both are written behind the last op as ops of forward, which nothing reads; a
  * number that all ranks have alike is there once (joined_copies.h) and is none of these. */
 #ifndef LB_BISECT_JOINED_LOSSES_H
 #define LB_BISECT_JOINED_LOSSES_H

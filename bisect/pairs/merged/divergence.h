@@ -1,21 +1,22 @@
-/* Where two programs part: from what leaves a step back to the first results that differ although all they follow from
- * is the same.
+/* Where two programs part: from what leaves a step, back to the first results that differ although everything that they
+ * follow from is the same.
  *
- *      A:  x ──▶ up ──▶ gelu ──▶ down ──▶ add ──▶ logits          up    same on both sides
- *      B:  x ──▶ up ──▶ silu ──▶ down ──▶ add ──▶ logits          down  apart, and between them only what one side alone runs:
- *                       ▲                                               that is where it was made
- *                       origin of `down`: gelu, silu               add   apart, because down is: led to
+ *      A:  x ──▶ up ──▶ gelu ──▶ down ──▶ add ──▶ logits       up    same on both sides
+ *      B:  x ──▶ up ──▶ silu ──▶ down ──▶ add ──▶ logits       down  apart, and gelu and silu alone stand between it and what
+ *                       ▲                                            is the same: the difference was made there
+ *                       origin of `down`: gelu, silu           add   apart because down is: it inherits
  *
- * The merged program: ops of both sides that are one quantity are one node, ops without a partner stand by themselves.
- * A node is `same` when exact arithmetic gives the same there (or both sides go on from the same recorded numbers),
- * `apart` when it does not. From every sink that is apart the search goes back through both sides' ops at once and
- * stops at nodes that are the same. A node that is apart and reaches no other one is a divergence. Nodes that are apart
- * and lead to no sink are none: two sides may take different ways to the same result, and names alone may have paired
- * what are no partners.
+ * The merged program has one node for ops of both sides that are one quantity; ops without a partner stand by
+ * themselves. A node is `same` when exact arithmetic gives the same numbers there, or when both sides go on from the
+ * same recorded numbers. It is `apart` when exact arithmetic gives different ones. From every sink (what leaves the
+ * step) that is apart, the search goes back through the ops of both sides at once and stops at nodes that are the same.
+ * A node that is apart and from which the search reaches no other node that is apart is a divergence. Nodes that are
+ * apart but lead to no sink are none: two sides may take different ways to the same result, and partners that were
+ * paired by name may be no partners.
  *
- * Nor is a node one on whose way all that is computed of it in its phase is the same again (a softmax in blocks: its
- * scores are masked otherwise, its result is the same). Backward reads such inner values a second time; there the
- * search passes through them.
+ * A node is no divergence either where everything that its phase computes from it is the same again: a softmax in
+ * blocks masks its scores differently and gives the same result. Backward reads such inner values a second time; there
+ * the search passes through them.
  *
  * Pure: no I/O, no programs; tests/bisect/pairs/merged/test_divergence.c has it as a table. */
 #ifndef LB_BISECT_DIVERGENCE_H
@@ -33,13 +34,13 @@ typedef enum lb_node_state {
 typedef struct lb_node {
     uint32_t first[2], n[2];
     uint8_t state;
-    /* integers that are not the same although exact arithmetic agrees: a decision that the sides made otherwise, or
-     * what follows from one. Both shadows go on from one side's; what depends on its shape cannot */
+    /* The integers differ although exact arithmetic agrees: the two sides made different choices here, or it follows
+     * from such a choice. Both shadows go on from one side's choice; what depends on its shape cannot. */
     bool flipped;
-    bool told;     /* the same, and not because it is rounding alone on both sides (shadow_numbers.h) */
-    bool integers; /* integers or bools of it are not the same on both sides */
-    /* unknown, and it reads terms that ranks of one side hold in the place of their sum: a difference that comes
-     * through it begins here */
+    bool told;     /* the same, and by numbers that are more than rounding noise on both sides (shadow_numbers.h) */
+    bool integers; /* its integers or bools differ */
+    /* unknown, and it reads terms of a sum that ranks of one side hold apart: a difference that comes through it begins
+     * here */
     bool takes_terms;
 } lb_node;
 
@@ -48,7 +49,7 @@ enum {
     LB_BLAME_NOT,   /* it computes nothing: copies, casts, views */
     LB_BLAME_OP,    /* it computes something */
     LB_BLAME_MOVE,  /* it puts parameters together, each number as it is: only where nothing else is to blame */
-    LB_BLAME_SOURCE /* it brings weights or states that the other side holds otherwise, or not */
+    LB_BLAME_SOURCE /* it brings weights or states of which the other side has different ones, or none */
 };
 
 typedef struct lb_merged_side {
@@ -62,7 +63,7 @@ typedef struct lb_merged_side {
 /* What leaves the step. */
 typedef struct lb_sink {
     uint32_t node;  /* LB_NONE: a value that `op` gives, which is apart */
-    bool inputs;    /* not the node's own state but that of what it reads is asked: decisions, collectives */
+    bool inputs;    /* asks whether the node's inputs are apart, not the node itself: decisions, collectives */
     uint32_t op[2]; /* node LB_NONE: the op of A and of B that gives it; LB_NONE: none */
 } lb_sink;
 
@@ -77,10 +78,10 @@ typedef struct lb_merged {
 
 typedef struct lb_divergence {
     uint32_t node, sink; /* the node; LB_NONE: the sink with that row is itself what differs first */
-    bool flipped;        /* it follows from a decision that the sides made otherwise */
+    bool flipped;        /* it follows from a choice that the two sides made differently */
     bool integers;       /* the node's */
     bool sources[2];     /* a source that has no partner is among what it follows from, per side */
-    /* rows of lb_divergences.lone, per side: ops that this side alone runs behind what is the same, in order */
+    /* rows of lb_divergences.lone, per side: ops that only this side runs, between what is the same and the node */
     uint32_t first[2], n[2];
 } lb_divergence;
 

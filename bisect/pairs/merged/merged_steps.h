@@ -1,18 +1,17 @@
-/* Both sides of a step as one program: which ops are one quantity, what is known of it, and what leaves. Feeds
- * divergence.h.
+/* Both sides of a step as one program: which ops are one quantity, what is known of it, and what leaves the step.
+ * divergence.h searches in it.
  *
- * Partners by name (align.h) are nodes, and so are ops that meet because they give the same in exact arithmetic
- * (shadow_pair.h); these take precedence over partners that disagree. Sources with a partner are nodes that are the
- * same: both shadows start from one side's.
+ * Partners by name (align.h) are nodes, and so are ops that give the same in exact arithmetic (shadow_pair.h); these
+ * take precedence over partners that disagree. Sources with a partner are nodes that are the same, as both shadows
+ * start from one side's.
  *
- * Sinks, that is, what a difference must reach to be one:
- *   - parameters, buffers and states as the step leaves them, results of outermost calls,
- *   - what is handed on although neither shadow computes it, so that equal shadows behind it say nothing: inputs of
- *   decisions, of
- *     collectives whose members are not here, of opaque ops,
- *   - results that nothing reads any more: losses, numbers that Python holds,
- *   - what has the same bits on both sides although it is apart: there rounding hides a difference of what is computed.
- */
+ * Sinks, what a difference has to reach to count:
+ *   - parameters, buffers and states as the step leaves them, and results of outermost calls,
+ *   - inputs of decisions, of collectives whose members are not here, and of opaque ops: neither shadow computes these,
+ *   so that equal shadows behind them say nothing about what went in,
+ *   - results that no op reads: losses, numbers that Python holds,
+ *   - values that are apart in exact arithmetic and have the same bits: there rounding hides a difference of what is
+ *   computed. */
 #ifndef LB_BISECT_MERGED_STEPS_H
 #define LB_BISECT_MERGED_STEPS_H
 

@@ -1,10 +1,9 @@
-/* What a diff knows of a storage while it walks a side: where its difference comes from, and how bad that is.
+/* What a diff knows about a storage while it walks a side: where its difference comes from, and how bad that is.
  *
- * Two verdicts, for they end differently. `verdict` is the worst of what ops of this program made: where exact shadows
- * meet again, nothing worse than rounding is left of it. `carried` is the worst among the differing sources, draws and
- * decisions upstream: both shadows go on from one side's, so that their agreement says nothing about it, and nothing
- * ends it but equal bits.
- */
+ * There are two verdicts, as they end differently. `verdict` is the worst that ops of this program made: where the
+ * exact shadows agree again, it becomes rounding at most. `carried` is the worst among differing sources, draws and
+ * decisions upstream. Both shadows take these from one side, so that their agreement says nothing about them: only
+ * equal bits end it. */
 #ifndef LB_BISECT_TAINT_H
 #define LB_BISECT_TAINT_H
 
@@ -16,8 +15,8 @@ typedef struct lb_taint {
     lb_verdict verdict, carried;
     bool differs;     /* some upstream bits do */
     uint32_t lone[2]; /* per side: the first op that only it runs and that no aligned pair has judged yet */
-    /* where ranks are judged one by one (diff_many.h): the latest of its collectives by which other ranks' differences
-     * came in, from 1 on; 0: by none */
+    /* where ranks are judged one by one (diff_many.h): the number, from 1 on, of the last collective of this rank that
+     * brought in a difference of other ranks; 0: none did */
     uint32_t met;
 } lb_taint;
 

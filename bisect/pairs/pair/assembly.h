@@ -15,7 +15,7 @@ typedef struct lb_assembly {
     int dim;
     lb_reassembly_piece *pieces; /* what of the parts it is, in order */
     uint32_t n_pieces;
-    uint32_t own; /* the value of A that it is after all; LB_NONE */
+    uint32_t own; /* the value of A that is used in its place, as B's numbers only count rows; LB_NONE: none */
     void *bytes;  /* made at first use */
     bool failed;
 } lb_assembly;

@@ -1,11 +1,10 @@
-/* Meetings: the ops of several ranks' programs that are one collective.
+/* The ops of several ranks' programs that together are one collective.
  *
- *      rank 0:  … all_reduce ─▶        one meeting: the same group, the same sequence number in it
- *      rank 1:  … all_reduce ─▶        and every member of the group among the parts of the side
+ *      rank 0:  … all_reduce ─▶        one collective: the same group, the same sequence number in it,
+ *      rank 1:  … all_reduce ─▶        and every member of the group is among the parts of the side
  *
- * What one member gives depends on what all of them brought, so that a search that follows contents back must go on at
- * all of them. A send and the receive that takes its message are one, too.
- */
+ * What one member gives depends on what all members brought, so that a search that follows contents back has to go on
+ * at all of them. A send and the receive that takes its message are matched in the same way. */
 #ifndef LB_BISECT_COLLECTIVE_MATCH_H
 #define LB_BISECT_COLLECTIVE_MATCH_H
 
@@ -28,8 +27,8 @@ typedef struct lb_collective_matches {
 lb_status lb_collective_matches_find(const lb_program_view *side, lb_collective_matches *collective_matches,
                                      lb_err *err);
 void lb_collective_matches_release(lb_collective_matches *collective_matches);
-/* The collective that an op of the side is, and the recorded program whose texts and refs it names; NULL when it is
- * none. */
+/* The collective that this op of the side is, and the recorded program that its texts and refs belong to; NULL for an
+ * op that is none. */
 const lb_collective *lb_side_collective(const lb_program_view *side, uint32_t op, const lb_program **recorded);
 
 #endif

@@ -1,14 +1,13 @@
-/* Named tensors of which the ranks of two sides hold other parts, so that no source of one is a source of the other,
- * nor several of them put together: rows here and columns there, flat parameters of several tensors, a batch that ranks
- * share out and one that all of them have.
+/* Named tensors that the ranks of the two sides split differently, so that a source of one side is neither a source of
+ * the other nor several of them put together: rows here and columns there; flat parameters that hold several tensors; a
+ * batch that ranks share out against one that each rank has whole.
  *
  *      first side    rank 0 [ w w w . . . ]   rank 1 [ . . . w w w ]
  *      second side   rank 0 [ w w | v v ]     rank 1 [ w w w w | v ]       w and v flat, one behind the other
  *
- * What they hold is known element by element. Where A has all that B has of a parameter or of a state, B's exact shadow
- * begins with A's numbers, and what both have at the end of the step is compared in the same way. What is computed of
- * other ones (a batch) stands in other shapes on the two sides, and is not run exactly.
- */
+ * What each side holds is known element by element. Where A has every element of a parameter or state that B has, B's
+ * exact shadow begins with A's numbers, and both sides' numbers are compared again at the end of the step. What is
+ * computed from other such tensors (a batch) has different shapes on the two sides and is not run exactly. */
 #ifndef LB_BISECT_CUT_TENSORS_H
 #define LB_BISECT_CUT_TENSORS_H
 
@@ -20,21 +19,21 @@ typedef struct lb_cut_tensor {
     char *name;        /* or the module's path */
     uint32_t op[2];    /* the first source of A and of B that holds some of it */
     char part[2][160]; /* which part of it that is: "[0:16, :] of [32, 16]" */
-    bool other_whole;  /* the wholes have other shapes */
+    bool other_whole;  /* the whole tensors differ in shape */
     bool known;        /* a parameter or state of which A's numbers are there for all that B has */
     lb_layout whole;   /* its shape, where that is one */
     uint8_t dtype;     /* A's first */
     uint32_t *rows[2]; /* of lb_cut_tensors.parts of A and of B */
     uint32_t n_rows[2];
-    uint32_t wrong;       /* a source whose numbers are not those of the other side, where both have them; LB_NONE */
+    uint32_t wrong;       /* a source whose numbers differ from the other side's, where both have them; LB_NONE */
     int wrong_side;       /* 1: it is B's */
     char wrong_part[160]; /* as `part` */
     int32_t wrong_like;   /* the rank of that side that has the same bytes in another part; -1: none has */
 } lb_cut_tensor;
 
 enum {
-    LB_HELD_OTHERWISE = 1, /* some of what the source holds is cut otherwise, and not known */
-    LB_HELD_KNOWN = 2      /* all that is cut otherwise is known */
+    LB_HELD_OTHERWISE = 1, /* some of the source's tensors are split differently, and not known */
+    LB_HELD_KNOWN = 2      /* all of its tensors that are split differently are known */
 };
 
 typedef struct lb_cut_tensors {
@@ -46,8 +45,9 @@ typedef struct lb_cut_tensors {
     uint32_t n_parts[2];
 } lb_cut_tensors;
 
-/* Where nothing says which part a rank's batch or result is, the ranks' follow each other. Sources of known tensors are
- * no pairs of the alignment any more, which names `out` as its cuts. LB_ERR_NOMEM is the only failure. */
+/* Where the recording does not say which part of a batch or result a rank holds, parts are taken in the order of ranks.
+ * Sources of known tensors stop being pairs of the alignment, which refers to `out` as its `cuts`. LB_ERR_NOMEM is the
+ * only failure. */
 lb_status lb_cut_tensors_find(const lb_program_view *a, const lb_program_view *b,
                               const lb_layer_names_map *const rules[2], lb_alignment *alignment, lb_cut_tensors *out,
                               lb_err *err);

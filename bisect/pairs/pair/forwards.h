@@ -1,13 +1,13 @@
-/* The forward passes of a step on both sides, and which of B is which of A: by the data that they are given.
+/* The forward passes of a step on both sides, and which pass of B is which pass of A: matched by the data that they are
+ * given.
  *
  *      A    1 ── 2 ── 3                     micro-batches in order
- *      B    2 ── 1 ── evaluation ── 3       2 and 1 meet A's by their data; the evaluation meets none
+ *      B    2 ── 1 ── evaluation ── 3       2 and 1 have the data of A's; the evaluation has no like
  *
- * A pass begins where an outermost module is called again, unless that is a part of one called before in it. Ops of its
- * modules, and those outside every module that follow from one pass alone (a loss, its gradient), belong to it; what
- * follows from several (a sum of gradients, their norm) belongs to none. Without this, calls of a layer meet by their
- * numbers, or several as the parts of one.
- */
+ * A pass begins where an outermost module is called again, unless that module is part of one that was called before in
+ * the pass. The ops of its modules belong to it, and so do ops outside every module that follow from this pass alone (a
+ * loss, its gradient). What follows from several passes (a sum of gradients, their norm) belongs to none. Where passes
+ * are not told apart, calls of a layer are matched by their numbers. */
 #ifndef LB_BISECT_FORWARDS_H
 #define LB_BISECT_FORWARDS_H
 
@@ -35,8 +35,8 @@ typedef struct lb_forwards {
     bool used;                 /* they do not simply meet one after the other: calls meet by `call` */
 } lb_forwards;
 
-/* Not used where a side has several parts, or where data do not tell. LB_ERR_NOMEM is the only failure; release in any
- * case. */
+/* `used` stays false where a side has several parts, or where the data do not tell passes apart. LB_ERR_NOMEM is the
+ * only failure; release in any case. */
 lb_status lb_forwards_find(const lb_program_view *a, const lb_program_view *b, lb_forwards *passes, lb_err *err);
 void lb_forwards_release(lb_forwards *passes);
 

@@ -1,10 +1,8 @@
 /* What one source of a side holds of a named tensor: all of it, a part of it, or one of several tensors that lie one
- * behind the other.
+ * behind the other. A part is runs of the whole's elements in row-major order, each with its place in the source.
  *
- *      whole    0 1 2 3 4 5 6 7 8 9          a part is runs of the whole's elements in row-major order, each with its
- *               place in the source
- *      part         2 3     6 7
- */
+ *      whole    0 1 2 3 4 5 6 7 8 9
+ *      part         2 3     6 7 */
 #ifndef LB_BISECT_HELD_PART_H
 #define LB_BISECT_HELD_PART_H
 
@@ -48,11 +46,11 @@ typedef struct lb_held_image {
 /* False: out of memory. */
 bool lb_held_image_open(lb_held_image *image, const lb_layout *whole, size_t element);
 void lb_held_image_release(lb_held_image *image);
-/* Elements that are not there yet, out of the part's. */
+/* Copies the part's elements into the image, where the image does not have them yet. */
 void lb_held_image_draw(lb_held_image *image, const lb_held_part *part, const uint8_t *bytes);
-/* The other way: the part's elements that are there. */
+/* Copies the elements that the image has into the part's bytes. */
 void lb_held_image_cut(const lb_held_image *image, const lb_held_part *part, uint8_t *bytes);
-/* Is some element of the part not there? Is some that is there another one? */
+/* Does the image lack some element of the part? Does it hold some element of the part with different bits? */
 bool lb_held_image_lacks(const lb_held_image *image, const lb_held_part *part);
 bool lb_held_image_differs(const lb_held_image *image, const lb_held_part *part, const uint8_t *bytes);
 

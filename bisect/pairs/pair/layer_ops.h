@@ -32,9 +32,9 @@ typedef struct lb_layer_run {
     uint32_t n;
 } lb_layer_run;
 
-/* Of both sides, since names that only one of them has are spelled so that they may meet. `calls`: per op of each the
- * number of the call that it lies in; NULL: as recorded. `by_parameter`: ops of the optimizer and of communication
- * stand under the parameter that they serve. LB_ERR_NOMEM is the only failure; release in any case. */
+/* Lists the ops of both sides together, as names that only one side has are respelled to meet the other's. `calls`: per
+ * op of each side the number of the call that it lies in; NULL: as recorded. `by_parameter`: ops of the optimizer and
+ * of communication stand under the parameter that they serve. LB_ERR_NOMEM is the only failure; release in any case. */
 lb_status lb_layer_ops_list(const lb_program_view *const sides[2], const lb_layer_names_map *const rules[2],
                             const uint32_t *const calls[2], bool by_parameter, lb_layer_ops out[2], lb_err *err);
 void lb_layer_ops_release(lb_layer_ops *ops);

@@ -1,13 +1,12 @@
-/* One op of a side against several of the other: micro-batches against a batch, decode steps against a full forward
- * pass, ranks against one process. A value of the whole is its parts put together along a dimension (tokens by
- * position, shards of columns), or has the shape of each part (then it is their sum, their mean, or the same in all).
+/* One op of a side compared with several of the other: a batch with micro-batches, a full forward pass with decode
+ * steps, one process with ranks. The whole value is its parts put together along a dimension (tokens by position,
+ * shards of columns), or each part has the shape of the whole. Then the whole is their sum or their mean, or all of
+ * them are the same.
  *
- *      concatenation   whole [ a a a | b b ]           rows   whole [ r1 | r0 ]      a smaller batch is some rows of a
- *                      larger one:
- *                             ▲       ▲                              ▲    ▲          one part, of which pieces are
- *                                     taken
- *                        part [a a a] [b b]              part [ r0 | r1 | r2 | r3 ]
- */
+ *      concatenation                           rows: a smaller batch is some rows of a larger one
+ *        whole  [ a a a | b b ]                  whole  [ r1 | r0 ]
+ *                   ▲      ▲                               ▲    ▲     pieces of one part
+ *        parts  [ a a a ] [ b b ]                part   [ r0 | r1 | r2 | r3 ] */
 #ifndef LB_BISECT_REASSEMBLY_H
 #define LB_BISECT_REASSEMBLY_H
 
@@ -25,22 +24,23 @@ typedef struct lb_reassemblies {
     lb_reassembly *list;
     uint32_t n;
     uint32_t *part_ops, n_part_ops;
-    /* B's batch has more rows than A's: each whole is rows of one part; NULL: it is not so */
+    /* B's batch has more rows than A's, and each whole is rows of one part; NULL: the batches have one size */
     const struct lb_batch_rows *rows;
 } lb_reassemblies;
 
-/* GRID: the parts' ranks stand in a mesh of several axes, of which the outermost cuts the first dimension that is cut
- * and others those behind it; ranks along an axis that cuts none have the same, or terms of a sum. Its pieces are
+/* Where a dimension is asked for. SAME: each part has the whole's shape. NONE: the parts do not make the whole. GRID:
+ * the parts' ranks form a mesh of several axes, of which the outermost cuts the first dimension that is cut and the
+ * others those behind it. Ranks along an axis that cuts none hold the same, or terms of a sum. The pieces of a grid are
  * elements in row-major order. */
 enum { LB_REASSEMBLY_SAME = -1, LB_REASSEMBLY_NONE = -2, LB_REASSEMBLY_GRID = LB_MAX_DIMS };
 
-/* `size` places along a dimension, from `from` on in part `part`, that stand from `to` on in the whole. */
+/* `size` places along a dimension: from `from` on in part `part`, and from `to` on in the whole. */
 typedef struct lb_reassembly_piece {
     uint32_t part;
     int64_t from, to, size;
 } lb_reassembly_piece;
 
-/* Where parts come from, and what is taken of them. */
+/* Where the bytes of parts come from, and which rows of them are taken. */
 typedef struct lb_reassembling {
     const lb_program_view *b;
     const struct lb_batch_rows *rows;   /* as in lb_reassemblies */
@@ -55,12 +55,12 @@ bool lb_reassembly_values(const lb_reassemblies *joins, const lb_reassembly *joi
  * LB_REASSEMBLY_NONE. */
 int lb_reassembly_dim(const struct lb_batch_rows *rows, const lb_program *pa, uint32_t whole, const lb_program *pb,
                       const uint32_t *values, uint32_t n);
-/* What of `n` parts makes the whole along `dim`, malloc'ed; NULL when out of memory. */
+/* The pieces of `n` parts that make the whole along `dim`; malloc'ed, NULL when out of memory. */
 lb_reassembly_piece *lb_reassembly_pieces(const struct lb_batch_rows *rows, const lb_layout *whole, int dim,
                                           const lb_program_view *b, const uint32_t *values, uint32_t n,
                                           uint32_t *n_pieces);
-/* The same of result (or then written value) `outcome` of a join, and along which dimension; NULL where the parts are
- * the same, or none. */
+/* The pieces of result (or then written value) `outcome` of a join, and their dimension in `*dim`; NULL where each part
+ * has the whole's shape, or the parts make no whole. */
 lb_reassembly_piece *lb_reassembly_outcome_pieces(const lb_reassemblies *joins, const lb_reassembly *join,
                                                   const lb_program *pa, const lb_program_view *b, uint32_t outcome,
                                                   int *dim, uint32_t *n_pieces);
@@ -69,7 +69,7 @@ int lb_reassembly_outcome_dim(const lb_reassemblies *joins, const lb_reassembly 
                               const lb_program *pb, uint32_t outcome);
 /* Of a grid: how many ranks have each element. */
 uint32_t lb_reassembly_replicas(const lb_layout *whole, const lb_layout *part, uint32_t parts);
-/* The pieces of part `place`, out of the whole's row-major `numbers`, into the part's row-major `out`. */
+/* Copies the pieces of part `place` from the whole's row-major `numbers` to the part's row-major `out`. */
 void lb_reassembly_cut(const lb_layout *whole, int dim, const lb_reassembly_piece *pieces, uint32_t n, uint32_t place,
                        const lb_layout *part, size_t element, const void *numbers, void *out);
 /* Copies a piece of `numbers` (row-major, of the part's shape) into the whole's row-major `out`. */

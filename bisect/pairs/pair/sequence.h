@@ -4,8 +4,9 @@
 
 #include <stdint.h>
 
-/* match[i]: the index in b of a[i]'s partner, or UINT32_MAX; ascending. Sequences too long for the table (tens of ops
- * in a layer, but a whole unscoped optimizer phase) fall back to a greedy scan with a bounded look-ahead. */
+/* `match[i]`: the index in `b` of the partner of `a[i]`, or UINT32_MAX; indices ascend. A table of na x nb is filled.
+ * Where it would be too large (a layer has tens of ops, an optimizer phase without modules has thousands), a greedy
+ * scan with a bounded look-ahead takes its place. */
 void lb_sequence_match(const uint64_t *a, uint32_t na, const uint64_t *b, uint32_t nb, uint32_t *match);
 
 #endif

@@ -1,20 +1,20 @@
-/* What a source shows. Of a tensor with gaps (the values in a cache that are a third of what one projection gave) the
- * recording keeps the range of its storage as a source, and the tensor is a value in it that no op gives:
+/* The tensor that a source is for. Where a tensor has gaps (the values in a cache, a third of what one projection
+ * gave), the recording keeps the whole range of its storage as the source, and the tensor itself is a value in that
+ * range which no op gives:
  *
- *      source  caches.1.1  [1856]           v . . v . . v . . v        the range: queries and keys of other tokens lie
- *              between
- *      value   caches.1.1  [4, 2, 5, 16]    v     v     v     v        what is read, of the same name
+ *      source  caches.1.1  [1856]           v . . v . . v . . v      the range, with queries and keys in between
+ *      value   caches.1.1  [4, 2, 5, 16]    v     v     v     v      the tensor that ops read, under the same name
  *
- * Where two such tensors share a storage the second is kept as the rest of its range, which the first does not hold:
- * that source shows it. The other side may hold the same tensor without gaps: what is compared, and handed over from
- * side to side, is what is shown. */
+ * Such a source shows that value. Where two tensors with gaps share a storage, the second source is the rest of the
+ * range, which the first one left out; it shows the second tensor. The other side may hold the same tensor without
+ * gaps, so that sides are compared, and numbers are handed over, by what sources show. */
 #ifndef LB_BISECT_SHOWN_SOURCES_H
 #define LB_BISECT_SHOWN_SOURCES_H
 
 #include <lastbit/program.h>
 
-/* Per op: of a source the value that it shows, its own result where there are no gaps; LB_NONE for other ops.
- * malloc'ed; NULL when out of memory. */
+/* For each op that is a source: the value that it shows, which is its own result where there are no gaps. LB_NONE for
+ * all other ops. malloc'ed; NULL when out of memory. */
 uint32_t *lb_shown_sources(const lb_program *program);
 
 #endif

@@ -5,9 +5,8 @@
  *      donor                 └── ops of the module ──┘
  *
  * Modules meet by path (less what wraps one of the models) and call, what goes in and comes out by position; copies
- * convert where the sides hold other types. Of the donor's ops run those of the module and what they need besides its
- * inputs (weights, tables of angles). Only what the scores follow from is kept.
- */
+ * convert where the sides hold different types. Of the donor's ops run those of the module and what they need besides
+ * its inputs (weights, tables of angles). Only what the scores follow from is kept. */
 #ifndef LB_BISECT_HYBRID_H
 #define LB_BISECT_HYBRID_H
 

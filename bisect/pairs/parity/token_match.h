@@ -1,4 +1,4 @@
-/* Which sequence of B is which of A, and which token is which: the sides may pad otherwise, put other tokens at the
+/* Which sequence of B is which of A, and which token is which: the sides may pad differently, put other tokens at the
  * ends, cut the text into other pieces, drop some or say them twice. What differs is classified and counted over all
  * sequences.
  */

@@ -9,7 +9,7 @@
  *
  *   a result is none that its members' inputs give   diverged there, with the side, and rank, hop and bit where known
  *   the inputs are the same                          rounding: another legal order
- *   some rank brought other numbers                  what differs behind it comes from there
+ *   some rank brought different numbers                  what differs behind it comes from there
  *
  * How bad what comes from there is, the rank that brought it knows. Put together it spreads: what a collective hands on
  * is as bad as the worst that any member brought to it. Within a rank only the latest collective behind a difference is

@@ -1,5 +1,5 @@
-/* Differences that have a name. Rounding: layers that the sides compute in other ops are `reordered` where the search
- * of explain.h proves, bit by bit, that they add the same terms in another order.
+/* Differences that have a name. Rounding: layers that the sides compute in different ops are `reordered` where the
+ * search of explain.h proves, bit by bit, that they add the same terms in another order.
  *
  *      A   mean                           torch:1 gives A's bits
  *      B   add x 23, div                  sequential gives B's, for all elements: reordered

@@ -1,8 +1,7 @@
-/* Numbers that a shadow takes from the other side in place of its own. Both shadows start from the same sources, and go
- * on from the same numbers behind what neither computes: random draws, a decision that rounding may have changed,
- * collectives whose members are not here, opaque ops. What was taken is A's; whether the sides had any business to
- * differ there is for the reader of the shadows to judge: behind such an op equal shadows say nothing about what lies
- * before it. */
+/* Numbers that B's shadow takes from A in place of its own. Both shadows start from the same sources. They also go on
+ * from the same numbers behind what neither of them computes: random draws, a decision that rounding may have changed,
+ * collectives whose members are not here, opaque ops. Behind such an op equal shadows say nothing about what lies
+ * before it; a reader of the shadows has to judge that by other means. */
 #ifndef LB_BISECT_CROSS_FEED_H
 #define LB_BISECT_CROSS_FEED_H
 
@@ -11,14 +10,14 @@
 /* What a value takes: another value of the other side, or a slice of it. */
 typedef struct lb_fed_value {
     uint32_t value; /* LB_NONE: nothing */
-    bool own;       /* what was recorded of this value itself; `value` is LB_NONE then */
-    bool cut;       /* what A has of the tensors that it holds parts of (cut_tensors.h); `value` is LB_NONE then */
+    bool own;       /* the value's own recording; `value` is LB_NONE then */
+    bool cut;       /* what A has of tensors that the sides split differently (cut_tensors.h); `value`: LB_NONE */
     int32_t dim;    /* -1: the whole value */
     uint32_t place; /* of the part among the pieces */
     uint32_t n_pieces;
     const lb_reassembly_piece *pieces; /* of all parts along `dim` */
-    /* where the numbers go in a source with gaps (shown_sources.h), and in what else is kept of its storage; NULL: they
-     * are all of it */
+    /* where the numbers go in a source with gaps (shown_sources.h), whose storage keeps more than them; NULL: they are
+     * all of it */
     const lb_value *window;
 } lb_fed_value;
 
@@ -37,13 +36,13 @@ typedef struct lb_cross_feed {
 lb_status lb_cross_feed_init(const lb_program_view *side, const lb_program_view *other, const lb_alignment *alignment,
                              bool parts, lb_cross_feed *cross_feed, lb_err *err);
 void lb_cross_feed_release(lb_cross_feed *cross_feed);
-/* The last op before `end` that gives or writes the storage (of a value), sources included; LB_NONE. `*value`: what it
- * left there. */
+/* The last op before `end` that gives or writes the storage (of a value), sources included, and in `*value` what it
+ * left there; LB_NONE: none. */
 uint32_t lb_cross_feed_giver_of_storage(const lb_program *program, int64_t storage, uint32_t end, uint32_t *value);
 uint32_t lb_cross_feed_giver(const lb_program *program, uint32_t value, uint32_t end);
-/* A cast or a copy: in exact arithmetic it gives what it reads first. */
+/* Is the op a cast or a copy, which in exact arithmetic gives just what it reads first? */
 bool lb_cross_feed_op_hands_on(const lb_program *program, const lb_op *op);
-/* Do the outcomes of this aligned pair go from A to B, as they were recorded, whatever the shadows hold before it? */
+/* Does B take A's recorded results of this aligned pair, whatever the two shadows hold before it? */
 bool lb_cross_feed_rebases(const lb_alignment *alignment, const lb_program_view *a, uint32_t op_a,
                            const lb_program_view *b, uint32_t op_b);
 /* As lb_observer's `source` and `decided`: false where the value keeps its own numbers. The bytes stay until the next

@@ -1,6 +1,6 @@
-/* What exact shadows hold at the end of a step of the tensors that the sides cut otherwise (cut_tensors.h): every write
- * of a source that holds some of one is painted over what the source began with, and the whole is drawn from both
- * sides' sources. */
+/* What exact shadows hold at the end of a step of tensors that the two sides split differently (cut_tensors.h). Every
+ * write to a source that holds some of such a tensor is painted over what the source began with. The whole tensor of
+ * each side is then drawn from all of that side's sources. */
 #ifndef LB_BISECT_CUT_SHADOWS_H
 #define LB_BISECT_CUT_SHADOWS_H
 
@@ -27,9 +27,9 @@ typedef struct lb_cut_shadows {
 lb_status lb_cut_shadows_open(const lb_program_view *a, const lb_program_view *b, const lb_cut_tensors *cuts,
                               lb_cut_shadows *out, lb_err *err);
 void lb_cut_shadows_close(lb_cut_shadows *shadows);
-/* An op of that run; complex numbers as two. */
+/* Takes note of what an op of that run wrote; a complex number counts as two numbers. */
 void lb_cut_shadows_note(lb_cut_shadows *shadows, int run, const lb_event *event);
-/* The finals of cut tensors; where they disagree `final_parts` names the part of B that does. */
+/* Judges the finals of these tensors; where they disagree, `final_parts` names the part of B that differs. */
 void lb_cut_shadows_judge(const lb_cut_shadows *shadows, lb_shadow_pair *out);
 
 #endif

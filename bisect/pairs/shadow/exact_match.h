@@ -1,7 +1,7 @@
-/* Matching by what is computed: ops of both sides that give the same numbers in exact arithmetic are the same quantity,
- * whatever they are called and wherever they stand in a layer that the sides compute in other ops.
+/* Matches ops by what they compute: ops of both sides that give the same numbers in exact arithmetic are the same
+ * quantity, whatever they are called, and wherever they stand in a layer that the two sides compute by different ops.
  *
- *      A: pow ─ mean ─ add ─ rsqrt ─ mul ─ mul              the product of x and 1/rms is met although no name fits
+ *      A: pow ─ mean ─ add ─ rsqrt ─ mul ─ mul              the product of x and 1/rms is matched although no name fits
  *      B: mul ─ sum ─ div ─ add ─ sqrt ─ div ─ mul ─ cast
  *
  * So a region without partners is as small as the values allow, and what differs in it stands between values that

@@ -1,9 +1,9 @@
 /* What a parameter holds at the end of a step whose last writes are of parts of it: rows zeroed, a column scaled, one
  * element set.
  *
- *      source ──▶ optimizer, all of it ──▶ weight[3:5].zero_() ──▶ weight[:, 7].mul_(2)        its image: all three, one over the other
+ *      source ──▶ optimizer, all of it ──▶ weight[3:5].zero_() ──▶ weight[:, 7].mul_(2)      its image: one over the other
  *
- * An image is row-major, of the source's shape; its layout must be contiguous. */
+ * An image is row-major and has the source's shape; the source's layout has to be contiguous. */
 #ifndef LB_BISECT_FINAL_IMAGE_H
 #define LB_BISECT_FINAL_IMAGE_H
 
@@ -20,8 +20,8 @@ void lb_image_paint(void *image, const lb_layout *source, const lb_layout *value
 /* The recorded bytes at the end of the step of what `source` (an op) was: tensor->data is malloc'ed. False when some
  * were not kept. */
 bool lb_image_bits(const lb_program_view *side, uint32_t source, lb_tensor *tensor);
-/* Whether the storages of two sources may differ at the end: since the last write of all, not the same writes of the
- * same bits. */
+/* May the storages of two sources differ at the end of the step? Not if, since the last write of the whole, both sides
+ * made the same writes of the same bits. */
 bool lb_image_may_differ(const lb_program *a, uint32_t source_a, const lb_program *b, uint32_t source_b);
 
 #endif

@@ -1,16 +1,16 @@
-/* Choices that the sides made otherwise, and the rows of a batch that follow from them.
+/* Choices that the two sides made differently, and the rows of a batch that follow from them.
  *
  * A router whose logits tie sends a token to another expert on the other side. Where each expert gathers its tokens,
- * everything in there has other shapes, or the same shape and other tokens, until the experts' results are put back:
- * from there on the rows of all other tokens are the same in exact arithmetic, and only those of the flipped ones are
- * not.
+ * everything inside it then has different shapes, or the same shape over different tokens, until the experts' results
+ * are put back. From there on the rows of all other tokens are the same in exact arithmetic; only those of the flipped
+ * ones differ.
  *
  *      topk   A: 3 5   B: 3 6      token 17 is flipped
  *      …      five tokens here, six there: nothing to compare
  *      add    [128, 64]            rows that differ: 17, and no other. Both shadows go on from A's row 17
  *
- * So the shadows meet again at the first aligned result whose rows differ for flipped tokens alone. What differs in any
- * other row as well is no consequence of the choice, and stays what it is. */
+ * So the shadows meet again at the first aligned result whose rows differ for flipped tokens alone. Where any other row
+ * differs as well, that is no consequence of the choice and is judged like any difference. */
 #ifndef LB_BISECT_FLIPS_H
 #define LB_BISECT_FLIPS_H
 
@@ -40,9 +40,9 @@ static inline uint64_t lb_flips_bit(uint32_t row)
 }
 /* The choices of all rows that are not the same. */
 int64_t lb_flips_count(const lb_flip *flip);
-/* `a` and `b`: the elements of a result of that layout. Where some of the choices `which` explain every row that is not
- * the same, these rows of `b` become A's, and their number comes back; 0: they do not. `noise`: as
- * lb_shadow_numbers_agree takes it. */
+/* `a` and `b`: the elements of a result of that layout. Where some of the choices `which` explain every row that
+ * differs, these rows of `b` become A's, and their number is returned. 0: the choices do not explain all of them.
+ * `noise`: as lb_shadow_numbers_agree takes it. */
 int64_t lb_flips_settle(const lb_flips *flips, uint64_t which, const lb_layout *layout, const double *a, double *b,
                         double noise);
 

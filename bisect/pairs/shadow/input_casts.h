@@ -1,9 +1,9 @@
-/* Inputs that were rounded before the step on one side, and in it on the other.
+/* Finds inputs that one side rounded before its step began and the other side rounded inside the step.
  *
  *      A   batch.to(bf16) ran before the first module was called: the recording begins with bf16 numbers
- *      B   the second micro-batch's ran while the step was open: it begins with f32 numbers and a cast
+ *      B   the second micro-batch was cast while the step was open: it begins with f32 numbers and a cast
  *
- * A cast is the identity in exact arithmetic, so that B's shadow would go on from other numbers than A's. Where the
+ * In exact arithmetic a cast is the identity, so that B's shadow would go on from numbers that A never had. Where the
  * result of such a cast has the bits of what the other side begins with, or of a part of it, the shadow takes the
  * rounded numbers. */
 #ifndef LB_BISECT_INPUT_CASTS_H

@@ -1,5 +1,5 @@
-/* The shadows of one side that are kept until the other side's have run: of an op all results, of what leaves the step
- * one value. */
+/* Shadows of one side, kept until the other side's have run: all results of an op, and one value each of what leaves
+ * the step. */
 #ifndef LB_BISECT_KEPT_SHADOW_H
 #define LB_BISECT_KEPT_SHADOW_H
 
@@ -26,8 +26,8 @@ typedef struct lb_kept_value {
 /* Elements of result `i` of an event; -1: it has no shadow, or it was written in place and is listed before. */
 int64_t lb_event_shadow_elements(const lb_event *event, uint32_t i);
 
-/* Keeps the shadows of an op that has run; one that is kept already stays as it is. `whole`: its numbers are wanted,
- * however many; of many their sums are kept otherwise. `*room`: bytes that may still be kept. False when it does not
+/* Keeps the shadows of an op that has run; what is kept already stays as it is. `whole`: keep all numbers, however many
+ * there are; without it, large results are kept as sums. `*room`: bytes that may still be kept. False where they do not
  * fit. */
 bool lb_kept_shadow_take(lb_kept_shadow *kept, const lb_event *event, bool whole, uint64_t *room);
 void lb_kept_shadow_release(lb_kept_shadow *kept, uint64_t *room);

@@ -24,15 +24,15 @@ typedef struct lb_logged_scalars {
     char counts[300]; /* a name that the sides have in a different number, in words, or "" */
 } lb_logged_scalars;
 
-/* Of sides of as many parts each; others have none. `swapped`: B is the first side in words. LB_ERR_NOMEM is the only
- * failure. */
+/* Both sides need the same number of parts; else there are no scalars. `swapped`: in sentences B is the first side.
+ * LB_ERR_NOMEM is the only failure. */
 lb_status lb_logged_scalars_find(const lb_aligned_views *views, bool swapped, lb_logged_scalars *scalars, lb_err *err);
 void lb_logged_scalars_release(lb_logged_scalars *scalars);
-/* Did an aligned pair give it, or ops of one layer and phase, in one dtype? Others may be numbers of two different
- * things. */
+/* Was the scalar given by an aligned pair, or by ops of one layer and phase in one dtype? If not, the two numbers may
+ * be of different things. */
 bool lb_logged_scalar_is_judged(const lb_logged_scalar *scalar, const lb_aligned_views *views);
-/* Those that ops of both sides gave, and no aligned pair, as exits: so exact arithmetic says whether they are one
- * number. */
+/* Adds scalars that ops of both sides gave, but no aligned pair, as exits: exact arithmetic then says whether they are
+ * one number. */
 lb_status lb_logged_scalars_add(const lb_logged_scalars *scalars, const lb_aligned_views *views, lb_step_outputs *exits,
                                 lb_err *err);
 

@@ -8,8 +8,8 @@ enum { LB_NUMBER_BLOCK = 2048 };
 
 typedef struct lb_number_blocks {
     int64_t n;             /* numbers in all */
-    const double *numbers; /* where they lie as they are wanted, or were copied; NULL: */
-    lb_dtype dtype;        /* they lie one behind the other in this dtype */
+    const double *numbers; /* where f64 numbers lie in order, or were copied to; NULL: see `dtype` and `bytes` */
+    lb_dtype dtype;        /* of `bytes`, where the numbers lie one behind the other */
     const char *bytes;
     double *copy;
 } lb_number_blocks;
@@ -21,7 +21,7 @@ void lb_number_blocks_close(lb_number_blocks *blocks);
 const double *lb_number_blocks_at(const lb_number_blocks *blocks, int64_t from, int64_t n, double *room);
 /* How many there are from `from` on, one block at most. */
 int64_t lb_number_blocks_count(const lb_number_blocks *blocks, int64_t from);
-/* The numbers of an f64 tensor where they lie one behind the other; NULL: they don't. */
+/* The numbers of an f64 tensor, where it is contiguous; NULL where it is not. */
 double *lb_number_blocks_in_place(const lb_tensor *tensor);
 
 #endif

@@ -1,6 +1,6 @@
-/* One run of a side's shadow, and what it shares with the others: shadow_pair.c makes the runs and hands their events
- * to shadow_meet.c (an op against an op), shadow_join.c (several against one) and shadow_leaving.c (what the step
- * leaves). Nobody else includes it. */
+/* One run of a side's shadow, and what it shares with the other runs. shadow_pair.c makes the runs and hands their
+ * events to shadow_meet.c (an op against an op), shadow_join.c (several against one) and shadow_leaving.c (what the
+ * step leaves). No other file includes it. */
 #ifndef LB_BISECT_SHADOW_RUN_H
 #define LB_BISECT_SHADOW_RUN_H
 
@@ -49,14 +49,14 @@ typedef struct lb_shadow_run {
     struct lb_cross_feed *cross_feed;
 } lb_shadow_run;
 
-/* An op of B has run whose partner is op `row` of A: their shadows against each other. */
+/* An op of B has run whose partner is op `row` of A: compares their shadows. */
 void lb_shadow_run_meet(lb_shadow_run *run, uint32_t row, uint32_t op, const lb_event *event);
-/* One without a partner, of which A may have the like in other shapes. */
+/* An op of B has run that has no partner: A may have the same op in different shapes. */
 void lb_shadow_run_meet_reshaped(lb_shadow_run *run, uint32_t op, const lb_event *event);
-/* One that is a part of op `row` of A. */
+/* An op of B has run that is a part of op `row` of A. */
 void lb_shadow_run_join(lb_shadow_run *run, uint32_t row, uint32_t op, const lb_event *event);
 void lb_shadow_assembly_release(lb_shadow_assembly *assembly);
-/* What parameters hold in the end, and what leaves by other ways: any op of any run. */
+/* Notes what parameters hold in the end, and what leaves by other ways. To be called for every op of every run. */
 void lb_shadow_run_note_finals(lb_shadow_run *run, uint32_t op, const lb_event *event);
 void lb_shadow_run_note_exits(lb_shadow_run *run, uint32_t op, const lb_event *event);
 /* After all runs: parameters whose last writes were of parts of them. `disturbed`: the images of that run. */

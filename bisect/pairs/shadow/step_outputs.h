@@ -1,11 +1,12 @@
-/* What leaves a step by other ways than its parameters: the results of outermost module calls, and what goes into ops
- * behind which both exact shadows go on from one side's numbers (cross_feed.h): decisions, collectives whose members
- * are not here, opaque ops; the number that forward ends with, a loss, read by the program or not; and what the step
- * made anew and the next one takes up, as the moments of an optimizer's first step.
+/* What leaves a step by other ways than its parameters:
+ *   - the results of outermost module calls,
+ *   - inputs of ops behind which both exact shadows go on from one side's numbers (cross_feed.h): decisions,
+ *   collectives whose members are not here, opaque ops,
+ *   - the one number that forward ends with, a loss, whether the program reads it or not,
+ *   - what the step made anew and the next step reads, as the moments of an optimizer's first step.
  *
  * Ops are aligned by where they stand and what they are; a result is aligned by what it is for. So it is judged even
- * where the ops that made it stand on one side only: a soft cap behind the last layer, a fused head.
- */
+ * where only one side runs the ops that made it: a soft cap behind the last layer, a fused head. */
 #ifndef LB_STEP_OUTPUTS_H
 #define LB_STEP_OUTPUTS_H
 
@@ -19,9 +20,10 @@ typedef struct lb_aligned_views {
     const lb_collective_matches *collective_matches; /* of A and of B */
 } lb_aligned_views;
 
-/* The results of outermost calls that both sides have, matched by the module's path, its call and the place among the
- * results, and inputs of aligned ops of that kind; `rules` map the paths of A and of B. Of sides of as many parts each;
- * others have none. LB_ERR_NOMEM is the only failure. `lone`: a result that one side alone has, in words, or "". */
+/* Finds the results of outermost calls that both sides have, matched by the module's path, its call and the place among
+ * the results, and inputs of aligned ops of the kinds above. `rules` map the paths of A and of B. Sides with different
+ * numbers of parts have none. `lone`: a result that only one side has, in words, or "". LB_ERR_NOMEM is the only
+ * failure. */
 lb_status lb_step_outputs_find(const lb_aligned_views *views, const lb_layer_names_map *const rules[2],
                                lb_step_outputs *exits, char lone[300], lb_err *err);
 void lb_step_outputs_release(lb_step_outputs *exits);

@@ -52,8 +52,8 @@ typedef struct lb_source_name {
 void lb_source_memory_release(lb_source_memory *memory);
 
 /* What each source of B is (rows of `b`): its numbers are A's, or were when the window began. `*moved`: parameters that
- * were taken by name because most of them hold other numbers. Of the `merged` adapters (merged_adapters.h) no tensor
- * stands for the other side's of its name. */
+ * were taken by name because most of them hold different numbers. Of the `merged` adapters (merged_adapters.h) no
+ * tensor stands for the other side's of its name. */
 struct lb_merged_adapter;
 lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b,
                                 const struct lb_merged_adapter *merged, uint32_t n_merged, lb_source_memory *memory,

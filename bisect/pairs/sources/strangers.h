@@ -17,7 +17,7 @@ lb_status lb_strangers_hold_turned(lb_capture *a, lb_capture *b, bool *hold, lb_
  * is no pair then. */
 lb_status lb_strangers_hold_merged(lb_capture *a, lb_capture *b, bool *hold, lb_err *err);
 
-/* Two runs of a model that learns nothing, and that are given the same input in other steps: a server's prefill and
+/* Two runs of a model that learns nothing, and that are given the same input in different steps: a server's prefill and
  * decode steps beside one forward, a sequence a call beside a batch, a prefill in chunks. All steps of either side are
  * one program then (bisect/pairs/joined/joined_steps.h). */
 enum { LB_STRANGERS_MOST_STEPS = 64 };

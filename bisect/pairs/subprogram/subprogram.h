@@ -20,7 +20,7 @@ typedef struct lb_subprogram_parts {
     const lb_program *program;
     const uint32_t *ops, *leaves, *outputs;
     uint32_t n_ops, n_leaves, n_outputs;
-    /* dense ones of other shapes than recorded; of -1 dimensions, or NULL: as recorded */
+    /* dense ones of different shapes than recorded; of -1 dimensions, or NULL: as recorded */
     const lb_layout *leaf_layouts, *output_layouts;
     /* of whose parts, one per rank, `program` is made: collectives can be run; NULL: it is one rank's */
     const lb_program_view *ranks;
