@@ -11,6 +11,8 @@ from conftest import BUILD, ROOT
 
 SHIM = BUILD / "liblastbit_mpi.so"
 FAMILIES = ("openmpi", "mpich")
+# The other source files of a program.
+SCENARIOS = {"mpi_program.c": ("mpi_calls.c", "mpi_endings.c")}
 
 
 def adapter(family):
@@ -33,11 +35,12 @@ def each_family():
 def program(family, source="mpi_program.c"):
     """Its path, compiled with this family's compiler."""
     to = BUILD / "tests" / "mpi" / family / pathlib.Path(source).stem
-    here = ROOT / "tests" / "capture" / "mpi" / source
-    if not to.exists() or to.stat().st_mtime < here.stat().st_mtime:
+    here = ROOT / "tests" / "capture" / "mpi"
+    parts = [here / name for name in (source, *SCENARIOS.get(source, ()))]
+    if not to.exists() or to.stat().st_mtime < max(path.stat().st_mtime for path in (*parts, *here.glob("*.h"))):
         to.parent.mkdir(parents=True, exist_ok=True)
         compiler = "mpif90" if source.endswith(".f90") else "mpicc"
-        subprocess.run([f"{compiler}.{family}", "-O1", "-g", "-w", here, "-o", to, "-lpthread"], check=True, cwd=to.parent)
+        subprocess.run([f"{compiler}.{family}", "-O1", "-g", "-w", *parts, "-o", to, "-lpthread"], check=True, cwd=to.parent)
     return to
 
 
