@@ -34,8 +34,8 @@ struct lb_communicator {
     uint64_t sequence, splits;
     uint64_t made;      /* how many its place had begun to join before */
     uint64_t *messages; /* per peer: sends to it; then receives from it */
-    struct lb_nccl_call *launching,
-        **launching_end; /* calls of a non-blocking communicator that are still being launched */
+    /* calls of a non-blocking communicator that are still being launched */
+    struct lb_nccl_call *launching, **launching_end;
     struct lb_premul *premuls;
     /* of the writer alone */
     int32_t *members;                        /* ranks in the job; NULL: not told */

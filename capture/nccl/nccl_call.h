@@ -41,8 +41,9 @@ typedef struct lb_counted {
 } lb_counted;
 
 typedef struct lb_nccl_call {
-    struct lb_nccl_call *next, *before,
-        *after; /* in a group or the queue; among those that NCCL may still say something about */
+    struct lb_nccl_call *next; /* in a group or the queue */
+    /* among those that NCCL may still say something about */
+    struct lb_nccl_call *before, *after;
     lb_nccl_call_given given;
     lb_communicator *comm;
     /* as the program made it; its runs, and what a writer finds between, have different numbers below */

@@ -132,8 +132,8 @@ typedef enum lb_bisect_outcome {
     LB_BISECT_NOT_REPRODUCED,
     LB_BISECT_UNDECIDED
 } lb_bisect_outcome;
-LB_API const char *
-lb_bisect_outcome_name(lb_bisect_outcome outcome); /* "found", "clean", "not-reproduced", "undecided" */
+/* "found", "clean", "not-reproduced", "undecided" */
+LB_API const char *lb_bisect_outcome_name(lb_bisect_outcome outcome);
 
 typedef struct lb_bisection {
     lb_bisect_outcome outcome;

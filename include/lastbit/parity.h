@@ -150,8 +150,8 @@ typedef struct lb_parity_row {
     double loss_a, loss_b;
     double noise;      /* k3 of the same kind in the noise floor; NaN: none */
     double noise_loss; /* factor between the losses of the noise pair, at least 1; NaN: none */
-    double k3_limit,
-        loss_limit; /* it passes below; the factor of losses that it passes up to. Both stand on the noise */
+    /* it passes below this k3, and up to this factor between the losses; both stand on the noise */
+    double k3_limit, loss_limit;
     lb_parity_reason reason;
 } lb_parity_row;
 

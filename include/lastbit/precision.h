@@ -35,8 +35,8 @@ typedef struct lb_precision_loss {
 } lb_precision_loss;
 LB_API void lb_precision_loss_add(lb_precision_loss *sum, const lb_precision_loss *more);
 LB_API double lb_precision_loss_mse(const lb_precision_loss *loss); /* error / elements */
-LB_API double
-lb_precision_loss_sqnr(const lb_precision_loss *loss); /* 10 log10(signal / error) in dB; infinite without error */
+/* 10 log10(signal / error) in dB; infinite without error */
+LB_API double lb_precision_loss_sqnr(const lb_precision_loss *loss);
 
 /* One operand of one op was rounded. Strings are valid during the call. */
 struct lb_quantisation {

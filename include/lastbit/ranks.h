@@ -45,15 +45,14 @@ extern "C" {
     X(OPTION, "option")         /* another learning rate or other option of an optimizer */                            \
     X(ALIKE, "alike")           /* different layers that began with the same random numbers */                         \
     X(LATE, "late")             /* a gradient that was added to what had been reduced */                               \
-    X(CLIP, "clip")         /* a norm of gradients over a part of them alone, by which they were scaled or which   \
-                                   was logged */   \
-    X(INITIAL, "initial")   /* parameters unequal from the first recorded step on */                                   \
-    X(REPLICA, "replica")   /* parameters or optimizer states that stopped being equal */                              \
-    X(TOKENS, "tokens")     /* two ranks saw the same batch */                                                         \
-    X(BATCH, "batch")       /* a rank repeated a batch, or had more or fewer than the others */                        \
-    X(SEED, "seed")         /* the same random draws for other data; on all workers a note: S1-1 of the paper */       \
-    X(BUFFER, "buffer")     /* buffers of each rank's own: a note */                                                   \
-    X(COVERAGE, "coverage") /* what could not be seen: a note */
+    X(CLIP, "clip")             /* gradients were scaled by, or a log shows, a norm of some of them alone */           \
+    X(INITIAL, "initial")       /* parameters unequal from the first recorded step on */                               \
+    X(REPLICA, "replica")       /* parameters or optimizer states that stopped being equal */                          \
+    X(TOKENS, "tokens")         /* two ranks saw the same batch */                                                     \
+    X(BATCH, "batch")           /* a rank repeated a batch, or had more or fewer than the others */                    \
+    X(SEED, "seed")             /* the same random draws for other data; on all workers a note: S1-1 of the paper */   \
+    X(BUFFER, "buffer")         /* buffers of each rank's own: a note */                                               \
+    X(COVERAGE, "coverage")     /* what could not be seen: a note */
 
 #define LB_RANKS_FINDING_ENUM(name, text) LB_RANKS_##name,
 typedef enum lb_ranks_finding_kind { LB_RANKS_FINDINGS(LB_RANKS_FINDING_ENUM) } lb_ranks_finding_kind;

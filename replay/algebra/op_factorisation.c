@@ -338,7 +338,7 @@ static bool tall(lb_matrix_batch *batch, lb_matrix_columns a, lb_matrix_columns 
     return batch->status == LB_OK;
 }
 
-bool lb_matrix_singular_take(lb_matrix_batch *batch, lb_matrix_columns a, lb_singular *s)
+bool lb_singular_values_take(lb_matrix_batch *batch, lb_matrix_columns a, lb_singular *s)
 {
     const lb_matrix_columns none = {0};
     return !is_too_large(batch, a.n, false) && tall(batch, a, none, none, a.n, true, 0, s);

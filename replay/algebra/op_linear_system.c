@@ -416,7 +416,7 @@ static lb_matrix_columns inverse_of_large(lb_matrix_batch *batch, lb_matrix_colu
 {
     lb_singular s;
     lb_matrix_columns x = lb_matrix_columns_new(batch, a.n, a.m);
-    if (!x.x || !lb_matrix_singular_take(batch, a, &s)) return (lb_matrix_columns){0};
+    if (!x.x || !lb_singular_values_take(batch, a, &s)) return (lb_matrix_columns){0};
     const double least = fmax(t.atol, t.rtol * (s.values.m ? s.values.x[0] : 0));
     for (int64_t k = 0; k < s.values.m; k++) {
         if (!counts(batch, &s, recorded, k, least)) continue;

@@ -11,6 +11,6 @@ typedef struct lb_singular {
 } lb_singular;
 
 /* Of a matrix with at least as many rows as columns, whose numbers are finite. False: it was refused. */
-bool lb_matrix_singular_take(lb_matrix_batch *batch, lb_matrix_columns a, lb_singular *s);
+bool lb_singular_values_take(lb_matrix_batch *batch, lb_matrix_columns a, lb_singular *s);
 
 #endif

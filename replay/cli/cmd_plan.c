@@ -62,7 +62,7 @@ static lb_status check_tables(const lb_cmd_plan_request *o, const lb_plan *plan,
     return LB_OK;
 }
 
-lb_status lb_replay_request_plan(const lb_cmd_plan_request *o, lb_plan *plan, lb_err *err)
+lb_status lb_cmd_plan_make(const lb_cmd_plan_request *o, lb_plan *plan, lb_err *err)
 {
     static const struct {
         const char *name;

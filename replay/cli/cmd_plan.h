@@ -13,7 +13,7 @@ typedef struct lb_cmd_plan_request {
 
 /* The plan borrows from the request, and its ranks live until the next call. LB_ERR_INVALID names the option that is
  * wrong, or those that do not go together. */
-lb_status lb_replay_request_plan(const lb_cmd_plan_request *request, lb_plan *plan, lb_err *err);
+lb_status lb_cmd_plan_make(const lb_cmd_plan_request *request, lb_plan *plan, lb_err *err);
 /* The plan's swaps with what each of them touched, as every report of `replay --json` has them. */
 json_t *lb_plan_swaps_json(const lb_plan *plan);
 /* PyTorch is to run some ops, or all that are not known. */

@@ -411,7 +411,7 @@ static int run(const char *path, const lb_cmd_plan_request *o, bool json)
     r.worst = calloc(r.room + 1, sizeof *r.worst);
     r.coverage = lb_coverage_new();
     lb_observer observer = {.context = &r, .op = watch, .quantised = o->table ? watch_quantised : NULL};
-    if (lb_replay_request_plan(o, &plan, &err) != LB_OK) {
+    if (lb_cmd_plan_make(o, &plan, &err) != LB_OK) {
         lb_coverage_free(r.coverage);
         free(r.worst);
         free(touched);

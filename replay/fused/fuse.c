@@ -242,7 +242,7 @@ static lb_status find_letters(const fuse *f, lb_blocks *blocks, lb_err *err)
     return lb_blocks_find(f->in, f->trace.flow, blocks, err);
 }
 
-lb_status lb_pass_fuse(const lb_program *in, const uint32_t *given, const lb_swap *swaps, uint32_t n_swaps,
+lb_status lb_fuse_pass(const lb_program *in, const uint32_t *given, const lb_swap *swaps, uint32_t n_swaps,
                        uint32_t which, lb_passed *out, lb_err *err)
 {
     fuse f = {.in = in, .origin = given, .trace = {.program = in}};

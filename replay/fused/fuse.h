@@ -16,7 +16,7 @@
 
 /* Of swaps that select the same composite the later counts: this is what swap `which` still has to say. As
  * lb_pass_apply otherwise. */
-lb_status lb_pass_fuse(const lb_program *in, const uint32_t *given, const lb_swap *swaps, uint32_t n_swaps,
+lb_status lb_fuse_pass(const lb_program *in, const uint32_t *given, const lb_swap *swaps, uint32_t n_swaps,
                        uint32_t which, lb_passed *out, lb_err *err);
 
 /* "KIND=KERNEL" or "SEL=KIND[:KERNEL]" as the command line splits it -> kind and kernel; on: the kernel that stands for

@@ -287,7 +287,7 @@ lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call,
     bool any = false; /* twins take it that some result is f64 */
     for (uint32_t i = 0; i < call->n_results; i++)
         any |= bound->exact[i].data && lb_dtype_part(bound->exact[i].dtype) == LB_F64;
-    if (any && (row->twin || lb_call_is_complex(call))) {
+    if (any && (row->twin || lb_complex_is_used(call))) {
         LB_TRY(f64_results(memory, call, bound->twin, err));
         wide.results = bound->twin;
         const lb_status status = lb_row_twin(&wide);

@@ -18,7 +18,7 @@ extern const struct lb_complex_way lb_complex_moved, lb_complex_ones, lb_complex
     lb_complex_negation, lb_complex_sums, lb_complex_product, lb_complex_magnitude, lb_complex_quotient,
     lb_complex_direction, lb_complex_exponential, lb_complex_matrices;
 
-bool lb_call_is_complex(const lb_call *call);
+bool lb_complex_is_used(const lb_call *call);
 /* A complex tensor as one of reals that has another dimension of two at its end; any other as it is. False: it has no
  * room for that dimension. */
 bool lb_complex_tensor_parts(const lb_tensor *tensor, lb_tensor *parts);

@@ -128,7 +128,7 @@ static const lb_complex_way of_conjugate = {.manner = ITS_OWN, .run = conjugate,
 static const lb_complex_way of_parts = {.manner = ITS_OWN, .run = put_together, .exact = true};
 static const lb_complex_way of_polar = {.manner = ITS_OWN, .run = from_polar, .roundings = 6};
 
-bool lb_call_is_complex(const lb_call *call)
+bool lb_complex_is_used(const lb_call *call)
 {
     for (uint32_t r = 0; r < call->n_results; r++)
         if (call->results[r].data && lb_dtype_is_complex(call->results[r].dtype)) return true;
@@ -377,7 +377,7 @@ static lb_status fill(const lb_call *call, uint32_t filler)
 lb_status lb_row_run(const lb_call *call)
 {
     lb_call own = *call;
-    const bool complex = lb_call_is_complex(call) && !(call->row->flags & LB_ROW_COMPLEX);
+    const bool complex = lb_complex_is_used(call) && !(call->row->flags & LB_ROW_COMPLEX);
     const lb_complex_way *way = complex ? call->row->complex : NULL;
     if (!way) return complex ? refuse(call) : call->row->kernel(&own);
     if (way->manner == MOVED) return call->row->kernel(&own);
@@ -389,7 +389,7 @@ lb_status lb_row_run(const lb_call *call)
 lb_status lb_row_twin(const lb_call *call)
 {
     lb_call own = *call;
-    const bool complex = lb_call_is_complex(call) && !(call->row->flags & LB_ROW_COMPLEX);
+    const bool complex = lb_complex_is_used(call) && !(call->row->flags & LB_ROW_COMPLEX);
     const lb_complex_way *way = complex ? call->row->complex : NULL;
     if (!way && complex) return refuse(call);
     if (way && way->manner == FILLED) return LB_ERR_NOT_FOUND;
@@ -401,14 +401,14 @@ lb_status lb_row_twin(const lb_call *call)
 
 bool lb_row_is_exact(const lb_call *call)
 {
-    const lb_complex_way *way = lb_call_is_complex(call) ? call->row->complex : NULL;
+    const lb_complex_way *way = lb_complex_is_used(call) ? call->row->complex : NULL;
     if (way) return way->exact;
     return (call->row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) != 0;
 }
 
 double lb_row_roundings(const lb_call *call)
 {
-    const lb_complex_way *way = lb_call_is_complex(call) ? call->row->complex : NULL;
+    const lb_complex_way *way = lb_complex_is_used(call) ? call->row->complex : NULL;
     if (way && way->manner == ITS_OWN) return way->roundings;
     if (way && way->manner == PRODUCTS)
         return (double)call->row->roundings + 3 + (double)call->row->roundings_per_term * 2 * lb_call_terms(call);
@@ -418,7 +418,7 @@ double lb_row_roundings(const lb_call *call)
 /* Their results are complex, whatever their operands are: only lb_row_run computes them. */
 static lb_status only_complex(lb_call *call)
 {
-    return lb_call_is_complex(call) ? lb_row_run(call) : refuse(call);
+    return lb_complex_is_used(call) ? lb_row_run(call) : refuse(call);
 }
 
 #define ROW(NAME, ARGS, WAY, ROUNDINGS, FLAGS, SAMPLES)                                                                \

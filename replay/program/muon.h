@@ -48,9 +48,9 @@ double lb_muon_sibling_rate(const lb_program *program, uint32_t *group);
  * "f32": values that live only inside the slice and are narrower than f32 become f32, casts among them the identity;
  * what leaves the slice is rounded by the op that writes it. "adamw": the slice's ops go, AdamW with its own state
  * (zeros at the first step of the run) takes their place. */
-lb_status lb_pass_muon_wide(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
+lb_status lb_muon_pass_wide(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
                             lb_program **out, uint32_t **origin, lb_err *err);
-lb_status lb_pass_muon_adamw(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
+lb_status lb_muon_pass_adamw(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
                              lb_program **out, uint32_t **origin, lb_err *err);
 
 #endif

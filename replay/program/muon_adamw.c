@@ -153,7 +153,7 @@ static void mark_removed(const lb_program *p, const lb_slice_flow *flow, const l
     }
 }
 
-lb_status lb_pass_muon_adamw(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
+lb_status lb_muon_pass_adamw(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
                              lb_program **out, uint32_t **origin, lb_err *err)
 {
     lb_rewrite rw = {0};

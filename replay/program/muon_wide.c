@@ -56,7 +56,7 @@ static void write_wide_op(lb_rewrite *rw, uint32_t i)
     lb_rewrite_op(rw, &op, i);
 }
 
-lb_status lb_pass_muon_wide(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
+lb_status lb_muon_pass_wide(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
                             lb_program **out, uint32_t **origin, lb_err *err)
 {
     lb_rewrite rw = {0};

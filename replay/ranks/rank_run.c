@@ -32,7 +32,7 @@ static lb_status fuse_program(lb_rank_run *r, fusion *f, lb_err *err)
         if (plan->swaps[i].kind != LB_SWAP_FUSE) continue;
         if (f->program || r->n_programs > 1)
             return lb_fail(err, LB_ERR_UNSUPPORTED, "one fusion at a time, on one rank");
-        LB_TRY(lb_pass_fuse(program, NULL, plan->swaps, plan->n_swaps, i, &fused, err));
+        LB_TRY(lb_fuse_pass(program, NULL, plan->swaps, plan->n_swaps, i, &fused, err));
         f->program = fused.program, f->origin = fused.origin, r->touched[i] = fused.touched;
     }
     if (!f->program) return LB_OK;

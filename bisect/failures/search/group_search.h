@@ -33,8 +33,8 @@ typedef enum lb_search_outcome {
     LB_OUTCOME_INVALID, /* could not be run to an answer: a decision changed, the swap does not apply here */
     LB_OUTCOME_NOISE    /* inside measured noise: says nothing */
 } lb_search_outcome;
-LB_API const char *
-lb_search_outcome_name(lb_search_outcome outcome); /* "cured", "fails-same", "fails-other", "invalid", "noise" */
+/* "cured", "fails-same", "fails-other", "invalid", "noise" */
+LB_API const char *lb_search_outcome_name(lb_search_outcome outcome);
 LB_API bool lb_search_outcome_parse(const char *name, lb_search_outcome *outcome);
 
 /* Sets of sites: bit i of word i / 64. */

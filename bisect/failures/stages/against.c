@@ -362,7 +362,7 @@ static lb_status tell_why_none(lb_bisect_session *q, lb_err *err)
     return q->out->note ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
-lb_status lb_bisect_against(lb_bisect_session *q, lb_err *err)
+lb_status lb_against_run(lb_bisect_session *q, lb_err *err)
 {
     lb_diff_options options = LB_DIFF_OPTIONS_INIT;
     lb_diff_report *report = NULL;

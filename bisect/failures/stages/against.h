@@ -6,6 +6,6 @@
 
 /* Fills the report: the first place where the run departs from the reference for a reason that is not rounding; or,
  * where all of it is rounding, the place that rounds otherwise. */
-lb_status lb_bisect_against(lb_bisect_session *session, lb_err *err);
+lb_status lb_against_run(lb_bisect_session *session, lb_err *err);
 
 #endif

@@ -160,7 +160,7 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     if (status == LB_OK) status = find_window(&q, err);
     if (status == LB_OK && !(q.left_out = calloc(q.n_ranks + 1, sizeof *q.left_out)))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK && options.against) status = lb_bisect_against(&q, err);
+    if (status == LB_OK && options.against) status = lb_against_run(&q, err);
     if (status == LB_OK && !options.against && lb_basis_has_steps(&q)) status = bisect_failure(&q, err);
     if (!options.against && q.steps) status = lb_basis_settle(&q, status, err);
     q.bisect = lb_bisect;

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool lb_is_adapter(const lb_inventory *v)
+bool lb_adapter_is(const lb_inventory *v)
 {
     for (uint32_t i = 0; i < v->n_names; i++)
         if (lb_inventory_lora_half(v->names[i].name) && !lb_inventory_is_state(v->names[i].name)) return true;

@@ -30,7 +30,7 @@ typedef struct lb_adapter {
     bool changes_base; /* making the adapter changed the base: A and B need not add to the weights on disk */
 } lb_adapter;
 
-bool lb_is_adapter(const lb_inventory *v);
+bool lb_adapter_is(const lb_inventory *v);
 /* Reads adapter_config.json beside the tensors, pairs A with B, finds the weights, and tells what does not fit. */
 lb_status lb_adapter_init(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory *base, lb_adapter *adapter,
                           lb_err *err);

@@ -84,7 +84,7 @@ static lb_status audit(lb_audit_gathering *g, const lb_inventory *v, lb_err *err
         g->other = NULL;
         companion_close(&other);
     }
-    if (status == LB_OK && lb_is_adapter(v))
+    if (status == LB_OK && lb_adapter_is(v))
         status = audit_adapter(g, v, err);
     else if (status == LB_OK && (o->base || o->merged) && !v->checkpoint->n_faults)
         status = lb_fail(err, LB_ERR_INVALID, "%s: holds no lora_A and lora_B, so that --base and --merged say nothing",

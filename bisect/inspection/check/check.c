@@ -227,3 +227,11 @@ lb_status lb_check_run(lb_capture *capture, const lb_check_options *options, lb_
     *out = report;
     return LB_OK;
 }
+
+void lb_check_report_free(lb_check_report *report)
+{
+    if (!report) return;
+    lb_proof_list_release(report);
+    lb_digit_list_release(report);
+    free(report);
+}

@@ -1,8 +1,6 @@
 /* A report as it grows: see proof_list.h. */
 #include "check/proof_list.h"
 
-#include "check/digit_list.h"
-
 #include "base/array.h"
 
 #include <math.h>
@@ -124,11 +122,8 @@ void lb_proof_list_sort(lb_check_report *report)
     if (report->n_findings) qsort(report->findings, report->n_findings, sizeof *report->findings, by_effect);
 }
 
-void lb_check_report_free(lb_check_report *report)
+void lb_proof_list_release(lb_check_report *report)
 {
-    if (!report) return;
     lb_proof_list_cut(report, 0);
-    lb_digit_list_release(report);
     free(report->findings), free(report->proven), free(report->unjudged);
-    free(report);
 }

@@ -20,5 +20,7 @@ uint32_t lb_proof_list_left(const lb_check_report *report);
 /* Findings behind the first `n` are taken back. */
 void lb_proof_list_cut(lb_check_report *report, uint32_t n);
 void lb_proof_list_sort(lb_check_report *report);
+/* All findings, and what was proven and left. */
+void lb_proof_list_release(lb_check_report *report);
 
 #endif

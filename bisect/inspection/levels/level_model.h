@@ -98,8 +98,8 @@ typedef struct lb_level_model {
     uint64_t pended, taken; /* since it was emptied */
     bool out;
     uint32_t out_for, quiet;
-    double base, peak,
-        window[LB_LEVEL_WINDOW]; /* while out: the level that it left, and how far above it the last numbers were */
+    /* while out: the level that it left, its peak, and how far above the level the last numbers were */
+    double base, peak, window[LB_LEVEL_WINDOW];
     /* of the last alarm: which statistic was over its threshold, how far the numbers were above the level, and over how
      * many steps */
     lb_level_statistic statistic;

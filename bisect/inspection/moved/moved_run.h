@@ -22,8 +22,8 @@ typedef struct lb_moved_site {
     uint32_t at;       /* op by which sites are ordered */
     uint32_t row;      /* of a parameter: its row; LB_NONE */
     uint32_t read;     /* of a parameter: what its optimizer read as the gradient; LB_NONE */
-    int64_t left_out,
-        width;     /* a row of so many elements that is not moved: of padding, whose gradient autograd leaves out; -1 */
+    /* the row of `width` elements that is not moved: padding's, whose gradient autograd leaves out; -1: none */
+    int64_t left_out, width;
     double size;   /* root of the mean square of the value */
     double norm;   /* the same of the gradient */
     double weight; /* of its direction: what a site with a large gradient changes does not drown what the others do */

@@ -543,7 +543,7 @@ lb_watch_report lb_watch_now(lb_watch *w)
                               .findings = w->findings,
                               .n_findings = w->n_findings,
                               .dropped = w->dropped,
-                              .pattern = lb_run_pattern(&shape),
+                              .pattern = lb_spike_pattern_of(&shape),
                               .records = w->records,
                               .first_step = w->first_step,
                               .last_step = w->last_step,

@@ -43,7 +43,7 @@ bool lb_early_spike_find(const double *norms, uint32_t n, lb_early_spike *spike)
     return norms[peak] >= HEIGHT * spike->settled;
 }
 
-lb_watch_pattern lb_run_pattern(const lb_run_shape *s)
+lb_watch_pattern lb_spike_pattern_of(const lb_run_shape *s)
 {
     if (s->first_nonfinite >= 0 && s->first_nonfinite < LB_AT_ONCE &&
         (double)s->nonfinite >= NAN_SHARE * (double)(s->records - (uint64_t)s->first_nonfinite))

@@ -26,6 +26,6 @@ typedef struct lb_run_shape {
     bool early_spike;        /* of the norm, settled */
     bool late_loss;          /* the loss rose behind the early records, and what followed was finite */
 } lb_run_shape;
-lb_watch_pattern lb_run_pattern(const lb_run_shape *shape);
+lb_watch_pattern lb_spike_pattern_of(const lb_run_shape *shape);
 
 #endif

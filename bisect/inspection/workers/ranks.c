@@ -332,7 +332,7 @@ static lb_status add_coverage(const lb_worker_steps *s, lb_worker_findings *f, l
     bool workers = false;
     int32_t world = 0;
     char *message = NULL;
-    for (uint32_t r = 0; r < s->n_ranks; r++) workers |= lb_rank_is_worker(s, r);
+    for (uint32_t r = 0; r < s->n_ranks; r++) workers |= lb_worker_steps_has(s, r);
     for (uint32_t i = 0; i < s->n_steps; i++)
         for (uint32_t r = 0; r < s->n_ranks; r++) {
             const lb_program *p = s->steps[i].workers[r].program;

@@ -187,7 +187,7 @@ static lb_status tell_repeats(data *d, uint32_t step)
         uint32_t others = 0, repeat = 0;
         const uint32_t before = earlier(d, step, r, r);
         char *message = NULL;
-        if (!lb_rank_is_worker(s, r)) continue;
+        if (!lb_worker_steps_has(s, r)) continue;
         for (uint32_t q = 0; q < s->n_ranks; q++) {
             if (!lb_workers_pair(s, r, q) || !at(d, d->batches, step, q)->n) continue;
             others++,

@@ -171,7 +171,7 @@ static void choose_crew(crew *c, const lb_worker_products *p)
 {
     c->n = 0;
     for (uint32_t r = 0; r < p->n; r++)
-        if (p->whole[r] && lb_rank_is_worker(c->steps, r)) c->rows[c->n++] = r;
+        if (p->whole[r] && lb_worker_steps_has(c->steps, r)) c->rows[c->n++] = r;
 }
 
 static lb_status begin(const lb_worker_step *step, const lb_worker_products *p, adding *x)

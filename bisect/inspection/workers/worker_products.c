@@ -253,7 +253,7 @@ static lb_status products_of_key(const lb_worker_steps *steps, const lb_worker_s
     for (uint32_t r = 0; r < n && status == LB_OK; r++) {
         const lb_worker *w = &step->workers[r];
         const lb_own_gradient *g = w->program ? find_gradient(w, out->keys[key], out->places[key]) : NULL;
-        if (!g || !lb_rank_is_worker(steps, r)) continue;
+        if (!g || !lb_worker_steps_has(steps, r)) continue;
         status = addends_init(steps->capture, w, g, out->store, out->store->at[r], &a[r], err);
         /* Another size under one name cannot be compared. */
         const bool other = status == LB_OK && elements && a[r].elements != elements;

@@ -159,7 +159,7 @@ bool lb_worker_key_reduced(const lb_worker_steps *s, const char *key)
     return s->n_reduced && bsearch(&key, s->reduced, s->n_reduced, sizeof *s->reduced, by_text);
 }
 
-bool lb_rank_is_worker(const lb_worker_steps *s, uint32_t rank_row)
+bool lb_worker_steps_has(const lb_worker_steps *s, uint32_t rank_row)
 {
     for (uint32_t r = 0; r < s->n_ranks; r++)
         if (lb_workers_pair(s, rank_row, r)) return true;

@@ -35,7 +35,7 @@ void lb_worker_steps_release(lb_worker_steps *steps);
 /* A key of lb_own_gradient. */
 bool lb_worker_key_reduced(const lb_worker_steps *steps, const char *key);
 /* Does it share gradients with any other rank? */
-bool lb_rank_is_worker(const lb_worker_steps *steps, uint32_t rank_row);
+bool lb_worker_steps_has(const lb_worker_steps *steps, uint32_t rank_row);
 static inline bool lb_workers_pair(const lb_worker_steps *steps, uint32_t a, uint32_t b)
 {
     return steps->pairs[(size_t)a * steps->n_ranks + b];

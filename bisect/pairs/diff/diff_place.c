@@ -449,8 +449,8 @@ static bool reduces_alike(const lb_diff_walk *w, uint32_t ia)
 {
     const uint32_t ib = w->alignment.b_of_a[ia];
     const lb_program *p, *q;
-    const lb_collective *x = lb_side_collective(w->a, ia, &p),
-                        *y = ib == LB_NONE ? NULL : lb_side_collective(w->b, ib, &q);
+    const lb_collective *x = lb_collective_of_side(w->a, ia, &p),
+                        *y = ib == LB_NONE ? NULL : lb_collective_of_side(w->b, ib, &q);
     return !x || !y || !strcmp(lb_program_text(p, x->reduce), lb_program_text(q, y->reduce));
 }
 

@@ -194,7 +194,7 @@ static const char *told_order(const lb_program_view *side, uint32_t op)
 {
     const lb_program *recorded;
     if (op == LB_NONE || !(side->program->ops[op].flags & LB_OP_COLLECTIVE)) return "";
-    const lb_collective *row = lb_side_collective(side, op, &recorded);
+    const lb_collective *row = lb_collective_of_side(side, op, &recorded);
     return row && row->algorithm != LB_NONE ? lb_program_text(recorded, row->algorithm) : "";
 }
 

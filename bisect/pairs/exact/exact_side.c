@@ -150,7 +150,7 @@ static void look_at_sources(run *r)
 static void disturb(run *r, const lb_event *event)
 {
     for (uint32_t i = 0; i < event->n_results; i++)
-        if (lb_event_shadow_elements(event, i) > 0 && event->shadow[i].dtype == LB_F64)
+        if (lb_kept_shadow_elements(event, i) > 0 && event->shadow[i].dtype == LB_F64)
             lb_shadow_disturb(&event->shadow[i], r->serial++);
 }
 
@@ -209,7 +209,7 @@ static bool note_op(void *context, const lb_event *event)
             continue;
         }
         const double *taken = lb_exact_side_taken(s, v);
-        const bool same = lb_event_shadow_elements(event, i) >= 0 && look_at(r, v, &event->shadow[i]);
+        const bool same = lb_kept_shadow_elements(event, i) >= 0 && look_at(r, v, &event->shadow[i]);
         lb_former_run_note(s, op, v, same);
         if (taken) put(&event->shadow[i], taken);
     }

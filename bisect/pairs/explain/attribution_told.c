@@ -24,7 +24,7 @@ static const char *own_rank_order(const lb_attribution_finder *f, int runner)
     for (uint32_t i = 0; i < side->n_ops; i++) {
         const lb_program *p;
         const lb_op *op = &view->program->ops[side->ops[i]];
-        const lb_collective *row = op->flags & LB_OP_COLLECTIVE ? lb_side_collective(view, side->ops[i], &p) : NULL;
+        const lb_collective *row = op->flags & LB_OP_COLLECTIVE ? lb_collective_of_side(view, side->ops[i], &p) : NULL;
         if (row && row->algorithm != LB_NONE) return lb_program_text(p, row->algorithm);
         if (row && !strncmp(lb_op_name(view->program, op), "nccl::", 6)) return "ring";
     }

@@ -488,8 +488,9 @@ void lb_candidates_put_recorded_first(const lb_program_view *other, const uint32
 {
     for (uint32_t i = 0; i < n_ops && list && *n; i++) {
         const lb_program *recorded;
-        const lb_collective *row =
-            other->program->ops[ops[i]].flags & LB_OP_COLLECTIVE ? lb_side_collective(other, ops[i], &recorded) : NULL;
+        const lb_collective *row = other->program->ops[ops[i]].flags & LB_OP_COLLECTIVE
+                                       ? lb_collective_of_side(other, ops[i], &recorded)
+                                       : NULL;
         if (row && row->algorithm != LB_NONE) put_first(lb_program_text(recorded, row->algorithm), list, n);
     }
 }

@@ -125,7 +125,7 @@ static bool reduces_otherwise(const known *k, const char **names)
         const lb_program *recorded;
         const uint32_t op = k->site->region->sides[side].op;
         const lb_collective *row =
-            source->collective_matches[side] ? lb_side_collective(sides[side], op, &recorded) : NULL;
+            source->collective_matches[side] ? lb_collective_of_side(sides[side], op, &recorded) : NULL;
         if (!row) return false;
         names[side] = lb_program_text(recorded, row->reduce);
     }

@@ -504,7 +504,7 @@ static bool find_step(const lb_match_site *p, int side, const lb_collective_find
     const lb_matched_region_side *s = &p->region->sides[side];
     for (uint32_t i = 0; i < s->n_ops; i++) {
         const lb_program *recorded;
-        const lb_collective *row = lb_side_collective(view, s->ops[i], &recorded);
+        const lb_collective *row = lb_collective_of_side(view, s->ops[i], &recorded);
         if (!row || (f && (recorded->rank != f->rank || row->op != f->op))) continue;
         *step = recorded->step;
         return true;

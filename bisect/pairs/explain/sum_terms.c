@@ -183,7 +183,7 @@ static bool find_reduction(const reader *r, lb_collective_reduction *reduction)
     *reduction = LB_REDUCE_SUM;
     for (uint32_t i = 0; i < region_of(r)->n_ops; i++) {
         const lb_program *recorded;
-        const lb_collective *row = lb_side_collective(side_of(r, r->runner), region_of(r)->ops[i], &recorded);
+        const lb_collective *row = lb_collective_of_side(side_of(r, r->runner), region_of(r)->ops[i], &recorded);
         const char *text = row && row->reduce != LB_NONE ? lb_program_text(recorded, row->reduce) : "";
         r->out->reduces |= *text != 0;
         if (*text) return lb_collective_reduction_parse(text, reduction);

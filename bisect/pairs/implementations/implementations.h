@@ -24,8 +24,8 @@ enum { LB_IMPLEMENTATIONS_MOST_REGIONS = 8 };
 typedef struct lb_coarse {
     int side;
     uint32_t value, times; /* the first value cast so, and how many there are; times 0: none */
-    double effect,
-        usual; /* relative L2 of what leaves: by these casts alone, and by all the rounding of the other side */
+    /* relative L2 of what leaves: by these casts alone, and by all the rounding of the other side */
+    double effect, usual;
 } lb_coarse;
 
 /* The losses that the sides go back from differ by one factor (counterpart_scales.h). */

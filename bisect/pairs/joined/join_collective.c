@@ -291,7 +291,7 @@ static bool tell(meeting *m)
     }
     told = told && lb_collective_run_tell(programs, ops, m->n, m->told, NULL) == LB_OK;
     free(programs), free(ops);
-    const lb_collective *row = lb_side_collective(j->view, m->ops[0], &recorded);
+    const lb_collective *row = lb_collective_of_side(j->view, m->ops[0], &recorded);
     m->reduce = row && row->reduce != LB_NONE ? lb_program_text(recorded, row->reduce) : "sum";
     return told && pair_op(m->reduce) && !brings_undefined(m);
 }

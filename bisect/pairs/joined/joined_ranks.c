@@ -36,7 +36,7 @@ static uint32_t part_of_rank(const lb_program_view *view, int64_t rank)
 static uint32_t other_end(const lb_program_view *view, uint32_t op)
 {
     const lb_program *recorded;
-    const lb_collective *row = lb_side_collective(view, op, &recorded);
+    const lb_collective *row = lb_collective_of_side(view, op, &recorded);
     const lb_op *o = &view->program->ops[op];
     const lb_arg *place = o->args > 2 ? &lb_op_args(view->program, o)[2] : NULL;
     if (!row || !place || place->tag != LB_ARG_INT || place->u.i < 0 || place->u.i >= row->ranks) return LB_NONE;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const lb_collective *lb_side_collective(const lb_program_view *side, uint32_t op, const lb_program **recorded)
+const lb_collective *lb_collective_of_side(const lb_program_view *side, uint32_t op, const lb_program **recorded)
 {
     const lb_program_view_part *part = &side->parts[lb_program_view_part_of(side, op)];
     *recorded = part->program;

@@ -29,6 +29,6 @@ lb_status lb_collective_matches_find(const lb_program_view *side, lb_collective_
 void lb_collective_matches_release(lb_collective_matches *collective_matches);
 /* The collective that this op of the side is, and the recorded program that its texts and refs belong to; NULL for an
  * op that is none. */
-const lb_collective *lb_side_collective(const lb_program_view *side, uint32_t op, const lb_program **recorded);
+const lb_collective *lb_collective_of_side(const lb_program_view *side, uint32_t op, const lb_program **recorded);
 
 #endif

@@ -14,11 +14,13 @@
 
 enum { LB_MATCH_RESULTS = 4 };
 
+/* Projections of the first results of an op, where these are reals. */
+typedef lb_shadow_projection lb_match_results[LB_MATCH_RESULTS];
+
 typedef struct lb_exact_match {
     const lb_program *program[2];
     const lb_alignment *alignment;
-    /* Per op of A and of B that may be matched: of its first results, where these are reals. */
-    lb_shadow_projection (*results[2])[LB_MATCH_RESULTS];
+    lb_match_results *results[2]; /* per op of A and of B that may be matched */
     /* What results of such ops are like (dtype aside: phase, size, and of several the op), ascending: a result that
      * none of the other side is like meets nothing. */
     uint64_t *forms[2];

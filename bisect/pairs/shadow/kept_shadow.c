@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-int64_t lb_event_shadow_elements(const lb_event *event, uint32_t i)
+int64_t lb_kept_shadow_elements(const lb_event *event, uint32_t i)
 {
     for (uint32_t k = 0; k < i; k++)
         if (event->values[k] == event->values[i]) return -1;
@@ -22,7 +22,7 @@ static bool has_many(const lb_event *event)
 {
     int64_t elements = 0;
     for (uint32_t i = 0; i < event->n_results; i++) {
-        const int64_t n = lb_event_shadow_elements(event, i);
+        const int64_t n = lb_kept_shadow_elements(event, i);
         elements += n > 0 ? n : 0;
     }
     return elements > MANY;
@@ -37,7 +37,7 @@ static bool list_results(lb_kept_shadow *k, const lb_event *event)
     if (!k->elements || !k->noise) return false;
     k->starts = k->elements + n, k->largest = k->noise + n;
     for (uint32_t i = 0; i < k->n_results; i++) {
-        const int64_t elements = k->elements[i] = lb_event_shadow_elements(event, i);
+        const int64_t elements = k->elements[i] = lb_kept_shadow_elements(event, i);
         k->starts[i] = at;
         if (elements > 0) at += k->summed ? lb_block_sums_count(elements) : elements;
     }
@@ -86,7 +86,7 @@ void lb_kept_shadow_measure(lb_kept_shadow *k, const lb_event *disturbed)
     if (!k->numbers || k->n_results != disturbed->n_results) return;
     for (uint32_t i = 0; i < k->n_results; i++) {
         const int64_t n = k->elements[i];
-        if (n < 0 || lb_event_shadow_elements(disturbed, i) != n) continue;
+        if (n < 0 || lb_kept_shadow_elements(disturbed, i) != n) continue;
         const int64_t count = k->summed ? lb_block_sums_count(n) : n;
         double *x = malloc((size_t)(count + 1) * sizeof *x);
         if (x && k->summed) {

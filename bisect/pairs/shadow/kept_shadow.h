@@ -24,7 +24,7 @@ typedef struct lb_kept_value {
 } lb_kept_value;
 
 /* Elements of result `i` of an event; -1: it has no shadow, or it was written in place and is listed before. */
-int64_t lb_event_shadow_elements(const lb_event *event, uint32_t i);
+int64_t lb_kept_shadow_elements(const lb_event *event, uint32_t i);
 
 /* Keeps the shadows of an op that has run; what is kept already stays as it is. `whole`: keep all numbers, however many
  * there are; without it, large results are kept as sums. `*room`: bytes that may still be kept. False where they do not

@@ -15,8 +15,8 @@
 #include <lastbit/compare.h>
 
 typedef struct lb_noise {
-    double *max_abs,
-        *rel_l2; /* per value of the first side; 0: all runs have the same bits there, or it was not measured */
+    /* per value of the first side; 0: all runs have the same bits there, or it was not measured */
+    double *max_abs, *rel_l2;
     uint32_t runs;
 } lb_noise;
 

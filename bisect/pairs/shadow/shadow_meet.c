@@ -70,7 +70,7 @@ static int64_t hand_over(const meeting *m)
     int64_t rows = 0;
     for (uint32_t i = 0; i < k->n_results && i < m->event->n_results; i++) {
         const lb_layout *l = &m->event->shadow[i].layout;
-        if (k->elements[i] <= 0 || lb_event_shadow_elements(m->event, i) != k->elements[i]) continue;
+        if (k->elements[i] <= 0 || lb_kept_shadow_elements(m->event, i) != k->elements[i]) continue;
         lb_shadow_put(&m->event->shadow[i], k->numbers + k->starts[i]);
         rows += l->ndim ? k->elements[i] / l->shape[l->ndim - 1] : 1;
     }
@@ -82,8 +82,7 @@ static int64_t hand_over(const meeting *m)
 /* The same of one whose sums are kept: no choice was made otherwise in such a run. */
 static bool meet_sums(const meeting *m, uint32_t i, met *all)
 {
-    const int64_t n = m->kept->elements[i], mine = lb_event_shadow_elements(m->event, i),
-                  count = lb_block_sums_count(n);
+    const int64_t n = m->kept->elements[i], mine = lb_kept_shadow_elements(m->event, i), count = lb_block_sums_count(n);
     const double *a = m->kept->numbers + m->kept->starts[i], noise = m->kept->noise[i], largest = m->kept->largest[i];
     double *b = mine == n ? malloc((size_t)(count + 1) * sizeof *b) : NULL;
     bool real;
@@ -103,7 +102,7 @@ static bool meet_sums(const meeting *m, uint32_t i, met *all)
 static bool meet_result(const meeting *m, uint32_t i, met *all)
 {
     if (m->kept->summed) return meet_sums(m, i, all);
-    const int64_t n = m->kept->elements[i], mine = lb_event_shadow_elements(m->event, i);
+    const int64_t n = m->kept->elements[i], mine = lb_kept_shadow_elements(m->event, i);
     const double *a = m->kept->numbers + m->kept->starts[i], noise = m->kept->noise[i];
     double *b = mine == n ? lb_shadow_numbers_copy(&m->event->shadow[i]) : NULL;
     if (!b) {
@@ -184,7 +183,7 @@ static bool has_only_same_rows(const meeting *m, uint64_t which)
     bool any = false;
     if (k->n_results != m->event->n_results) return false;
     for (uint32_t i = 0; i < k->n_results; i++) {
-        const int64_t n = lb_event_shadow_elements(m->event, i);
+        const int64_t n = lb_kept_shadow_elements(m->event, i);
         if ((n < 0) != (k->elements[i] < 0)) return false;
         if (n < 0) continue;
         if (!has_same_rows(m, which, i)) return false;

@@ -102,7 +102,7 @@ static void note_numbers(lb_shadow_run *s, uint32_t op, uint32_t row, const lb_e
 static void disturb(lb_shadow_run *s, const lb_event *event)
 {
     for (uint32_t i = 0; i < event->n_results; i++) {
-        const int64_t n = lb_event_shadow_elements(event, i);
+        const int64_t n = lb_kept_shadow_elements(event, i);
         if (n > 0 && event->shadow[i].dtype == LB_F64) lb_shadow_disturb(&event->shadow[i], s->serial++);
     }
 }

@@ -138,7 +138,7 @@ static void put_sources_of(void *context, uint32_t value)
 static void put_collective(builder *b, uint32_t op)
 {
     const lb_program *p;
-    const lb_collective *row = lb_side_collective(b->parts->ranks, op, &p);
+    const lb_collective *row = lb_collective_of_side(b->parts->ranks, op, &p);
     if (!row) return;
     lb_collective copy = *row;
     const uint32_t *texts[] = {&row->group, &row->reduce, &row->algorithm};

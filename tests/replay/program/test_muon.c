@@ -133,7 +133,7 @@ static void f32_widens_what_lives_inside_only(void **state)
     lb_program *out;
     uint32_t *origin;
     bool chosen = true;
-    assert_int_equal(lb_pass_muon_wide(t.s.p, t.flow, &t.muon, &chosen, &out, &origin, NULL), LB_OK);
+    assert_int_equal(lb_muon_pass_wide(t.s.p, t.flow, &t.muon, &chosen, &out, &origin, NULL), LB_OK);
     assert_int_equal(out->n_ops, t.s.p->n_ops);
     for (uint32_t v = 0; v < out->n_values; v++) assert_int_equal(out->values[v].dtype, LB_F32);
     assert_int_equal(lb_op_args(out, &out->ops[t.cast])[1].u.i, LB_F32);
@@ -150,7 +150,7 @@ static void adamw_takes_the_place_of_the_slice(void **state)
     lb_program *out;
     uint32_t *origin;
     bool chosen = true;
-    assert_int_equal(lb_pass_muon_adamw(t.s.p, t.flow, &t.muon, &chosen, &out, &origin, NULL), LB_OK);
+    assert_int_equal(lb_muon_pass_adamw(t.s.p, t.flow, &t.muon, &chosen, &out, &origin, NULL), LB_OK);
     assert_int_equal(small_find(out, "aten::mm", 0), LB_NONE);
     uint32_t adamw = small_maker(out, t.new_w);
     const lb_op *op = &out->ops[adamw];

@@ -46,7 +46,7 @@ static void patterns_are_told_apart(void **state)
         {{1000, -1, 0, true, false}, LB_SPIKE_EARLY},    {{1000, -1, 0, true, true}, LB_SPIKE_LATE_TRANSIENT},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        assert_int_equal(lb_run_pattern(&rows[i].shape), rows[i].pattern);
+        assert_int_equal(lb_spike_pattern_of(&rows[i].shape), rows[i].pattern);
 }
 
 static void a_hold_ends_ten_quiet_steps_after_its_last(void **state)

@@ -29,7 +29,7 @@ static void ranks_that_reduce_over_one_group_are_pairs(void **state)
     (void)state;
     assert_true(steps.n_ranks >= 2 && steps.n_steps >= 1 && steps.n_reduced > 0);
     for (uint32_t a = 0; a < steps.n_ranks; a++) {
-        assert_true(lb_rank_is_worker(&steps, a));
+        assert_true(lb_worker_steps_has(&steps, a));
         for (uint32_t b = 0; b < steps.n_ranks; b++)
             assert_int_equal(lb_workers_pair(&steps, a, b), lb_workers_pair(&steps, b, a));
     }
