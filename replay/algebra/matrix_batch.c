@@ -14,7 +14,7 @@ lb_matrix_batch lb_matrix_batch_begin(lb_call *call, uint32_t first, int core)
     for (int d = 0; d < batch.n_dims; d++) batch.shape[d] = l->shape[d], batch.count *= l->shape[d];
     if (call->method.kernel || call->method.compute || call->method.schedule || call->method.accumulate)
         lb_matrix_batch_refuse(&batch, "computed in f64 alone");
-    if (l->ndim < core) lb_matrix_batch_refuse(&batch, "a result that is no matrix");
+    if (l->ndim < core) lb_matrix_batch_refuse(&batch, "a result that is not a matrix");
     return batch;
 }
 
@@ -149,6 +149,14 @@ void lb_matrix_columns_write_nan(lb_matrix_batch *batch, uint32_t r, int core)
     lb_matrix_columns_write(batch, r, core, nan);
 }
 
+void lb_matrix_zero_write(lb_matrix_batch *batch, uint32_t r)
+{
+    const int64_t zero = 0;
+    lb_matrix_columns a = lb_matrix_columns_new(batch, 1, 1);
+    if (a.x) a.x[0] = (double)zero;
+    lb_matrix_columns_write(batch, r, 0, a);
+}
+
 void lb_matrix_numbers_write(lb_matrix_batch *batch, uint32_t r, int core, const int64_t *numbers, int64_t n)
 {
     lb_matrix_columns a = lb_matrix_columns_new(batch, n, 1);
@@ -262,4 +270,30 @@ void lb_matrix_fill_column(lb_matrix_columns q, int64_t at, const double *wanted
             return;
         }
     }
+}
+
+/* ---- what ops ask of a matrix ------------------------------------------------------------------------------------ */
+
+bool lb_matrix_is_usable(lb_matrix_batch *batch, lb_matrix_columns a, bool square)
+{
+    if (!a.x) return false;
+    if (square && a.m != a.n) lb_matrix_batch_refuse(batch, "a matrix that is not square");
+    if (a.m > LB_MATRIX_MOST_ROWS || a.n > LB_MATRIX_MOST_ROWS)
+        lb_matrix_batch_refuse(batch, "a matrix that takes too long here");
+    return batch->status == LB_OK;
+}
+
+bool lb_matrix_batch_gave_up(lb_matrix_batch *batch, uint32_t info)
+{
+    lb_matrix_columns said = lb_matrix_columns_branch(batch, info, 0);
+    if (said.x && said.x[0] != 0)
+        lb_matrix_batch_refuse(batch, "the library found the matrix singular or not positive definite");
+    return batch->status != LB_OK;
+}
+
+lb_matrix_columns lb_matrix_columns_identity(lb_matrix_batch *batch, int64_t n)
+{
+    lb_matrix_columns a = lb_matrix_columns_new(batch, n, n);
+    for (int64_t j = 0; a.x && j < n; j++) a.x[j * n + j] = 1;
+    return a;
 }

@@ -53,6 +53,17 @@ lb_matrix_columns lb_matrix_columns_product(lb_matrix_batch *batch, lb_matrix_co
 /* The unit roundoff of what was recorded of result `r`; that of the result where nothing was. */
 double lb_matrix_branch_roundoff(const lb_matrix_batch *batch, uint32_t r);
 
+enum { LB_MATRIX_MOST_ROWS = 2048 };
+/* Refuses matrices of more rows or columns than that, and where `square` those that are not. False: refused, or not
+ * there. */
+bool lb_matrix_is_usable(lb_matrix_batch *batch, lb_matrix_columns a, bool square);
+/* Refuses a matrix of which the recorded result `info` says that the library could not factorise it: what it left is
+ * half done. True: refused. */
+bool lb_matrix_batch_gave_up(lb_matrix_batch *batch, uint32_t info);
+/* 0 into result `r`, one number for each matrix. */
+void lb_matrix_zero_write(lb_matrix_batch *batch, uint32_t r);
+lb_matrix_columns lb_matrix_columns_identity(lb_matrix_batch *batch, int64_t n);
+
 /* Eight partial sums, put together in pairs. */
 double lb_matrix_dot(const double *x, const double *y, int64_t n);
 /* The largest magnitude comes first, so that squares neither overflow nor vanish. */

@@ -405,7 +405,8 @@ static lb_status fourier_run(fourier *f, int64_t last_size, bool twin)
     int64_t shape[LB_MAX_DIMS];
     if (f->call->method.kernel || f->call->method.compute) return refuse(f->call, "computed in f64 alone");
     if (!out->data) return LB_OK;
-    if (out->layout.ndim != in->layout.ndim || !read_dims(f, in)) return refuse(f->call, "dimensions that are none");
+    if (out->layout.ndim != in->layout.ndim || !read_dims(f, in))
+        return refuse(f->call, "dimensions that it does not have");
     if (!f->n_dims) return refuse(f->call, "no dimension is transformed");
     for (int i = 0; i < f->n_dims; i++) shape[i] = in->layout.shape[f->dims[i]];
     if (f->from_half) shape[f->n_dims - 1] = last_size;

@@ -258,7 +258,7 @@ void lb_op_family_add(const lb_op_row *rows);
     X(state_space) X(selective_scan) X(linear_attention) X(quantise) X(complex) X(paged) X(four_bit)                \
     X(expert_groups) X(masked_softmax) X(delta_rule) X(weight_norm) X(sync_norm)          \
     X(recurrent_cell) X(recurrent_layers) X(scaled_product) X(grid_sampler) X(distinct) X(gamma)                     \
-    X(encoder) X(encoder_parts) X(fft) X(factorisation) X(linear_system) X(ctc) X(signal) X(blockwise) \
+    X(encoder) X(encoder_parts) X(fft) X(factorisation) X(cholesky) X(linear_system) X(matrix_function) X(ctc) X(signal) X(blockwise) \
     X(order_statistic) X(prims) X(sparse) X(nested)
 /* clang-format on */
 #define LB_DECLARE_FAMILY(FAMILY) extern const lb_op_row lb_rows_##FAMILY[];
