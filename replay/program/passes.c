@@ -73,7 +73,7 @@ lb_status lb_pass_apply(const lb_program *in, const uint32_t *given, const lb_sw
 {
     *out = (lb_passed){0};
     if (swap->kind != LB_SWAP_SKIP && swap->kind != LB_SWAP_MUON && swap->kind != LB_SWAP_UPDATE)
-        return lb_fail(err, LB_ERR_INVALID, "swap %d is no pass", (int)swap->kind);
+        return lb_fail(err, LB_ERR_INVALID, "swap %d is not a pass", (int)swap->kind);
     if (swap->kind == LB_SWAP_MUON && strcmp(swap->argument, "f32") && strcmp(swap->argument, "adamw"))
         return lb_fail(err, LB_ERR_INVALID, "Muon can be swapped for f32 or adamw, not \"%s\"", swap->argument);
     lb_selector *selector;

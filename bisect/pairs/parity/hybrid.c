@@ -2,6 +2,7 @@
  * recorded of the side whose op it is. */
 #include "parity/hybrid.h"
 
+#include "program/copier.h"
 #include "ranks/rank_run.h"
 
 #include "base/array.h"
@@ -26,7 +27,6 @@ typedef struct builder {
     uint32_t n_exchanges;
     uint8_t *base_marks, *donor_marks; /* ops that are part of the hybrid */
     uint8_t *held;                     /* of the donor: ops whose results come from the base */
-    uint32_t *base_rows, *donor_rows;  /* per value: row in the hybrid, LB_NONE: not there yet */
     uint8_t *donor_done;               /* per op of the donor: it stands in the hybrid */
     origin *origins;                   /* per value of the hybrid */
     int64_t shift;                     /* of the donor's storages */
@@ -220,62 +220,39 @@ static uint32_t checked(builder *b, uint32_t row)
 typedef struct side {
     builder *b;
     const lb_model *model;
-    uint32_t *rows;
-    int64_t shift;
+    int64_t shift; /* of its storages */
+    lb_copier copier;
 } side;
 
-static uint32_t value_row(void *context, uint32_t value)
+static void change(void *context, uint32_t value, lb_value *row)
 {
     side *s = context;
     builder *b = s->b;
-    if (value == LB_NONE) return LB_NONE;
-    if (s->rows[value] != LB_NONE) return s->rows[value];
-    const lb_program *p = s->model->program;
-    lb_value row = p->values[value];
-    row.storage += s->shift;
-    row.statistics = LB_NONE;
-    if (row.name != LB_NONE) row.name = checked(b, lb_program_string(b->out, lb_program_text(p, row.name)));
-    const uint32_t at = checked(b, lb_program_add_value(b->out, &row));
-    origin *more = b->failed ? NULL : lb_array_grow(b->origins, at, sizeof *more);
-    if (!more) {
-        b->failed = true;
-        return 0;
-    }
+    const uint32_t at = b->out->n_values;
+    row->storage += s->shift;
+    row->statistics = LB_NONE;
+    row->name = lb_copier_string(&s->copier, row->name);
+    origin *more = lb_array_grow(b->origins, at, sizeof *more);
+    s->copier.failed |= !more;
+    if (!more) return;
     b->origins = more;
     more[at] = (origin){s->model, value};
-    return s->rows[value] = at;
 }
 
-static uint32_t string_row(void *context, uint32_t string)
+/* A value's row in the hybrid. */
+static uint32_t value_row(side *s, uint32_t value)
 {
-    side *s = context;
-    return string == LB_NONE ? LB_NONE
-                             : checked(s->b, lb_program_string(s->b->out, lb_program_text(s->model->program, string)));
-}
-
-static uint32_t copy_refs(side *s, const uint32_t *refs, uint32_t count)
-{
-    uint32_t *copy = malloc((count + 1u) * sizeof *copy), first = s->b->out->n_refs;
-    for (uint32_t i = 0; copy && i < count; i++) copy[i] = value_row(s, refs[i]);
-    if (copy && count) first = checked(s->b, lb_program_add_refs(s->b->out, copy, count));
-    s->b->failed |= !copy;
-    free(copy);
-    return first;
+    const uint32_t row = lb_copier_value(&s->copier, value);
+    s->b->failed |= s->copier.failed;
+    return row;
 }
 
 static void put_op(side *s, uint32_t index)
 {
     const lb_program *p = s->model->program;
-    const lb_op *op = &p->ops[index];
-    const lb_arg_rename rename = {value_row, string_row, s};
-    lb_op copy = *op;
-    copy.name = string_row(s, op->name), copy.scope = 0, copy.call = 0;
-    copy.node_name = LB_NONE, copy.node = -1;
-    copy.line = checked(s->b, lb_program_copy_line(s->b->out, p, op->line));
-    copy.first_arg = op->args ? checked(s->b, lb_program_copy_args(s->b->out, p, lb_op_args(p, op), op->args, &rename))
-                              : s->b->out->n_args;
-    copy.first_result = copy_refs(s, lb_op_results(p, op), op->results);
-    copy.first_written = copy_refs(s, lb_op_written(p, op), op->written);
+    lb_op copy = lb_copier_op(&s->copier, &p->ops[index]);
+    copy.line = lb_copier_check(&s->copier, lb_program_copy_line(s->b->out, p, p->ops[index].line));
+    s->b->failed |= s->copier.failed;
     if (!s->b->failed) checked(s->b, lb_program_add_op(s->b->out, &copy));
 }
 
@@ -319,11 +296,9 @@ static lb_status put_copies(builder *b, side *base, side *donor, const exchange 
         }
         if (!lb_layout_same_shape(&p->values[row->value].layout, &b->base->program->values[theirs].layout))
             return cannot(b, e, "the sides hand it, or get from it, tensors of other shapes");
-        if ((output ? base->rows[theirs] : donor->rows[row->value]) != LB_NONE) {
-            any = true;
-            continue; /* the same value at two positions */
-        }
         any = true;
+        if (output ? lb_copier_has_value(&base->copier, theirs) : lb_copier_has_value(&donor->copier, row->value))
+            continue; /* the same value at two positions */
         const uint32_t from = output ? value_row(donor, row->value) : value_row(base, theirs);
         const uint32_t to = output ? value_row(base, theirs) : value_row(donor, row->value);
         if (!b->failed) put_copy(b, from, to);
@@ -360,18 +335,27 @@ static void put_scores(side *base)
     if (!b->failed) put_copy(b, from, b->wanted);
 }
 
-static lb_status build(builder *b)
+static lb_status put_all(builder *b, side *base, side *donor)
 {
-    side base = {b, b->base, b->base_rows, 0}, donor = {b, b->donor, b->donor_rows, b->shift};
     uint32_t next = 0;
     checked(b, lb_program_scope(b->out, "", NULL, LB_NONE));
     for (uint32_t i = 0; i < b->base->end && !b->failed; i++) {
         while (next < b->n_exchanges && b->exchanges[next].base.first == i)
-            LB_TRY(put_exchange(b, &base, &donor, &b->exchanges[next++]));
-        if (b->base_marks[i]) put_op(&base, i);
+            LB_TRY(put_exchange(b, base, donor, &b->exchanges[next++]));
+        if (b->base_marks[i]) put_op(base, i);
     }
-    put_scores(&base);
-    if (b->failed) return lb_fail(b->err, LB_ERR_NOMEM, "out of memory");
+    put_scores(base);
+    return b->failed ? lb_fail(b->err, LB_ERR_NOMEM, "out of memory") : LB_OK;
+}
+
+static lb_status build(builder *b)
+{
+    side base = {.b = b, .model = b->base}, donor = {.b = b, .model = b->donor, .shift = b->shift};
+    base.copier = (lb_copier){.from = b->base->program, .to = b->out, .change = change, .context = &base};
+    donor.copier = (lb_copier){.from = b->donor->program, .to = b->out, .change = change, .context = &donor};
+    const lb_status status = put_all(b, &base, &donor);
+    lb_copier_release(&base.copier), lb_copier_release(&donor.copier);
+    LB_TRY(status);
     b->out->complete = 1;
     return lb_program_validate(b->out, b->err);
 }
@@ -440,12 +424,7 @@ static bool allocate(builder *b)
     b->out = lb_program_new();
     b->base_marks = calloc(x->n_ops + 1u, 1), b->donor_marks = calloc(y->n_ops + 1u, 1);
     b->held = calloc(y->n_ops + 1u, 1), b->donor_done = calloc(y->n_ops + 1u, 1);
-    b->base_rows = malloc((x->n_values + 1u) * sizeof *b->base_rows),
-    b->donor_rows = malloc((y->n_values + 1u) * sizeof *b->donor_rows);
-    if (!b->out || !b->base_marks || !b->donor_marks || !b->held || !b->donor_done || !b->base_rows || !b->donor_rows)
-        return false;
-    memset(b->base_rows, 0xff, x->n_values * sizeof *b->base_rows),
-        memset(b->donor_rows, 0xff, y->n_values * sizeof *b->donor_rows);
+    if (!b->out || !b->base_marks || !b->donor_marks || !b->held || !b->donor_done) return false;
     for (uint32_t v = 0; v < x->n_values; v++)
         if (x->values[v].storage >= b->shift) b->shift = x->values[v].storage + 1;
     return true;
@@ -464,7 +443,7 @@ lb_status lb_hybrid_run(const lb_model *base, const lb_model *donor, const char 
     *blocks = b.n_exchanges;
     lb_program_free(b.out);
     free(b.exchanges), free(b.base_marks), free(b.donor_marks), free(b.held), free(b.donor_done);
-    free(b.base_rows), free(b.donor_rows), free(b.origins);
+    free(b.origins);
     if (status != LB_OK) free(scores->data), scores->data = NULL;
     return status;
 }

@@ -1,9 +1,8 @@
 /* Making the programs of a subprogram: see subprogram.h. subprogram_run.c runs them. */
 #include "pair/collective_match.h"
+#include "program/copier.h"
 #include "subprogram/rank_program.h"
 
-#include "base/array.h"
-#include "base/hash.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,23 +10,14 @@ typedef struct builder {
     const lb_program *in;
     lb_program *out;
     const lb_subprogram_parts *parts;
-    uint32_t (*copies)[2]; /* a value of `in` and its row in `out` */
-    lb_hash by_value;      /* rows of `copies` */
-    uint8_t *loaded;       /* per leaf: its source stands */
-    uint32_t part;         /* of `parts->ranks`: which rank's ops these are */
-    bool failed;
+    lb_copier copier; /* from `in` to `out` */
+    uint8_t *loaded;  /* per leaf: its source stands */
+    uint32_t part;    /* of `parts->ranks`: which rank's ops these are */
 } builder;
 
 static uint32_t checked(builder *b, uint32_t row)
 {
-    b->failed |= row == LB_NONE;
-    return row;
-}
-
-static uint32_t text_of(void *context, uint32_t string)
-{
-    builder *b = context;
-    return string == LB_NONE ? LB_NONE : checked(b, lb_program_string(b->out, lb_program_text(b->in, string)));
+    return lb_copier_check(&b->copier, row);
 }
 
 static uint32_t leaf_row(const builder *b, uint32_t value)
@@ -71,39 +61,19 @@ static void reshape(builder *b, uint32_t value, lb_value *row)
         row->layout = *given, row->storage = fresh + (int64_t)b->out->n_values, row->version = 0;
 }
 
-static uint32_t value_of(void *context, uint32_t value)
+/* Nothing recorded goes along, but that some bytes were never written. */
+static void change(void *context, uint32_t value, lb_value *row)
 {
     builder *b = context;
-    if (value == LB_NONE) return LB_NONE;
-    LB_HASH_EACH(i, &b->by_value, value)
-    if (b->copies[i][0] == value) return b->copies[i][1];
-    lb_value row = b->in->values[value];
-    row.name = row.statistics = LB_NONE;
-    row.logical = row.blob = (lb_digest){0};
-    row.flags &= LB_VALUE_UNDEFINED;
-    row.source = LB_SOURCE_NOT;
-    reshape(b, value, &row);
-    if (leaf_row(b, value) != LB_NONE) {
-        const bool weight = is_parameter(b->in, value);
-        row.flags = LB_VALUE_SOURCE | (weight ? LB_VALUE_PARAMETER : 0);
-        row.source = weight ? LB_SOURCE_PARAMETER : LB_SOURCE_OTHER;
-    }
-    const uint32_t n = b->by_value.n, copy = checked(b, lb_program_add_value(b->out, &row));
-    uint32_t(*copies)[2] = lb_array_grow(b->copies, n, sizeof *copies);
-    if (copies) b->copies = copies, copies[n][0] = value, copies[n][1] = copy;
-    b->failed |= !copies || !lb_hash_add(&b->by_value, value, n);
-    return copy;
-}
-
-static uint32_t refs_of(builder *b, const uint32_t *refs, uint32_t count)
-{
-    uint32_t first = b->out->n_refs;
-    uint32_t *copy = malloc((count + 1) * sizeof *copy);
-    for (uint32_t i = 0; copy && i < count; i++) copy[i] = value_of(b, refs[i]);
-    if (copy && count) first = checked(b, lb_program_add_refs(b->out, copy, count));
-    b->failed |= !copy;
-    free(copy);
-    return first;
+    row->name = row->statistics = LB_NONE;
+    row->logical = row->blob = (lb_digest){0};
+    row->flags &= LB_VALUE_UNDEFINED;
+    row->source = LB_SOURCE_NOT;
+    reshape(b, value, row);
+    if (leaf_row(b, value) == LB_NONE) return;
+    const bool weight = is_parameter(b->in, value);
+    row->flags = LB_VALUE_SOURCE | (weight ? LB_VALUE_PARAMETER : 0);
+    row->source = weight ? LB_SOURCE_PARAMETER : LB_SOURCE_OTHER;
 }
 
 static lb_op plain_op(builder *b, const char *name)
@@ -119,7 +89,7 @@ static void put_source(builder *b, uint32_t row)
 {
     lb_op op = plain_op(b, "lb::source");
     b->loaded[row] = 1;
-    op.first_result = refs_of(b, &b->parts->leaves[row], 1), op.results = 1;
+    op.first_result = lb_copier_refs(&b->copier, &b->parts->leaves[row], 1), op.results = 1;
     op.first_written = b->out->n_refs;
     checked(b, lb_program_add_op(b->out, &op));
 }
@@ -153,17 +123,10 @@ static void put_collective(builder *b, uint32_t op)
 static void put_op(builder *b, uint32_t at)
 {
     const lb_op *op = &b->in->ops[at];
-    lb_op row = *op;
     lb_op_each_input(b->in, op, put_sources_of, b);
-    row.name = text_of(b, op->name);
-    row.node_name = LB_NONE, row.node = -1;
+    lb_op row = lb_copier_op(&b->copier, op);
     row.line = checked(b, lb_program_copy_line(b->out, b->in, op->line));
-    row.scope = row.call = 0;
     row.flags &= ~(uint32_t)LB_OP_DECISION;
-    row.first_arg = checked(b, lb_program_copy_args(b->out, b->in, lb_op_args(b->in, op), op->args,
-                                                    &(lb_arg_rename){value_of, text_of, b}));
-    row.first_result = refs_of(b, lb_op_results(b->in, op), op->results);
-    row.first_written = refs_of(b, lb_op_written(b->in, op), op->written);
     if (op->flags & LB_OP_COLLECTIVE) put_collective(b, at);
     checked(b, lb_program_add_op(b->out, &row));
 }
@@ -174,7 +137,7 @@ static uint32_t put_copy(builder *b, uint32_t value)
     static const int64_t fresh = INT64_MAX / 2;
     put_sources_of(b, value);
     lb_value row = b->in->values[value];
-    lb_arg arg = {.tag = LB_ARG_VALUE, .u.value = value_of(b, value)};
+    lb_arg arg = {.tag = LB_ARG_VALUE, .u.value = lb_copier_value(&b->copier, value)};
     row.storage = fresh + (int64_t)b->out->n_values, row.version = 0;
     row.layout = lb_layout_contiguous(row.layout.ndim, row.layout.shape);
     row.name = row.statistics = LB_NONE, row.flags = 0, row.source = LB_SOURCE_NOT;
@@ -208,11 +171,13 @@ static void build(builder *b, lb_subprogram *r)
     for (uint32_t i = 0; i < parts->n_ops; i++)
         if (is_own_op(b, parts->ops[i])) put_op(b, parts->ops[i]);
     for (uint32_t i = 0; i < parts->n_leaves; i++)
-        if (is_own_value(b, parts->leaves[i])) r->leaves[i] = (lb_spot){rank_program, value_of(b, parts->leaves[i])};
+        if (is_own_value(b, parts->leaves[i]))
+            r->leaves[i] = (lb_spot){rank_program, lb_copier_value(&b->copier, parts->leaves[i])};
     for (uint32_t i = 0; i < parts->n_outputs; i++) {
         const uint32_t output = parts->outputs[i];
         if (!is_own_value(b, output)) continue;
-        r->outputs[i] = (lb_spot){rank_program, computed_by(parts, output) ? value_of(b, output) : put_copy(b, output)};
+        r->outputs[i] = (lb_spot){rank_program, computed_by(parts, output) ? lb_copier_value(&b->copier, output)
+                                                                           : put_copy(b, output)};
     }
 }
 
@@ -221,12 +186,14 @@ static lb_status make_rank_program(const lb_subprogram_parts *parts, uint32_t pa
     lb_rank_program *v = &r->rank_programs[r->n_rank_programs];
     v->program = lb_program_new();
     builder b = {.in = parts->program, .out = v->program, .parts = parts, .part = part};
+    b.copier = (lb_copier){.from = b.in, .to = b.out, .change = change, .context = &b};
     b.loaded = calloc(parts->n_leaves + 1, 1);
-    b.failed = !b.out || !b.loaded;
-    if (!b.failed) build(&b, r);
-    free(b.copies), lb_hash_release(&b.by_value), free(b.loaded);
+    const bool room = b.out && b.loaded;
+    if (room) build(&b, r);
+    lb_copier_release(&b.copier), free(b.loaded);
     r->n_rank_programs++;
-    if (b.failed) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a subprogram of %u ops", parts->n_ops);
+    if (!room || b.copier.failed)
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for a subprogram of %u ops", parts->n_ops);
     LB_TRY(lb_program_validate(v->program, err));
     return lb_prepared_make(v->program, NULL, NULL, &v->prepared, err);
 }
