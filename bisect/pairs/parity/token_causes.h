@@ -4,7 +4,7 @@
  * squared difference (a twentieth, where one number per token has to tell it), over at least LB_TOKEN_FEWEST tokens of
  * which LB_TOKEN_CARRIERS carry the difference:
  *
- *   scale, shift   see token_k3.h; undone before anything below is asked
+ *   scale, shift   see token_scale_shift.h; undone before anything below is asked
  *   temperature    log q(u) - log q(v) = (log p(u) - log p(v)) / T with one T for all words and tokens, T not 1
  *   renormalised   log q(v) - log p(v) is one number for all words v at a token, and not 0: the same logits, another
  *                  normalisation.

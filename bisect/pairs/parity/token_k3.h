@@ -1,8 +1,4 @@
-/* Numbers of aligned tokens, one row each, and how a side wrote them: another logarithm or sign, scores that stand one
- * token off.
- *
- * Both are undone, and each is a hypothesis that has to leave a tenth of the difference while all others leave more: q
- * = c p with the very c of a logarithm, or q of token t + s = p of token t.
+/* k3, and the numbers of aligned tokens that it is taken of: one row each, with what token_scale_shift.h found undone.
  */
 #ifndef LB_TOKEN_K3_H
 #define LB_TOKEN_K3_H
@@ -37,6 +33,8 @@ enum { LB_TOKEN_FEWEST = 8, LB_TOKEN_CARRIERS = 6 };
 lb_status lb_token_scores_make(const lb_token_set *a, const lb_token_set *b, const lb_token_match *match,
                                lb_token_scores *scores, lb_parity_finding **findings, uint32_t *n, lb_err *err);
 void lb_token_scores_release(lb_token_scores *scores);
+/* Reads them anew under scores->form and shift; a span without numbers is left out. False: out of memory. */
+bool lb_token_scores_collect(lb_token_scores *scores);
 
 /* A number of a side's file as a natural logarithm. */
 double lb_token_written(const lb_token_scores *scores, bool second, double number);
