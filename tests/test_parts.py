@@ -183,7 +183,7 @@ def test_parts_of_what_has_changed_are_refused(place, tmp_path):
         (["verify", "--merge"], 129, b"expected files of --part"),
         (["verify", "--merge", "few.lb/rank-00000.tar"], 128, b"no part of lastbit's"),
         (["verify", "--merge", "nowhere"], 128, b"nowhere"),
-        (["verify", "few.lb", "--parts", "few.lb/rank-00000.tar"], 128, b"is no folder"),
+        (["verify", "few.lb", "--parts", "few.lb/rank-00000.tar"], 128, b"is not a folder"),
         (["verify", "nowhere.lb", "--part", "1/2", "-o", "x"], 128, b"nowhere.lb"),
         (["verify", "few.lb", "-o", "few.lb/rank-00000.tar"], 128, b"few.lb/rank-00000.tar"),
     ],

@@ -157,10 +157,8 @@ static bool claim(lb_part_folder *f, const char *path, bool there)
 }
 
 typedef struct round_state {
-    const char *loop;
+    const lb_part_loop *loop;
     uint64_t done, begun; /* of this round; begun: by this worker */
-    lb_status (*make)(void *, uint64_t, byte_buffer *, lb_err *);
-    void *context;
 } round_state;
 
 static lb_status save_chunk(const char *path, const byte_buffer *frame, lb_err *err)
@@ -174,7 +172,7 @@ static lb_status save_chunk(const char *path, const byte_buffer *frame, lb_err *
 static lb_status try_chunk(lb_part_folder *f, round_state *r, uint64_t chunk, const lb_input_names *names, lb_err *err)
 {
     char part[96], claimed[96];
-    chunk_name(part, r->loop, chunk, "part"), chunk_name(claimed, r->loop, chunk, "claim");
+    chunk_name(part, r->loop->name, chunk, "part"), chunk_name(claimed, r->loop->name, chunk, "claim");
     if (listed(names, part)) return r->done++, LB_OK;
     char *claim_path = path_in(f, claimed), *part_path = path_in(f, part);
     lb_status status = claim_path && part_path ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a name");
@@ -183,7 +181,7 @@ static lb_status try_chunk(lb_part_folder *f, round_state *r, uint64_t chunk, co
         r->done++;
     } else if (status == LB_OK && claim(f, claim_path, listed(names, claimed))) {
         byte_buffer frame = {0};
-        status = r->make(r->context, chunk, &frame, err);
+        status = r->loop->make(r->loop->context, chunk, &frame, err);
         if (status == LB_OK) status = save_chunk(part_path, &frame, err);
         hold_claim(f, -1);
         unlink(claim_path);
@@ -201,13 +199,11 @@ static void wait_for_others(unsigned *milliseconds)
     if (*milliseconds < 250) *milliseconds *= 2;
 }
 
-lb_status lb_part_folder_fill(lb_part_folder *f, const char *loop, uint64_t chunks,
-                              lb_status (*make)(void *, uint64_t, byte_buffer *, lb_err *), void *context,
-                              uint64_t *made, void (*progress)(const char *, uint64_t, uint64_t), lb_err *err)
+lb_status lb_part_folder_fill(lb_part_folder *f, const lb_part_loop *loop, uint64_t *made, lb_err *err)
 {
-    round_state r = {.loop = loop, .make = make, .context = context};
+    round_state r = {.loop = loop};
     /* Workers begin at different places, so that they seldom want the same. */
-    const uint64_t start = f->workers ? chunks * (f->worker % f->workers) / f->workers : 0;
+    const uint64_t start = f->workers ? loop->chunks * (f->worker % f->workers) / f->workers : 0;
     unsigned milliseconds = 4;
     for (;;) {
         lb_input_names names = {0};
@@ -218,13 +214,13 @@ lb_status lb_part_folder_fill(lb_part_folder *f, const char *loop, uint64_t chun
         else if (status != LB_OK)
             lb_fail(err, status, "%s", why.message);
         r.done = r.begun = 0;
-        for (uint64_t i = 0; i < chunks && status == LB_OK; i++) {
-            status = try_chunk(f, &r, (start + i) % chunks, &names, err);
-            if (progress) progress("parts", r.done, chunks);
+        for (uint64_t i = 0; i < loop->chunks && status == LB_OK; i++) {
+            status = try_chunk(f, &r, (start + i) % loop->chunks, &names, err);
+            if (loop->progress) loop->progress("parts", r.done, loop->chunks);
         }
         lb_input_names_release(&names);
         *made += r.begun;
-        if (status != LB_OK || r.done == chunks) return status;
+        if (status != LB_OK || r.done == loop->chunks) return status;
         if (r.begun)
             milliseconds = 4;
         else
@@ -270,7 +266,7 @@ lb_status lb_part_folder_open(const char *path, const lb_parts_job *job, uint32_
     lb_status status = LB_OK;
     if (failed && failed != EEXIST) status = lb_fail(err, LB_ERR_IO, "%s: cannot be made: %s", path, strerror(failed));
     if (status == LB_OK && !lb_input_is_folder(path))
-        status = lb_fail(err, LB_ERR_EXISTS, "%s: is there, and is no folder", path);
+        status = lb_fail(err, LB_ERR_EXISTS, "%s: is there, and is not a folder", path);
     if (status == LB_OK) status = agree(f, job, err);
     f->beats = status == LB_OK && pthread_create(&f->thread, NULL, keep_beating, f) == 0;
     if (status != LB_OK) {

@@ -21,12 +21,17 @@ typedef struct lb_part_folder lb_part_folder;
 /* Makes it where it is not there. LB_ERR_INVALID: it is another job's. */
 lb_status lb_part_folder_open(const char *path, const lb_parts_job *job, uint32_t worker, uint32_t workers,
                               lb_part_folder **folder, lb_err *err);
-/* `make` fills `frame` with a chunk. Comes back when all chunks of the loop are there, made by any worker; *made counts
- * those that this worker did. LB_ERR_PARTIAL: the folder is gone, for the others have given the answer. */
-lb_status lb_part_folder_fill(lb_part_folder *folder, const char *loop, uint64_t chunks,
-                              lb_status (*make)(void *context, uint64_t chunk, byte_buffer *frame, lb_err *err),
-                              void *context, uint64_t *made,
-                              void (*progress)(const char *what, uint64_t done, uint64_t total), lb_err *err);
+/* Work that is cut into chunks. */
+typedef struct lb_part_loop {
+    const char *name;
+    uint64_t chunks;
+    lb_status (*make)(void *context, uint64_t chunk, byte_buffer *frame, lb_err *err); /* fills `frame` */
+    void *context;
+    void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
+} lb_part_loop;
+/* Returns when all chunks of the loop are there, made by any worker; *made counts those that this worker did.
+ * LB_ERR_PARTIAL: the folder is gone, for the others have given the answer. */
+lb_status lb_part_folder_fill(lb_part_folder *folder, const lb_part_loop *loop, uint64_t *made, lb_err *err);
 /* The file of a chunk; malloc'ed, NULL when out of memory. */
 char *lb_part_folder_file(const lb_part_folder *folder, const char *loop, uint64_t chunk);
 lb_status lb_part_folder_answer(lb_part_folder *folder, const void *answer, size_t n, int code, bool *mine,

@@ -331,7 +331,8 @@ static lb_status each_in_folder(making *m, lb_err *err)
 {
     lb_parts *p = m->parts;
     uint64_t made = 0;
-    LB_TRY(lb_part_folder_fill(p->folder, m->name, m->chunks, make_chunk, m, &made, p->progress, err));
+    const lb_part_loop loop = {m->name, m->chunks, make_chunk, m, p->progress};
+    LB_TRY(lb_part_folder_fill(p->folder, &loop, &made, err));
     p->tally.taken += m->chunks - made;
     for (uint64_t i = 0; i < m->chunks; i++) LB_TRY(fold_from_folder(m, i, err));
     return LB_OK;

@@ -91,64 +91,79 @@ static left *find_window(search *s, uint32_t value)
     return NULL;
 }
 
+static bool has_room(search *s)
+{
+    if (s->n < s->room) return true;
+    const uint32_t room = s->room ? s->room * 2 : 64;
+    left *grown = realloc(s->rows, room * sizeof *grown);
+    if (grown) s->rows = grown, s->room = room;
+    return grown != NULL;
+}
+
+/* Two values that are one: a window of one storage at one version. */
+static bool same_contents(const lb_program *p, uint32_t a, uint32_t b)
+{
+    return same_window(p, a, b) && p->values[a].version == p->values[b].version;
+}
+
+/* Op `i` adds to what was there, `before`. True: the row is complete, and is that of the sum. */
+static bool goes_on(search *s, uint32_t i, uint32_t before, left *row)
+{
+    const lb_program *p = s->p;
+    const uint32_t brought = arg_value(p, &p->ops[i], 1);
+    for (uint32_t k = 0; k < s->n; k++) /* what a hook looked at before it was added */
+        s->rows[k].gone |= same_contents(p, s->rows[k].held, brought);
+    left *old = find_window(s, before);
+    if (old && p->values[old->held].version == p->values[before].version) {
+        old->gone = true;
+        if (row->name == LB_NONE) row->name = old->name;
+        row->scope = old->scope, row->ordinal = old->ordinal, row->pass = old->pass;
+        return true;
+    }
+    /* What was there came from another step, or ranks have met over it since (DDP without no_sync): only what is added
+     * is its own. */
+    row->value = brought;
+    if (p->values[before].flags & LB_VALUE_GRADIENT) row->name = p->values[before].name;
+    if (old && row->name == LB_NONE) row->name = old->name;
+    if (old)
+        row->scope = old->scope, row->ordinal = old->ordinal;
+    else if (row->name != LB_NONE)
+        row->scope = scope_of(s, i, LB_NONE, row->name);
+    return old || row->name != LB_NONE;
+}
+
+/* A hook's own copy of what AccumulateGrad takes next; or a name again: the optimizer gets the last one alone. True:
+ * the row takes its place from an older one. */
+static bool replaces_older(search *s, left *row)
+{
+    bool inherits = false;
+    for (uint32_t k = 0; k < s->n; k++) {
+        left *old = &s->rows[k];
+        const bool again =
+            row->taken != LB_NONE && old->taken != LB_NONE && same_contents(s->p, old->taken, row->taken);
+        if (old->gone || !(again || (row->name != LB_NONE && old->name == row->name))) continue;
+        old->gone = true;
+        if (row->name == LB_NONE) row->name = old->name;
+        row->scope = old->scope, row->ordinal = old->ordinal, row->pass = old->pass, inherits = true;
+    }
+    return inherits;
+}
+
 static lb_status add_left(search *s, uint32_t i, uint32_t value, uint32_t before)
 {
     const lb_program *p = s->p;
     const lb_value *v = &p->values[value];
-    bool inherits = false;
+    const bool copies = op_is(p, &p->ops[i], "copy_"), adds = before != LB_NONE;
     left row = {.value = value,
                 .held = value,
                 .op = i,
                 .pass = s->pass,
                 .name = v->flags & LB_VALUE_GRADIENT ? v->name : LB_NONE,
-                .taken = before == LB_NONE && !op_is(p, &p->ops[i], "copy_") ? arg_value(p, &p->ops[i], 0) : LB_NONE};
-    if (s->n == s->room) {
-        const uint32_t room = s->room ? s->room * 2 : 64;
-        left *grown = realloc(s->rows, room * sizeof *grown);
-        if (!grown) return lb_fail(s->err, LB_ERR_NOMEM, "out of memory for gradients");
-        s->rows = grown, s->room = room;
-    }
-    row.scope = scope_of(
-        s, i, arg_value(p, &p->ops[i], before == LB_NONE ? (op_is(p, &p->ops[i], "copy_") ? 1 : 0) : 1), row.name);
-    if (before != LB_NONE) {
-        const uint32_t brought = arg_value(p, &p->ops[i], 1);
-        for (uint32_t k = 0; k < s->n; k++) /* what a hook looked at before it was added */
-            s->rows[k].gone |= same_window(p, s->rows[k].held, brought) &&
-                               p->values[s->rows[k].held].version == p->values[brought].version;
-        left *old = find_window(s, before);
-        const bool intact = old && p->values[old->held].version == p->values[before].version;
-        /* What was there came from another step, or ranks have met over it since (DDP without no_sync): only what is
-         * added is its own. */
-        if (!intact) {
-            row.value = brought;
-            if (p->values[before].flags & LB_VALUE_GRADIENT) row.name = p->values[before].name;
-            if (old && row.name == LB_NONE) row.name = old->name;
-            if (old) row.scope = old->scope, row.ordinal = old->ordinal;
-            if (old || row.name != LB_NONE) {
-                if (!old) row.scope = scope_of(s, i, LB_NONE, row.name);
-                s->rows[s->n++] = row;
-                return LB_OK;
-            }
-        } else {
-            old->gone = true;
-            if (row.name == LB_NONE) row.name = old->name;
-            row.scope = old->scope, row.ordinal = old->ordinal, row.pass = old->pass;
-            s->rows[s->n++] = row;
-            return LB_OK;
-        }
-    }
-    for (uint32_t k = 0; k < s->n; k++) {
-        left *old = &s->rows[k];
-        /* A hook's own copy of what AccumulateGrad takes next; or a name again: the optimizer gets the last one
-         * alone. */
-        const bool again = row.taken != LB_NONE && old->taken != LB_NONE && same_window(p, old->taken, row.taken) &&
-                           p->values[old->taken].version == p->values[row.taken].version;
-        if (old->gone || before != LB_NONE || !(again || (row.name != LB_NONE && old->name == row.name))) continue;
-        old->gone = true;
-        if (row.name == LB_NONE) row.name = old->name;
-        row.scope = old->scope, row.ordinal = old->ordinal, row.pass = old->pass, inherits = true;
-    }
-    for (uint32_t k = 0; k < s->n && !inherits; k++)
+                .taken = !adds && !copies ? arg_value(p, &p->ops[i], 0) : LB_NONE};
+    if (!has_room(s)) return lb_fail(s->err, LB_ERR_NOMEM, "out of memory for gradients");
+    row.scope = scope_of(s, i, arg_value(p, &p->ops[i], adds || copies ? 1 : 0), row.name);
+    const bool placed = adds ? goes_on(s, i, before, &row) : replaces_older(s, &row);
+    for (uint32_t k = 0; k < s->n && !placed; k++)
         row.ordinal += s->rows[k].pass == row.pass && !s->rows[k].gone && s->rows[k].scope == row.scope &&
                        lb_layout_same_shape(&p->values[s->rows[k].value].layout, &v->layout);
     s->rows[s->n++] = row;

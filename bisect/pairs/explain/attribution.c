@@ -348,6 +348,19 @@ static bool is_wider_precision(const lb_attribution_found *found)
            (!strncmp(found->schedule, "f64", 3) || !strncmp(found->schedule, "f32", 3));
 }
 
+static lb_status by_fallback(lb_attribution_finder *f, bool *done)
+{
+    const lb_match_site *site = f->site;
+    const lb_fallback_question asked = {
+        .site = site,
+        .own = {&f->own[0][0], &f->own[1][1]},
+        .score = site->region->parts && f->own[0][1].ran ? &f->own[0][1] : &f->own[1][1],
+        .memory = f->memory,
+        .proven_elsewhere = lb_attribution_memory_one_function(f->memory, kinds_of(site)),
+    };
+    return lb_fallback_proofs_find(&asked, f->found, done, f->err);
+}
+
 lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *memory, lb_attribution_found *found,
                               lb_err *err)
 {
@@ -378,10 +391,7 @@ lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *
     if (status == LB_OK && !done && !same_ops(&f)) status = by_program(&f, 1, &done);
     if (status == LB_OK && done && is_wider_precision(found)) status = by_written_order(&f, &done);
     if (status == LB_OK && !done) status = lb_attribution_by_parts(&f, &done);
-    if (status == LB_OK && !done)
-        status = lb_fallback_proofs_find(site, &f.own[0][0], &f.own[1][1],
-                                         site->region->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1], memory,
-                                         lb_attribution_memory_one_function(memory, kinds_of(site)), found, &done, err);
+    if (status == LB_OK && !done) status = by_fallback(&f, &done);
     if (status == LB_OK && !done) lb_attribution_tell_unexplained(&f);
     if (status == LB_OK && !done && !site->region->pair && lb_same_ops_chose(source, site->region))
         snprintf(found->why, sizeof found->why,

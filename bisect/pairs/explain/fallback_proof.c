@@ -449,18 +449,17 @@ static lb_status by_kinds(known *k, bool *done, lb_err *err)
     return LB_OK;
 }
 
-lb_status lb_fallback_proofs_find(const lb_match_site *site, const lb_score *own_a, const lb_score *own_b,
-                                  const lb_score *score, lb_attribution_memory *memory, bool proven_elsewhere,
-                                  lb_attribution_found *found, bool *done, lb_err *err)
+lb_status lb_fallback_proofs_find(const lb_fallback_question *asked, lb_attribution_found *found, bool *done,
+                                  lb_err *err)
 {
-    known k = {.site = site,
-               .memory = memory,
-               .proven_elsewhere = proven_elsewhere,
-               .side = {lb_score_all(own_a), lb_score_all(own_b)},
-               .own = {own_a, own_b},
-               .score = score,
+    known k = {.site = asked->site,
+               .memory = asked->memory,
+               .proven_elsewhere = asked->proven_elsewhere,
+               .side = {lb_score_all(asked->own[0]), lb_score_all(asked->own[1])},
+               .own = {asked->own[0], asked->own[1]},
+               .score = asked->score,
                .found = found,
-               .p = {site->source->a->program, site->source->b->program}};
+               .p = {asked->site->source->a->program, asked->site->source->b->program}};
     *done = false;
     /* by_written_order stands before by_function, since an order with a name says more than "the same
      * function"; by_state is last, because it needs other ops that each give their own bits and are

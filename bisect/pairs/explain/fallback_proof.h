@@ -14,12 +14,17 @@
 
 #include "explain/attribution.h"
 
-/* Tries these proofs. `own_a`, `own_b`: how many of each side's bits replay of its own ops gives. `score`: how many of
- * B's bits the finding states. `proven_elsewhere`: ops of these kinds were one real function at another place.
- * `memory`: what is run is counted there. `found` is set only where `*done`. */
-lb_status lb_fallback_proofs_find(const lb_match_site *site, const lb_score *own_a, const lb_score *own_b,
-                                  const lb_score *score, lb_attribution_memory *memory, bool proven_elsewhere,
-                                  lb_attribution_found *found, bool *done, lb_err *err);
+typedef struct lb_fallback_question {
+    const lb_match_site *site;
+    const lb_score *own[2];        /* how many of each side's bits replay of its own ops gives */
+    const lb_score *score;         /* how many of B's bits the finding states */
+    lb_attribution_memory *memory; /* what is run is counted there */
+    bool proven_elsewhere;         /* ops of these kinds were one real function at another place */
+} lb_fallback_question;
+
+/* Tries these proofs. `found` is set only where `*done`. */
+lb_status lb_fallback_proofs_find(const lb_fallback_question *asked, lb_attribution_found *found, bool *done,
+                                  lb_err *err);
 /* The dtype of eight bits to which a result behind the value is cast, at most `hops` ops on; LB_NO_DTYPE: none. */
 lb_dtype lb_fallback_quantised_to(const lb_program *program, uint32_t value, uint32_t hops);
 
