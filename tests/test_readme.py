@@ -111,6 +111,16 @@ def test_the_readme_is_short():
     assert len(tree.splitlines()) <= 90
 
 
+def test_limits_are_lists():
+    """No paragraph of a document is longer than a reader takes in at once: what says more is a list, or has a heading."""
+    long = []
+    for document in DOCUMENTS:
+        for match in re.finditer(r"(?:^(?![ \-#|>`]).+\n)+", document.read_text(), re.M):
+            if match[0].count("\n") > 10:
+                long.append(f"{document.relative_to(ROOT)}: {match[0][:60]}")
+    assert not long, "\n".join(long)
+
+
 def test_paths_in_documents_exist():
     """`folder/file.c`, `folder/file.{h,c}` and links. A path with AREA, NAME, KIND, FAMILY or a brace in it is a pattern."""
     there = {*tracked(), *(parent.as_posix() for path in tracked() for parent in (ROOT / path).relative_to(ROOT).parents)}
