@@ -159,7 +159,7 @@ def test_a_file_that_is_no_journal_is_left_alone(lastbit, files, tmp_path):
     for bad in ("prose", "program", "array.npy", "log.jsonl"):
         before = files[bad].read_bytes()
         done = lastbit.run("bisect", "-q", ROOT / "samples" / "scan-overflow.lbz", "--resume", "--journal", files[bad], expect=FAILED)
-        assert "is no journal" in done.stderr and files[bad].read_bytes() == before
+        assert "is not a journal" in done.stderr and files[bad].read_bytes() == before
     cut = tmp_path / "cut.journal"  # by a kill, while its head was written
     cut.write_text('{"schema":"lastbit.jour')
     lastbit.run("bisect", "-q", ROOT / "samples" / "scan-overflow.lbz", "--resume", "--journal", cut, expect=1)

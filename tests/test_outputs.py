@@ -137,7 +137,7 @@ def test_an_output_that_is_an_input_is_refused(lastbit, inputs, tmp_path, name):
     before = own.read_bytes()
     for out in (own, f"{tmp_path}/./{taken}", f"{tmp_path}/folder/../{taken}", tmp_path / "hard", tmp_path / "soft"):
         done = lastbit.run(*command(tmp_path, out), expect=128)
-        assert "which is read" in done.stderr or "is no report" in done.stderr, done.stderr
+        assert "which is read" in done.stderr or "is not a report" in done.stderr, done.stderr
         assert own.read_bytes() == before and (tmp_path / "soft").is_symlink()
     assert not list(tmp_path.glob("*.draft"))
 

@@ -14,6 +14,9 @@ RIDDLES = {
     r"\b(made|chosen|cut|called|written) otherwise\b": "differently",
     r"\bother(wise)? as it is\b": "say which differs",
     r"\bnoop\b": "does nothing",
+    r"(?<!here )\bis no (?!longer\b|bound\b)": "is not a",
+    r"\b(somebody|anybody)\b": "say who",
+    r"\bthat are none\b": "say what is wrong with them",
 }
 # Values of JSON fields keep their words: other programs read them.
 VALUES = {'"noop"'}

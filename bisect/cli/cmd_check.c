@@ -41,7 +41,7 @@ static const lb_command command = {
         "and without; sums that cancel; updates that a parameter of few digits absorbed; numbers that left the range "
         "of\n"
         "f16 or of 8 bits; choices near a tie. That is a table of facts; findings are what is surely wrong.\n\n"
-        "What could not be judged is said, and is no finding. Exit code 1 when something was found.",
+        "What could not be judged is said, and is not a finding. Exit code 1 when something was found.",
     .example = "  lastbit record -o run.lb --steps 3 -- python train.py\n"
                "  lastbit check run.lb",
     .options = options,

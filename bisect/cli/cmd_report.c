@@ -27,7 +27,7 @@ static const lb_command command = {
     .name = "report",
     .synopsis = "RESULT ...",
     .about =
-        "Writes one self-contained HTML page for somebody who was not there: the verdict first, then where and why "
+        "Writes one self-contained HTML page for a reader who was not there: the verdict first, then where and why "
         "with tables and\n"
         "plots, and the command behind each number. It needs no network, opens from disk, prints, works by "
         "keyboard.\n\n"

@@ -255,7 +255,7 @@ static int check_levels(options *o)
         while (equals && level <= LB_ALARM_OFF && strcmp(names[level], equals + 1) != 0) level++;
         if (!equals || kind == LB_ALARM_KINDS || level > LB_ALARM_OFF)
             return lb_command_misused(NAME,
-                                      "--level: `%s` is no METRIC=LEVEL; metrics are grad_norm, nonfinite, loss, "
+                                      "--level: `%s` is not METRIC=LEVEL; metrics are grad_norm, nonfinite, loss, "
                                       "throughput, schedule, data, levels warning, critical, off",
                                       *text);
         o->watch.least[kind] = (lb_alarm_level)level;

@@ -32,7 +32,7 @@ LB_PYTHON_CALL(open_recorder, 11)
     if (py.PyErr_Occurred()) return NULL;
     lb_status status = LB_OK;
     if (level && !lb_keep_level_parse(level, &options.level))
-        status = lb_fail(&err, LB_ERR_INVALID, "'%s' is no level: stats, sources, layers, ops, auto", level);
+        status = lb_fail(&err, LB_ERR_INVALID, "'%s' is not a level: stats, sources, layers, ops, auto", level);
     if (when && !lb_output_sync_parse(when, &sync))
         status = lb_fail(&err, LB_ERR_INVALID, "sync '%s' is none of close, step, never", when);
     options.sync = (uint8_t)sync;

@@ -81,7 +81,7 @@ static int check_regex(const char *option, const char *pattern)
     if (code) return 0;
     char message[160] = "";
     pcre2_get_error_message(error, (PCRE2_UCHAR *)message, sizeof message);
-    return lb_command_misused(NAME, "%s: `%s` is no regular expression: %s (at character %zu)", option, pattern,
+    return lb_command_misused(NAME, "%s: `%s` is not a regular expression: %s (at character %zu)", option, pattern,
                               message, (size_t)offset);
 }
 
@@ -98,18 +98,18 @@ static int check_options(lb_record_options *o)
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) known = known || strcmp(o->level, levels[i]) == 0;
     if (!known) return lb_command_misused(NAME, "--level: `%s` is none of auto, stats, sources, layers, ops", o->level);
     if (o->steps && !is_ranges(o->steps))
-        return lb_command_misused(NAME, "--steps: `%s` is no list of steps such as 3, 3-5 or 0,10-12", o->steps);
+        return lb_command_misused(NAME, "--steps: `%s` is not a list of steps such as 3, 3-5 or 0,10-12", o->steps);
     if (o->ranks && !is_ranges(o->ranks))
-        return lb_command_misused(NAME, "--ranks: `%s` is no list of ranks such as 0, 0-3 or 0,5", o->ranks);
+        return lb_command_misused(NAME, "--ranks: `%s` is not a list of ranks such as 0, 0-3 or 0,5", o->ranks);
     if (o->budget && !lb_command_parse_size(o->budget, &o->budget_bytes))
-        return lb_command_misused(NAME, "--budget: `%s` is no size such as 500M or 2G", o->budget);
+        return lb_command_misused(NAME, "--budget: `%s` is not a size such as 500M or 2G", o->budget);
     if (o->device_memory && (!lb_command_parse_size(o->device_memory, &o->device_bytes) || !o->device_bytes))
-        return lb_command_misused(NAME, "--device-memory: `%s` is no size such as 64M or 1G", o->device_memory);
+        return lb_command_misused(NAME, "--device-memory: `%s` is not a size such as 64M or 1G", o->device_memory);
     if (o->ring) {
         char *end;
         o->ring_steps = strtoul(o->ring, &end, 10);
         if (!isdigit((unsigned char)o->ring[0]) || *end || o->ring_steps < 1 || o->ring_steps > 1000000)
-            return lb_command_misused(NAME, "--ring: `%s` is no number of steps from 1 to 1000000", o->ring);
+            return lb_command_misused(NAME, "--ring: `%s` is not a number of steps from 1 to 1000000", o->ring);
         if (o->steps)
             return lb_command_misused(NAME, "--ring and --steps exclude each other: a ring is written at a trigger");
     }
@@ -135,9 +135,9 @@ static int check_options(lb_record_options *o)
     if (o->nccl && strcmp(o->nccl, "bytes") != 0 && strcmp(o->nccl, "calls") != 0 && strcmp(o->nccl, "off") != 0)
         return lb_command_misused(NAME, "--nccl: `%s` is none of bytes, calls, off", o->nccl);
     if (o->nccl_step && !is_number_of_calls(o->nccl_step))
-        return lb_command_misused(NAME, "--nccl-step: `%s` is no number of calls", o->nccl_step);
+        return lb_command_misused(NAME, "--nccl-step: `%s` is not a number of calls", o->nccl_step);
     if (o->mpi_step && !is_number_of_calls(o->mpi_step))
-        return lb_command_misused(NAME, "--mpi-step: `%s` is no number of calls", o->mpi_step);
+        return lb_command_misused(NAME, "--mpi-step: `%s` is not a number of calls", o->mpi_step);
     if (o->mpi_step && !o->mpi) return lb_command_misused(NAME, "--mpi-step goes with --mpi");
     if (o->mpi && (o->nccl || o->compiled || o->step_at))
         return lb_command_misused(NAME, "--mpi records calls of MPI alone: --nccl, --compiled and --step-at do not go "

@@ -150,8 +150,8 @@ static lb_status clear(const char *folder, lb_err *err)
     for (uint32_t i = 0; i < names.n && status == LB_OK; i++)
         if (!is_ours(names.rows[i]))
             status = lb_fail(err, LB_ERR_EXISTS,
-                             "%s is no capture: it holds %s; nothing was removed, choose another name with -o", folder,
-                             names.rows[i]);
+                             "%s is not a capture: it holds %s; nothing was removed, choose another name with -o",
+                             folder, names.rows[i]);
     if (status == LB_OK) status = remove_all(folder, &names, err);
     lb_input_names_release(&names);
     return status;

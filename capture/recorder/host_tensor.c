@@ -61,7 +61,7 @@ lb_status lb_host_tensor_of_dlpack(const void *dl, lb_host_tensor *seen, lb_err 
     seen->storage = (int64_t)(intptr_t)t->data;
     seen->data = (const char *)t->data + t->byte_offset;
     if (width > 0 && t->byte_offset % (uint64_t)width)
-        return lb_fail(err, LB_ERR_UNSUPPORTED, "byte offset %llu is no multiple of the element size",
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "byte offset %llu is not a multiple of the element size",
                        (unsigned long long)t->byte_offset);
     seen->layout.offset = width > 0 ? (int64_t)(t->byte_offset / (uint64_t)width) : 0;
     int64_t first, last;

@@ -48,8 +48,8 @@ static lb_status compile(const char *what, const char *pattern, pcre2_code **cod
     }
     char text[128];
     pcre2_get_error_message(number, (PCRE2_UCHAR *)text, sizeof text);
-    return lb_fail(err, LB_ERR_INVALID, "%s pattern '%.100s' is no PCRE2 pattern: %s at character %zu", what, pattern,
-                   text, (size_t)at);
+    return lb_fail(err, LB_ERR_INVALID, "%s pattern '%.100s' is not a PCRE2 pattern: %s at character %zu", what,
+                   pattern, text, (size_t)at);
 }
 
 lb_status lb_keep_init(lb_keep *keep, const lb_recorder_options *options, lb_err *err)

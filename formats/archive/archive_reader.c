@@ -28,7 +28,7 @@ static lb_status map_file(lb_archive *a, lb_err *err)
     if (fstat(fd, &st) != 0)
         status = lb_input_refuse(a->path, "look at", errno, err);
     else if (!S_ISREG(st.st_mode))
-        status = lb_fail(err, LB_ERR_IO, "%s: is no regular file", a->path);
+        status = lb_fail(err, LB_ERR_IO, "%s: is not a regular file", a->path);
     else if (st.st_size == 0)
         status = lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: the file is empty: nothing was recorded", a->path);
     if (status == LB_OK) {

@@ -142,7 +142,7 @@ lb_status lb_scan_run(const char *map, size_t size, const char *path, lb_scan *s
         if (from == UINT64_MAX) break;
     }
     if (scan->n == 0)
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: no record found in %zu bytes: this is no lastbit archive",
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: no record found in %zu bytes: this is not a lastbit archive",
                        path, size);
     const lb_descriptor *head = &scan->entries[0].descriptor;
     if (head->kind == LB_RECORD_HEAD && head->major > LB_FORMAT_MAJOR)

@@ -387,7 +387,7 @@ lb_status lb_writer_rank_table(lb_writer *writer, int32_t rank, const char *name
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
     size_t n = strlen(name);
     if (n == 0 || n >= sizeof d.name || name[0] == '.' || strspn(name, allowed) != n)
-        return lb_fail(err, LB_ERR_INVALID, "'%.40s' is no table name: 1 to %zu letters, digits, '_', '-' and '.'",
+        return lb_fail(err, LB_ERR_INVALID, "'%.40s' is not a table name: 1 to %zu letters, digits, '_', '-' and '.'",
                        name, sizeof d.name - 1);
     memcpy(d.name, name, n);
     void *bytes;

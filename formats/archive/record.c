@@ -78,7 +78,7 @@ static lb_status read_kind(lb_cursor *c, lb_descriptor *d)
             d->kind = (lb_record_kind)k;
             return LB_OK;
         }
-    return lb_cursor_fail(c, "kind", "'%.*s' is no kind of record", (int)(n > 40 ? 40 : n), text);
+    return lb_cursor_fail(c, "kind", "'%.*s' is not a kind of record", (int)(n > 40 ? 40 : n), text);
 }
 
 static lb_status read_name(lb_cursor *c, lb_descriptor *d)

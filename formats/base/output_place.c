@@ -47,7 +47,7 @@ lb_status lb_output_place_check(const lb_output_place *place, bool replace, bool
                                : lb_fail(err, LB_ERR_IO, "%s: cannot create it: %s", place->path, strerror(errno));
     if (!replace) return lb_fail(err, LB_ERR_EXISTS, "%s exists; nothing was overwritten", place->path);
     if (folder && !S_ISDIR(st.st_mode))
-        return lb_fail(err, LB_ERR_EXISTS, "%s is there and is no folder; nothing was overwritten", place->path);
+        return lb_fail(err, LB_ERR_EXISTS, "%s is there and is not a folder; nothing was overwritten", place->path);
     if (!folder && S_ISDIR(st.st_mode))
         return lb_fail(err, LB_ERR_EXISTS, "%s is a folder; nothing was overwritten", place->path);
     return LB_OK;

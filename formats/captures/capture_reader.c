@@ -104,7 +104,7 @@ lb_status lb_capture_reader_list_folder(const char *folder, lb_archive_name **ar
     }
     lb_input_names_release(&names);
     LB_TRY(status);
-    if (*n == 0) return lb_fail(err, LB_ERR_NOT_FOUND, "%s: holds no rank-NNNNN.tar: this is no capture", folder);
+    if (*n == 0) return lb_fail(err, LB_ERR_NOT_FOUND, "%s: holds no rank-NNNNN.tar: this is not a capture", folder);
     qsort(*archives, *n, sizeof **archives, by_name);
     return LB_OK;
 }

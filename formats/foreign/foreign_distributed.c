@@ -48,7 +48,7 @@ static lb_status map_part_file(checkpoint *c, const part *p, const lb_pickle *na
 {
     if (!name || name->type != LB_PICKLE_TEXT || name->n == 0 || name->n > 255 || name->u.text[0] == '.' ||
         memchr(name->u.text, '/', name->n) || memchr(name->u.text, '\0', name->n))
-        return bad_part(c, p, "relative_path is no file name in this folder");
+        return bad_part(c, p, "relative_path is not a file name in this folder");
     size_t folder = strlen(c->folder);
     char *path = (char *)malloc(folder + name->n + 2);
     if (!path) return lb_fail(c->err, LB_ERR_NOMEM, "%s: out of memory", c->path);
@@ -209,7 +209,7 @@ static lb_status add_part(checkpoint *c, const part *p, const lb_layout *whole, 
     if (status == LB_OK && (!offset || offset->type == LB_PICKLE_NONE))
         n = t.layout.ndim;
     else if (status == LB_OK && !lb_pickle_integers(offset, start, LB_MAX_DIMS, &n))
-        status = bad_part(c, p, "its offset is no list of at most 16 numbers");
+        status = bad_part(c, p, "its offset is not a list of at most 16 numbers");
     if (status == LB_OK && (n != whole->ndim || n != t.layout.ndim))
         status = bad_part(c, p, "a part has as many dimensions as the whole");
     c->err = err;
@@ -247,7 +247,7 @@ static lb_status read_parts(checkpoint *c, const part *parts, uint32_t n, const 
     const lb_pickle *sizes = lb_pickle_get(description, "size");
     if (!sizes) return c->tensors->listener ? tell_entry(c, parts->name) : LB_OK;
     if (!lb_pickle_integers(sizes, shape, LB_MAX_DIMS, &ndim))
-        return bad_part(c, parts, "size is no list of at most 16 numbers");
+        return bad_part(c, parts, "size is not a list of at most 16 numbers");
     lb_layout layout = lb_layout_contiguous(ndim, shape);
     if (lb_layout_numel(&layout) < 0) return bad_part(c, parts, "the product of its sizes overflows");
     if (c->tensors->listener) return add_parts(c, parts, n, &layout);
@@ -307,7 +307,7 @@ static lb_status read_metadata(checkpoint *c, const lb_pickle *metadata)
     lb_pickle *const *stored = lb_pickle_pairs(lb_pickle_get(metadata, "storage_data"), &n);
     lb_pickle *const *described = lb_pickle_pairs(lb_pickle_get(metadata, "state_dict_metadata"), &n_whole);
     if (!lb_pickle_is_call(metadata, "torch.distributed.checkpoint.metadata", "Metadata") || !stored || !described)
-        return lb_fail(c->err, LB_ERR_CORRUPT, "%s: offset 0: is no metadata of a torch distributed checkpoint",
+        return lb_fail(c->err, LB_ERR_CORRUPT, "%s: offset 0: is not metadata of a torch distributed checkpoint",
                        c->path);
     part *parts = (part *)malloc(n * sizeof *parts);
     description *whole = (description *)malloc(n_whole * sizeof *whole);

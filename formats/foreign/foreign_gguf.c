@@ -156,7 +156,7 @@ static lb_status read_pairs(cursor *c, uint64_t n, header *h, lb_err *err)
         if (!c->cut && type == TYPE_U32 && length == sizeof alignment - 1 && !memcmp(key, alignment, length)) {
             h->alignment = take_u32(c);
             if (!c->cut && !is_power_of_two(h->alignment))
-                return bad(err, c, at, "general.alignment is no power of two");
+                return bad(err, c, at, "general.alignment is not a power of two");
         } else if (!c->cut && !skip_value(c, type, NESTING)) {
             return bad(err, c, at, "a key-value pair is of no type that GGUF has");
         }

@@ -54,7 +54,7 @@ static lb_status read_tensor(lb_foreign_tensors *tensors, const member *m, const
         !json_is_integer(json_array_get(offsets, 1)))
         return bad(err, m, "needs dtype, shape and two data_offsets");
     if (!read_shape(json_object_get(entry, "shape"), &layout))
-        return bad(err, m, "shape is no list of at most 16 sizes");
+        return bad(err, m, "shape is not a list of at most 16 sizes");
     lb_dtype dtype = lb_dtype_parse(type);
     if (dtype == LB_NO_DTYPE)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: offset %" PRIu64 ": tensor '%.100s': dtype %.20s is not known",
@@ -107,7 +107,7 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
         json_decref(header);
         return lb_fail(err, header ? LB_ERR_CORRUPT : lb_decode_limit_json_status(LB_ERR_CORRUPT),
                        "%s: offset %d: header: %s", source, 8 + (header ? 0 : why.position),
-                       header ? "is no object" : why.text);
+                       header ? "is not an object" : why.text);
     }
     const char *name;
     json_t *entry;
@@ -156,7 +156,7 @@ static lb_status read_shard(lb_foreign_tensors *tensors, const char *index_path,
     size_t folder = slash ? (size_t)(slash - index_path) + 1 : 0, size = 0;
     if (!is_plain_name(name))
         return lb_fail(err, LB_ERR_CORRUPT,
-                       "%s: offset %" PRIu64 ": weight_map: '%.60s' is no file name in this folder", index_path, at,
+                       "%s: offset %" PRIu64 ": weight_map: '%.60s' is not a file name in this folder", index_path, at,
                        name);
     char *path = (char *)malloc(folder + strlen(name) + 1);
     if (!path) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", index_path);

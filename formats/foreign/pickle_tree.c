@@ -231,7 +231,7 @@ static lb_status add_items(machine *m, size_t n, bool pairs)
     if (m->n_stack - floor < n + 1) return bad(m, "takes from an empty stack");
     lb_pickle *to = m->stack[m->n_stack - n - 1];
     bool fits = pairs ? to->type == LB_PICKLE_DICT || to->type == LB_PICKLE_CALL : to->type == LB_PICKLE_LIST;
-    if (!fits || (pairs && n % 2)) return bad(m, "adds to what is no list or dict");
+    if (!fits || (pairs && n % 2)) return bad(m, "adds to what is not a list or dict");
     for (size_t i = 0; i < n; i++)
         if (!add_item(m, to, m->stack[m->n_stack - n + i])) return no_memory(m);
     m->n_stack -= n;
@@ -259,7 +259,7 @@ static lb_status build(machine *m)
     lb_pickle *state = NULL, *object = NULL;
     LB_TRY(pop(m, &state));
     LB_TRY(top(m, &object));
-    if (object->type != LB_PICKLE_CALL) return bad(m, "gives a state to what is no object");
+    if (object->type != LB_PICKLE_CALL) return bad(m, "gives a state to what is not an object");
     object->u.items[2] = state;
     return LB_OK;
 }

@@ -144,7 +144,7 @@ lb_status lb_digest_parse(const char *text, lb_digest *digest, lb_err *err)
         word[i / 16] = word[i / 16] << 4 | (uint64_t)nibble;
     }
     if (i < 32 || text[32])
-        return lb_fail(err, LB_ERR_INVALID, "'%.40s' is no digest: 32 hexadecimal digits are", text);
+        return lb_fail(err, LB_ERR_INVALID, "'%.40s' is not a digest: 32 hexadecimal digits are", text);
     *digest = (lb_digest){word[0], word[1]};
     return LB_OK;
 }

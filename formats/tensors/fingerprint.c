@@ -235,7 +235,7 @@ lb_status lb_fingerprint_parse(const char *text, lb_fingerprint *f, lb_err *err)
 {
     lb_digest digest;
     if (lb_digest_parse(text, &digest, NULL) != LB_OK)
-        return lb_fail(err, LB_ERR_INVALID, "'%.40s' is no fingerprint: 32 hexadecimal digits are", text);
+        return lb_fail(err, LB_ERR_INVALID, "'%.40s' is not a fingerprint: 32 hexadecimal digits are", text);
     *f = (lb_fingerprint){digest.hi, digest.lo};
     return LB_OK;
 }

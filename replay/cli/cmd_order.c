@@ -325,7 +325,8 @@ int lb_cmd_order(int argc, const char **argv)
         "  dot      T f(const T *x, const T *y, int64_t n)\n"
         "  matmul   void f(const T *a, const T *b, T *c, int64_t m, int64_t n, int64_t k)\n"
         "and runs in a process of its own: if it crashes or does not return, that is what is said.\n\n"
-        "Exits with 0 for one tree, 1 where results have different orders or another than expected, 125 if it is no "
+        "Exits with 0 for one tree, 1 where results have different orders or another than expected, 125 if it is not "
+        "an "
         "tree.";
     static const char example[] =
         "  lastbit order --python numpy:sum -n 1000\n"

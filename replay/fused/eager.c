@@ -321,7 +321,7 @@ lb_status lb_eager_run(const lb_composite *c, const lb_tensor *inputs, lb_tensor
         const lb_op *op = &e.program->ops[c->ops[i]];
         known.before = i;
         if (reads_contents(e.program, op)) lb_op_each_input(e.program, op, look, &known);
-        e.status = known.unknown ? lb_fail(err, LB_ERR_UNSUPPORTED, "%s reads what is no input of the composite",
+        e.status = known.unknown ? lb_fail(err, LB_ERR_UNSUPPORTED, "%s reads what is not an input of the composite",
                                            lb_op_name(e.program, op))
                                  : run_op(&e, op);
     }

@@ -84,7 +84,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     for (int64_t i = 0; lb_frame_ok(&frame) && i < rows; i++) {
         if (target[i] == ignored) continue;
         if (target[i] < 0 || target[i] >= n)
-            lb_frame_fail(&frame, LB_ERR_INVALID, "a target is no class");
+            lb_frame_fail(&frame, LB_ERR_INVALID, "a target is not a class");
         else if (frame.wide)
             wide += row_f64((const double *)x + i * n, n, target[i], twin), counted++;
         else

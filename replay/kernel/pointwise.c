@@ -178,7 +178,7 @@ static lb_status read_operand(lb_call *call, job *j, uint32_t k, char letter)
         scalar.dtype = LB_I64;
         j->lanes.given[at] = false;
         break;
-    default: return bad_argument(call, k, "is no tensor and no number");
+    default: return bad_argument(call, k, "is neither a tensor nor a number");
     }
     if (!lb_walker_of(&j->in[at], &j->w, t)) return bad_argument(call, k, "does not broadcast to the result");
     j->lanes.single[at] = j->in[at].single;
@@ -210,7 +210,7 @@ static lb_status read_scalar(lb_call *call, job *j, uint32_t k, int at, char let
         return LB_OK;
     default: break;
     }
-    return bad_argument(call, k, "is no number");
+    return bad_argument(call, k, "is not a number");
 }
 
 /* Scalars and single elements take the common dtype first: `bf16_tensor == 0.1` compares with bf16(0.1). Not so in the

@@ -39,15 +39,15 @@ static const char *wrong_with(const lb_call *call, const lb_operand *arg, presen
                                : "is a sparse tensor, of which its parts were recorded";
     if (presence == ANYTHING || presence == OPTIONAL_LIST) return NULL;
     if (presence == PARTS)
-        return arg->tag == LB_OPERAND_TENSORS && all_there(arg) ? NULL : "is no tensor that is made of parts";
+        return arg->tag == LB_OPERAND_TENSORS && all_there(arg) ? NULL : "is not a tensor that is made of parts";
     if (presence == REQUIRED_LIST) {
         const bool empty = arg->tag == LB_OPERAND_NUMBERS && !arg->count;
-        return empty || (arg->tag == LB_OPERAND_TENSORS && all_there(arg)) ? NULL : "is no list of dense tensors";
+        return empty || (arg->tag == LB_OPERAND_TENSORS && all_there(arg)) ? NULL : "is not a list of dense tensors";
     }
     /* torch hands Python's numbers on where a tensor may stand for one. */
     const bool number = arg->tag == LB_OPERAND_INT || arg->tag == LB_OPERAND_FLOAT || arg->tag == LB_OPERAND_BOOL;
     if (arg->tag == LB_OPERAND_TENSOR || (number && call->row->flags & LB_ROW_ELEMENTWISE)) return NULL;
-    return arg->tag == LB_OPERAND_NONE ? "is missing" : "is no tensor";
+    return arg->tag == LB_OPERAND_NONE ? "is missing" : "is not a tensor";
 }
 
 lb_status lb_required_arguments_are_there(const lb_call *call)

@@ -350,7 +350,7 @@ static lb_status one_hot(lb_call *call)
     if (lb_frame_ok(&f)) memset(y, 0, (size_t)(n * classes) * 8);
     for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
         if (at[i] < 0 || at[i] >= classes)
-            lb_frame_fail(&f, LB_ERR_INVALID, "an index that is no class");
+            lb_frame_fail(&f, LB_ERR_INVALID, "an index that is not a class");
         else
             y[i * classes + at[i]] = 1;
     }

@@ -41,7 +41,7 @@ static lb_status copy(lb_call *call)
 static lb_status copy_self(lb_call *call)
 {
     if (call->args[0].tag != LB_OPERAND_TENSOR)
-        return lb_fail(call->err, LB_ERR_INVALID, "%s: self is no tensor", call->row->name);
+        return lb_fail(call->err, LB_ERR_INVALID, "%s: self is not a tensor", call->row->name);
     return copy_of(call, &call->args[0].tensor);
 }
 
@@ -125,7 +125,7 @@ static lb_status eye(lb_call *call)
     if (!diagonal.data) return LB_OK;
     const int64_t *shape = diagonal.layout.shape, *stride = diagonal.layout.stride;
     if (diagonal.layout.ndim != 2)
-        return lb_fail(call->err, LB_ERR_INVALID, "%s: the result is no matrix", call->row->name);
+        return lb_fail(call->err, LB_ERR_INVALID, "%s: the result is not a matrix", call->row->name);
     const int64_t n = shape[0] < shape[1] ? shape[0] : shape[1], step = stride[0] + stride[1];
     diagonal.layout.ndim = 1;
     diagonal.layout.shape[0] = n;
@@ -140,7 +140,7 @@ static lb_status linspace_run(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
     const lb_dtype dtype = (lb_dtype)lb_frame_arg_int(call, 3, LB_F32);
-    if (!lb_dtype_is_float(dtype)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a dtype that is no float");
+    if (!lb_dtype_is_float(dtype)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a dtype that is not a floating-point type");
     const int64_t n = call->results[0].data ? lb_tensor_numel(&call->results[0]) : 0;
     const double start = lb_frame_arg_float(call, 0, 0), end = lb_frame_arg_float(call, 1, 0),
                  step = n > 1 ? (end - start) / (double)(n - 1) : 0,

@@ -174,7 +174,8 @@ static lb_status linear_run(lb_call *call, bool twin)
 {
     const lb_tensor *weight = lb_frame_arg_tensor(call, 1), *bias = lb_frame_arg_tensor(call, 2);
     lb_tensor input = *lb_frame_arg_tensor(call, 0);
-    if (weight->layout.ndim != 2) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "linear: a weight that is no matrix");
+    if (weight->layout.ndim != 2)
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "linear: a weight that is not a matrix");
     lb_frame f = lb_frame_begin(call);
     lb_product s = {.n = weight->layout.shape[0], .k = weight->layout.shape[1]};
     s.m = s.k ? lb_tensor_numel(&input) / s.k : 0;

@@ -240,7 +240,7 @@ static lb_status nll_forward(lb_call *call, bool twin)
             continue;
         }
         if (t < 0 || t >= s.classes) {
-            lb_frame_fail(&f, LB_ERR_INVALID, "a target is no class");
+            lb_frame_fail(&f, LB_ERR_INVALID, "a target is not a class");
             break;
         }
         double w = weight ? lb_frame_get(&f, weight, t) : 1;

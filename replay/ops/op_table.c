@@ -387,11 +387,12 @@ const char *lb_op_known_as(const char *name)
  * csrc/torch_bindings.cpp, csrc/moe/moe_align_sum_kernels.cu; sgl-project/sglang
  * sgl-kernel/csrc/common_extension.cc. */
 #define NO_CACHE                                                                                                       \
-    "the cache of keys and values that it reads is no argument of it, but an object of vLLM found by the layer's name"
+    "the cache of keys and values that it reads is not an argument of it, but an object of vLLM found by the layer's " \
+    "name"
 #define NO_STATES                                                                                                      \
     "the states that it reads and writes are no arguments of it, but of an object of vLLM found by the layer's name"
 #define NO_RANKS                                                                                                       \
-    "it reads the other ranks' inputs through memory that is no argument of it, and the record names no group"
+    "it reads the other ranks' inputs through memory that is not an argument of it, and the record names no group"
 #define OF_COMPILED_CODE "what a compiled kernel gave stands in the place of what its graph gave op by op"
 #define BY_ARRIVAL "tokens of one expert stand in the order in which threads of the GPU arrived"
 static const struct unknown {

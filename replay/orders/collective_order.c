@@ -61,7 +61,8 @@ lb_status lb_collective_order_parse(const char *text, lb_collective_order *order
     }
     return lb_fail(
         err, LB_ERR_INVALID,
-        "\"%s\" is no order of a collective: gloo, ring[:CHANNELS[:CHUNK]], mpi_ring, mpich_ring, nbc_ring, pairwise, "
+        "\"%s\" is not an order of a collective: gloo, ring[:CHANNELS[:CHUNK]], mpi_ring, mpich_ring, nbc_ring, "
+        "pairwise, "
         "tree[:RANKS_PER_NODE], rank, linear, wide, rotated, doubling, rabenseifner, halving, binomial, binary, "
         "kary[:K], chain[:CHAINS], in_order_binary, nbc_binomial, nbc_chain; a tree with @0 ends at rank 0",
         text);

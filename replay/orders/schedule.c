@@ -198,13 +198,14 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
         *schedule = s;
         return LB_OK;
     }
-    return lb_fail(err, LB_ERR_INVALID,
-                   "\"%s\" is no order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, "
-                   "streamk:C[xTILE], dpbf16[:K], tdpbf16[:N], torchdot, halved:K, "
-                   "folded:L[,head:1|aligned:O][,tail:after|again][,pairs][,rounded], eights, lanes:L, "
-                   "butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] (v100 a100 ada h100 "
-                   "h100-fp8 b200), tree:FILE",
-                   text);
+    return lb_fail(
+        err, LB_ERR_INVALID,
+        "\"%s\" is not an order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, "
+        "streamk:C[xTILE], dpbf16[:K], tdpbf16[:N], torchdot, halved:K, "
+        "folded:L[,head:1|aligned:O][,tail:after|again][,pairs][,rounded], eights, lanes:L, "
+        "butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] (v100 a100 ada h100 "
+        "h100-fp8 b200), tree:FILE",
+        text);
 }
 
 const char *lb_schedule_print(const lb_schedule *schedule, char *text)

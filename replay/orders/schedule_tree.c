@@ -404,7 +404,7 @@ lb_status lb_schedule_tree(const lb_schedule *s, uint32_t n, lb_sum_of of, lb_dt
         known = build(&b, s, of, dtype == LB_F64 ? 4 : 8, &x);
     if (known) return lb_tree_end(&b, tree, err);
     lb_sum_tree_free(b.tree);
-    return lb_fail(err, LB_ERR_INVALID, "the order \"exact\" is no tree");
+    return lb_fail(err, LB_ERR_INVALID, "the order \"exact\" is not a tree");
 }
 
 /* "fused:W": what tensor cores of any kind do, without saying which. */

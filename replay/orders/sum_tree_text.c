@@ -343,7 +343,7 @@ static lb_status nodes_from_json(const json_t *nodes, lb_tree_builder *b, lb_err
         const json_t *node = json_array_get(nodes, i);
         const size_t n = json_array_size(node);
         uint32_t *operands = n >= 2 && n <= LB_TREE_MAX_LEAVES ? malloc(n * sizeof *operands) : NULL;
-        if (!operands) return lb_fail(err, LB_ERR_INVALID, "tree: node %zu is no list of two operands or more", i);
+        if (!operands) return lb_fail(err, LB_ERR_INVALID, "tree: node %zu is not a list of two operands or more", i);
         bool fine = true;
         for (size_t k = 0; k < n; k++) {
             const json_t *x = json_array_get(node, k);

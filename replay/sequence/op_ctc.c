@@ -74,7 +74,7 @@ static ctc ctc_begin(lb_call *call, uint32_t first, uint32_t blank, const lb_ten
     ctc c = {.frame = lb_frame_begin(call), .blank = lb_frame_arg_int(call, blank, 0)};
     const lb_tensor *p = lb_frame_arg_tensor(call, first), *targets = lb_frame_arg_tensor(call, first + 1);
     if (p->layout.ndim != 3 || alpha->layout.ndim != 3 || targets->layout.ndim < 1 || targets->layout.ndim > 2) {
-        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "shapes that are none of this loss");
+        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "shapes that do not fit this loss");
         return c;
     }
     c.steps = p->layout.shape[0], c.batch = p->layout.shape[1], c.classes = p->layout.shape[2];

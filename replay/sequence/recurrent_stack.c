@@ -66,7 +66,7 @@ static bool read_weights(lb_stack *s, const lb_operand *list)
 static bool read_steps(lb_stack *s, const lb_tensor *x, const lb_operand *sizes)
 {
     s->packed = sizes && sizes->tag == LB_OPERAND_NUMBERS && sizes->count > 0;
-    if (x->layout.ndim != (s->packed ? 2 : 3)) return refuse(s, "an input that is no sequence of vectors");
+    if (x->layout.ndim != (s->packed ? 2 : 3)) return refuse(s, "an input that is not a sequence of vectors");
     const int last = x->layout.ndim - 1;
     s->inputs = x->layout.shape[last];
     if (s->packed)

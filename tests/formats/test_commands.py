@@ -133,7 +133,7 @@ def test_ls_of_ranks_and_collectives(lastbit, four):
         (("{run}", "--step", "x"), 129, "take a number"),
         ((), 129, "expected CAPTURE"),
         (("{run}", "{run}"), 129, "expected CAPTURE"),
-        (("{sample}",), 128, "this is no lastbit archive"),
+        (("{sample}",), 128, "this is not a lastbit archive"),
     ],
 )
 def test_ls_refuses(lastbit, run, args, code, says):
@@ -528,7 +528,7 @@ def test_a_pack_that_was_cut_before_its_commit_is_empty(lastbit, tmp_path):
         (("bisect", CLEAN, "--predicate", "los>3"), 129, "expected nonfinite, max>NUMBER, loss>NUMBER or grad_norm>NUMBER"),
         (("bisect", CLEAN, "--predicate", "nonfinite@layr=x"), 129, "layer= op= class= phase="),
         (("bisect", CLEAN, "--check", "--order", "op=sum=pairwse"), 129, "doubling, rabenseifner"),
-        (("replay", CLEAN, "--order", "op=sum=pairwse"), 129, 'tree:FILE; and "pairwse" is no order of a collective: gloo'),
+        (("replay", CLEAN, "--order", "op=sum=pairwse"), 129, 'tree:FILE; and "pairwse" is not an order of a collective: gloo'),
         (("replay", CLEAN, "--order", "op=sum=pairwse"), 129, "doubling, rabenseifner"),
         (("explain", CLEAN, "--invariance", "mm", "--launch", "pairwse"), 129, "one of sequential, pairwise"),
         (("order", "--engine", "pairwse", "-n", "8"), 129, "one of sequential, pairwise"),

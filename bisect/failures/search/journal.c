@@ -41,7 +41,7 @@ static lb_status read_lines(lb_journal *j, const char *path, const char *about, 
         const char *change = json_string_value(json_object_get(row, "change"));
         if (first && !of && !is_cut_head(lines.text))
             status = lb_fail(err, LB_ERR_EXISTS,
-                             "%s is no journal: expected {\"schema\": \"" SCHEMA
+                             "%s is not a journal: expected {\"schema\": \"" SCHEMA
                              "\", ...} in its first line; nothing was written to it",
                              path);
         if (first && of && strcmp(of, about))

@@ -194,7 +194,7 @@ static bool judge_apart(const lb_rank_copies *c, lb_check_step *steps)
     return lb_proof_list_leave(steps[0].report, "what the optimizers read",
                                copies && own == copies
                                    ? "each rank reads its own gradients, so that copies train apart"
-                                   : "it is no multiple of the mean over the ranks of their gradients");
+                                   : "it is not a multiple of the mean over the ranks of their gradients");
 }
 
 bool lb_rank_reads_judge(const lb_rank_copies *c, lb_check_step *steps)
@@ -212,9 +212,10 @@ bool lb_rank_reads_judge(const lb_rank_copies *c, lb_check_step *steps)
     }
     if (apart) return true;
     if (left)
-        return lb_proof_list_leave(steps[0].report, "what the optimizers read",
-                                   "of %u parameters all ranks read one thing that is no multiple of the mean of their "
-                                   "gradients",
-                                   left);
+        return lb_proof_list_leave(
+            steps[0].report, "what the optimizers read",
+            "of %u parameters all ranks read one thing that is not a multiple of the mean of their "
+            "gradients",
+            left);
     return found || say_reads(c, &steps[0], middle);
 }

@@ -227,7 +227,8 @@ void lb_fingerprint_files_lacking(lb_fingerprint_table *t)
 static lb_status no_table(const lb_fingerprint_table *t, const char *what, lb_err *err)
 {
     return lb_fail(err, LB_ERR_CORRUPT,
-                   "%s: is no table of fingerprints (%s); `lastbit fingerprint --json FILE` writes one", t->path, what);
+                   "%s: is not a table of fingerprints (%s); `lastbit fingerprint --json FILE` writes one", t->path,
+                   what);
 }
 
 static lb_status read_shape(const lb_fingerprint_table *t, const json_t *shape, lb_layout *layout, lb_err *err)

@@ -296,7 +296,7 @@ static bool may_replace(const char *path)
 lb_status lb_report_save(const char *path, const lb_report_part *parts, uint32_t n, lb_err *err)
 {
     if (!may_replace(path))
-        return lb_fail(err, LB_ERR_EXISTS, "%s is there and is no report: name another file, or remove it", path);
+        return lb_fail(err, LB_ERR_EXISTS, "%s is there and is not a report: name another file, or remove it", path);
     const char **names = calloc((size_t)n + 1, sizeof *names);
     if (!names) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n; i++) names[i] = parts[i].name;

@@ -283,7 +283,7 @@ lb_status lb_field_names_init(lb_field_names *names, const char *const *pairs, u
         if (!equals || !equals[1] || field == LB_WATCH_FIELDS)
             return lb_fail(
                 err, LB_ERR_INVALID,
-                "`%s` is no FIELD=NAME; fields are loss, gnorm, lrm, lr, dt, tok_sec, ema, shard, curriculum, "
+                "`%s` is not FIELD=NAME; fields are loss, gnorm, lrm, lr, dt, tok_sec, ema, shard, curriculum, "
                 "tokens, counts, checkpoint, step, rank, skipped",
                 pairs[i]);
         char *name = strdup(equals + 1);

@@ -88,7 +88,7 @@ lb_line_answer lb_line_read(lb_line_reader *reader, const char *line, size_t n, 
     lb_log_field_record_clear(record);
     const bool counts = lb_log_field_record_put(record, LB_WATCH_step, number, (size_t)((bar ? bar : end) - number));
     if (!bar) return LB_LINE_OTHER; /* "step 100: saved", "step by step" */
-    if (!counts) return *why = "the step is no number", LB_LINE_BAD;
+    if (!counts) return *why = "the step is not a number", LB_LINE_BAD;
     for (unsigned place = 0; bar; place++) {
         const char *part = bar + 1;
         bar = memchr(part, '|', (size_t)(end - part));

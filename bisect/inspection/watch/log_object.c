@@ -126,7 +126,7 @@ static bool read_object(scan *s, int depth)
 {
     lb_watch_word name;
     if (depth > DEPTH) return refuse(s, "objects are nested too deep");
-    if (!take(s, '{')) return refuse(s, "it is no object");
+    if (!take(s, '{')) return refuse(s, "it is not an object");
     if (take(s, '}')) return true;
     do {
         if (!read_string(s, &name)) return false;

@@ -203,7 +203,7 @@ lb_line_answer lb_pairs_read(lb_pairs_reader *r, const char *line, size_t n, lb_
      * it. */
     if (f.evaluated && f.step && !(record->has & training)) return LB_LINE_OTHER;
     if (!f.value) {
-        *why = "the loss or the norm that it names is no number";
+        *why = "the loss or the norm that it names is not a number";
         return names_without_number(r, line, n) ? LB_LINE_BAD : LB_LINE_OTHER;
     }
     if (f.step) {

@@ -196,7 +196,7 @@ static void other_line(lb_watch_log *log, const char *line, size_t n)
     if (log->format == LB_WATCH_PAIRS && is_text(line, n)) return; /* what a program says besides */
     if (contains(line, n < 4096 ? n : 4096, "%|")) return;         /* a progress bar */
     if (log->format != LB_WATCH_AUTO || !is_text(line, n))
-        complain(log, "it is no step"); /* before, any text may stand */
+        complain(log, "it is not a step"); /* before, any text may stand */
 }
 
 /* ---- formats ----------------------------------------------------------------------------------------------------- */

@@ -235,7 +235,7 @@ size_t lb_tensorboard_event_read(lb_event_reader *r, const uint8_t *bytes, size_
         if (masked(lb_tensorboard_crc32c(body, length)) != u32_at(body + length))
             out->complaint(out->context, "its checksum does not agree");
         else if (!read_event(r, (message){body, body + length}, out))
-            out->complaint(out->context, "it is no event");
+            out->complaint(out->context, "it is not an event");
         at += FRAME + length + TAIL;
     }
     return at;

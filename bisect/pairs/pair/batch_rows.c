@@ -286,7 +286,7 @@ static lb_status place_rows(const carriers *all, const lb_batch_rows *before, lb
         free(places);
     if (room && lost >= 0)
         snprintf(r->missing, sizeof r->missing,
-                 "the sides' batches have %lld and %lld rows (%.60s), and row %lld of the smaller is no row of the "
+                 "the sides' batches have %lld and %lld rows (%.60s), and row %lld of the smaller is not a row of the "
                  "larger: nothing can be compared with it. Record both sides with the same inputs among their rows",
                  (long long)(r->turned ? r->many : r->few), (long long)(r->turned ? r->few : r->many), r->by,
                  (long long)lost);

@@ -289,7 +289,7 @@ class Value(_Part):
         array = self.numpy()
         if dtype is not None and array.dtype != dtype:
             if copy is False:
-                raise ValueError("a value of %s is no array of %s without a copy" % (self.dtype, dtype))
+                raise ValueError("a value of %s is not an array of %s without a copy" % (self.dtype, dtype))
             array = array.astype(dtype)
         elif copy:
             array = array.copy()

@@ -243,7 +243,7 @@ def load(path):
     except FileNotFoundError:
         raise layout.Error("%s: no such file" % path, "LB_ERR_NOT_FOUND") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise layout.Error("%s: is no table of fingerprints (%s)" % (path, error), "LB_ERR_CORRUPT") from None
+        raise layout.Error("%s: is not a table of fingerprints (%s)" % (path, error), "LB_ERR_CORRUPT") from None
 
 
 # ---- tensors

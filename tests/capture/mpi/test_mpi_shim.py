@@ -336,7 +336,7 @@ def test_folder_that_cannot_be_written_is_said_once(tmp_path, family):
 def test_options_that_do_not_go_together_are_misuse(lastbit):
     for options, why in (
         (("--mpi-step", "3"), "--mpi-step goes with --mpi"),
-        (("--mpi", "--mpi-step", "0"), "is no number of calls"),
+        (("--mpi", "--mpi-step", "0"), "is not a number of calls"),
         (("--mpi", "--nccl", "calls"), "do not go with it"),
     ):
         done = lastbit.run("record", *options, "--", "true")

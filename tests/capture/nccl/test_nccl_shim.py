@@ -194,7 +194,7 @@ def test_off_preloads_nothing(lastbit, tmp_path):
     assert f"LD_PRELOAD={SHIM}" in done.stdout and f"NCCL_PROFILER_PLUGIN={SHIM}" in done.stdout
 
 
-@pytest.mark.parametrize("option, told", [(("--nccl", "all"), "bytes, calls, off"), (("--nccl-step", "0"), "no number of calls")])
+@pytest.mark.parametrize("option, told", [(("--nccl", "all"), "bytes, calls, off"), (("--nccl-step", "0"), "is not a number of calls")])
 def test_misuse_is_said_before_the_program_starts(lastbit, tmp_path, option, told):
     done = lastbit.run("record", "-o", tmp_path / "run.lb", *option, "--", "true", expect=129)
     assert told in done.stderr

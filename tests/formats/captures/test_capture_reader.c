@@ -227,7 +227,7 @@ static void what_is_no_capture_says_so(void **state)
     lb_err_clear(&err);
     write_whole(in_scratch("text"), "hello", 5);
     assert_int_equal(lb_capture_open(in_scratch("text"), &c, &err), LB_ERR_CORRUPT);
-    assert_non_null(strstr(err.message, "no lastbit archive"));
+    assert_non_null(strstr(err.message, "is not a lastbit archive"));
     lb_err_clear(&err);
     write_whole(in_scratch("none"), "", 0);
     assert_int_equal(lb_capture_open(in_scratch("none"), &c, &err), LB_ERR_CORRUPT);

@@ -183,7 +183,7 @@ def test_only_a_page_is_written_over(lastbit, report, tmp_path):
     assert report(audit_result()).stat().st_ino != before
     source = tmp_path / "result-0.json"
     done = lastbit.run("report", "-o", source, source, expect=128)
-    assert "no report" in done.stderr and json.loads(source.read_text())["checkpoint"] == "ckpt dir"
+    assert "is not a report" in done.stderr and json.loads(source.read_text())["checkpoint"] == "ckpt dir"
     assert lastbit.run("report", "-o", tmp_path / "none" / "page.html", source, expect=128).stderr
     lastbit.run("report", tmp_path / "absent.json", expect=(125, 128))
     lastbit.run("report", expect=129)

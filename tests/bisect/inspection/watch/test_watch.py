@@ -562,7 +562,7 @@ def test_a_bad_line_is_reported_and_skipped(lastbit, tmp_path):
     done = lastbit.run("watch", "--json", write(tmp_path / "run.log", "\n".join(text)), expect=0)
     answer = json.loads(done.stdout)
     assert (answer["steps"], answer["bad_lines"]) == (98, 2)
-    assert "line 61 was skipped" in done.stderr and "line 71 was skipped: it is no step" in done.stderr
+    assert "line 61 was skipped" in done.stderr and "line 71 was skipped: it is not a step" in done.stderr
 
 
 def test_hostile_logs_are_survived(lastbit, tmp_path):

@@ -165,7 +165,7 @@ def test_no_row_of_one_is_a_row_of_the_other(lastbit, batches):
     answer = explain(lastbit, batches, "two", "other", expect=125)
     (missing,) = answer["missing"]
     assert answer["findings"] == [] and "batches have 2 and 8 rows (input:input_ids)" in missing
-    assert "row 0 of the smaller is no row of the larger" in missing and "Record" in missing
+    assert "row 0 of the smaller is not a row of the larger" in missing and "Record" in missing
 
 
 def test_texts_of_other_lengths(lastbit, batches):
@@ -218,7 +218,7 @@ def test_diff_says_that_the_batches_have_other_sizes(lastbit, batches):
     assert "the sides' batches have 1 and 8 rows (input:input_ids)" in text and "row 0 of the first is row 2 of the second" in text
     assert "`lastbit explain` holds the rows that both have against each other" in text
     text = lastbit.run("diff", batches / "other.lb", batches / "two.lb", expect=1).stdout
-    assert "batches have 8 and 2 rows" in text and "row 0 of the smaller is no row of the larger" in text
+    assert "batches have 8 and 2 rows" in text and "row 0 of the smaller is not a row of the larger" in text
     assert "the sides' batches" not in lastbit.run("diff", batches / "eight.lb", batches / "weight.lb", expect=1).stdout
 
 
