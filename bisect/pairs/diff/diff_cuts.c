@@ -55,7 +55,7 @@ static lb_verdict before(const lb_diff_walk *w, const lb_cut_tensor *cut)
         for (uint32_t i = 0; i < cut->n_rows[k]; i++) {
             const lb_held_part *h = &w->cuts.parts[k][cut->rows[k][i]];
             const lb_taint *t = lb_taint_of(&w->storages[k], lb_diff_walk_side(w, k)->values[h->value].storage);
-            worst = lb_report_worse(worst, lb_report_worse(t->verdict, t->carried));
+            worst = lb_verdict_worse(worst, lb_verdict_worse(t->verdict, t->carried));
         }
     return worst;
 }
@@ -77,7 +77,7 @@ static void judge_known(const lb_diff_walk *w, const lb_cut_tensor *cut, lb_diff
         row->local = LB_VERDICT_DIVERGED;
         name_wrong(w, cut, row);
     }
-    row->verdict = lb_report_worse(row->local, row->inherited);
+    row->verdict = lb_verdict_worse(row->local, row->inherited);
 }
 
 static void judge_cut(const lb_diff_walk *w, const lb_cut_tensor *cut, lb_diff_row *row)
@@ -128,7 +128,7 @@ static void flow_known(lb_diff_walk *w, const lb_verdict *verdicts)
                     lb_taint *t = lb_taint_of(&w->storages[k], storage);
                     if (w->cuts.held[k][h->op] != LB_HELD_KNOWN) continue;
                     if (!pass) *t = LB_TAINT_CLEAN(storage);
-                    if (pass) t->carried = lb_report_worse(t->carried, verdicts[i]);
+                    if (pass) t->carried = lb_verdict_worse(t->carried, verdicts[i]);
                     t->differs |= t->carried != LB_VERDICT_IDENTICAL;
                 }
 }
@@ -202,7 +202,7 @@ void lb_cuts_taint(lb_diff_walk *w, const lb_shadow_final *final, lb_verdict ver
             const lb_held_part *h = &w->cuts.parts[k][cut->rows[k][i]];
             lb_taint *t = lb_taint_of(&w->storages[k], lb_diff_walk_side(w, k)->values[h->value].storage);
             t->lone[0] = t->lone[1] = LB_NONE;
-            t->verdict = lb_report_worse(t->verdict, verdict), t->carried = lb_report_worse(t->carried, carried);
+            t->verdict = lb_verdict_worse(t->verdict, verdict), t->carried = lb_verdict_worse(t->carried, carried);
             t->differs |= verdict != LB_VERDICT_IDENTICAL;
         }
 }

@@ -7,8 +7,8 @@
 
 void lb_diff_flow_add(lb_diff_flow_source *in, const lb_diff_flow_source *more)
 {
-    in->verdict = lb_report_worse(in->verdict, more->verdict);
-    in->carried = lb_report_worse(in->carried, more->carried);
+    in->verdict = lb_verdict_worse(in->verdict, more->verdict);
+    in->carried = lb_verdict_worse(in->carried, more->carried);
     in->differ |= more->differ;
     if (more->met > in->met) in->met = more->met;
     for (int side = 0; side < 2; side++)
@@ -95,8 +95,8 @@ void lb_flow_out(lb_diff_walk *w, int side, uint32_t op, uint32_t i, const lb_di
     const lb_value *v = &p->values[value];
     lb_taint *t = lb_taint_of(&w->storages[side], v->storage);
     if (covers(w, side, v)) *t = LB_TAINT_CLEAN(t->storage);
-    t->verdict = lb_report_worse(t->verdict, left->verdict);
-    t->carried = lb_report_worse(t->carried, left->carried);
+    t->verdict = lb_verdict_worse(t->verdict, left->verdict);
+    t->carried = lb_verdict_worse(t->carried, left->carried);
     t->differs |= left->differ;
     if (left->met > t->met) t->met = left->met;
     for (int k = 0; k < 2; k++)

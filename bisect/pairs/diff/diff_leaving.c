@@ -46,7 +46,7 @@ static const lb_divergence *divergence_of_sink(const lb_diff_walk *w, const uint
 static void judge_final(lb_diff_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *row)
 {
     const lb_shadow_final *final = &w->shadows.finals[f];
-    const lb_verdict before = lb_report_worse(t->verdict, t->carried);
+    const lb_verdict before = lb_verdict_worse(t->verdict, t->carried);
     const lb_divergence *divergence = divergence_of_sink(w, w->merged.sink_final, f);
     if (final->agreement == LB_SHADOW_AGREES) {
         row->local = LB_VERDICT_ROUNDING, row->inherited = t->carried;
@@ -62,11 +62,11 @@ static void judge_final(lb_diff_walk *w, uint32_t f, const lb_taint *t, lb_diff_
         row->why = "what it is updated with already differs in exact arithmetic";
     } else {
         row->inherited = before == LB_VERDICT_IDENTICAL || final->cut != LB_NONE
-                             ? lb_report_worse(before, LB_VERDICT_MISSING)
+                             ? lb_verdict_worse(before, LB_VERDICT_MISSING)
                              : before;
         row->why = "its update could not be replayed exactly";
     }
-    row->verdict = lb_report_worse(row->local, row->inherited);
+    row->verdict = lb_verdict_worse(row->local, row->inherited);
 }
 
 static void taint_final(lb_diff_walk *w, const lb_shadow_final *final, lb_verdict verdict, lb_verdict carried,
@@ -111,7 +111,7 @@ static void walk_finals(lb_diff_walk *w)
             taint_final(w, final, LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, 0);
             continue;
         }
-        row.verdict = lb_report_worse(row.local, row.inherited);
+        row.verdict = lb_verdict_worse(row.local, row.inherited);
         lb_diff_rows_report(w, &row);
         taint_final(w, final, row.verdict, t.carried, t.met);
     }
@@ -155,7 +155,7 @@ static void judge_exit(lb_diff_walk *w, const lb_step_output *exit, const lb_div
         row->local = LB_VERDICT_MISSING,
         row->why = "the result of the outermost call differs, and could not be run exactly";
     }
-    row->verdict = lb_report_worse(row->local, row->inherited);
+    row->verdict = lb_verdict_worse(row->local, row->inherited);
 }
 
 /* Results of outermost calls, and what decisions rest on. Those that an aligned pair gave have their row already,

@@ -58,19 +58,6 @@ void lb_report_finding(lb_diff_report *r, const char *text)
         LB_DIFF_APPEND(r->findings, r->n_findings, (char *)lb_report_keep(r, text));
 }
 
-/* ---- verdicts ---- */
-
-/* By the table of lastbit/verdict.h; no row of a diff is opaque or swapped. */
-int lb_report_badness(lb_verdict v)
-{
-    return lb_verdict_severity(v);
-}
-
-lb_verdict lb_report_worse(lb_verdict a, lb_verdict b)
-{
-    return lb_verdict_worse(a, b);
-}
-
 /* ---- rows ---- */
 
 static lb_diff_row *layer_row(lb_diff_report *r, const lb_diff_row *from)
@@ -94,15 +81,15 @@ void lb_report_layer(lb_diff_report *r, const lb_diff_row *row)
 {
     lb_diff_row *l = layer_row(r, row);
     if (!l) return;
-    bool worst = lb_report_badness(row->verdict) > lb_report_badness(l->verdict);
+    bool worst = lb_verdict_severity(row->verdict) > lb_verdict_severity(l->verdict);
     if (worst) l->why = row->why, l->phase = row->phase, l->step = row->step;
     if (worst) memcpy(l->lines, row->lines, sizeof l->lines);
     if (row->measured && (!l->measured || worst || row->difference.rel_l2 > l->difference.rel_l2))
         l->difference = row->difference, l->measured = true;
     if (row->met > l->met) l->met = row->met;
-    l->verdict = lb_report_worse(l->verdict, row->verdict);
-    l->local = lb_report_worse(l->local, row->local);
-    l->inherited = lb_report_worse(l->inherited, row->inherited);
+    l->verdict = lb_verdict_worse(l->verdict, row->verdict);
+    l->local = lb_verdict_worse(l->local, row->local);
+    l->inherited = lb_verdict_worse(l->inherited, row->inherited);
     if (!(row->bound_ratio <= l->bound_ratio) && row->bound_ratio == row->bound_ratio)
         l->bound_ratio = row->bound_ratio;
 }
@@ -131,12 +118,12 @@ void lb_report_row(lb_diff_report *r, const lb_diff_row *row)
     if ((row->verdict == LB_VERDICT_MISSING || row->verdict == LB_VERDICT_OPAQUE) &&
         (!r->has_undecided || row->step < r->undecided_step))
         r->undecided_step = row->step, r->has_undecided = true;
-    bool worst = lb_report_badness(row->verdict) > lb_report_badness(r->verdict);
+    bool worst = lb_verdict_severity(row->verdict) > lb_verdict_severity(r->verdict);
     /* Of the worst verdict, the first op that has it of its own; an inheriting one only until such an op comes. */
-    bool own = lb_report_badness(row->verdict) == lb_report_badness(r->verdict) && row->local == row->verdict &&
+    bool own = lb_verdict_severity(row->verdict) == lb_verdict_severity(r->verdict) && row->local == row->verdict &&
                (r->first.local != r->first.verdict || outranks(row, &r->first));
     if (!r->has_first || worst || own) r->first = *row, r->has_first = true;
-    r->verdict = lb_report_worse(r->verdict, row->verdict);
+    r->verdict = lb_verdict_worse(r->verdict, row->verdict);
 }
 
 /* ---- places ---- */

@@ -33,9 +33,4 @@ void lb_report_place(lb_diff_report *report, const lb_diff_difference *place);
  */
 void lb_report_settle_differences(lb_diff_report *report);
 
-/* How bad a verdict is for a report: opaque and missing say nothing, so that they rank below verdicts that were
- * decided. */
-int lb_report_badness(lb_verdict verdict);
-lb_verdict lb_report_worse(lb_verdict a, lb_verdict b);
-
 #endif

@@ -42,7 +42,7 @@ static lb_verdict before(const lb_diff_walk *w, uint32_t ia, uint32_t *met)
         const lb_program *p = k ? w->pb : w->pa;
         const uint32_t v = lb_op_results(p, &p->ops[k ? list[k - 1] : ia])[0];
         const lb_taint *t = lb_taint_of(&w->storages[k > 0], p->values[v].storage);
-        worst = lb_report_worse(worst, lb_report_worse(t->verdict, t->carried));
+        worst = lb_verdict_worse(worst, lb_verdict_worse(t->verdict, t->carried));
         if (t->met > *met) *met = t->met;
     }
     return worst;
@@ -128,7 +128,7 @@ static void judge_source(const lb_diff_walk *w, reason why, lb_verdict left, lb_
     row->local = LB_VERDICT_IDENTICAL, row->inherited = LB_VERDICT_IDENTICAL;
     switch (why) {
     case CARRIED: row->inherited = left; break;
-    case NO_KNOWN_PAIR: row->inherited = lb_report_worse(left, LB_VERDICT_MISSING); break;
+    case NO_KNOWN_PAIR: row->inherited = lb_verdict_worse(left, LB_VERDICT_MISSING); break;
     case PAST_UNKNOWN: row->inherited = LB_VERDICT_MISSING; break;
     case AFTER_READING: row->inherited = w->past->read.verdict; break;
     case NARROWED: row->local = LB_VERDICT_ROUNDING; break;
@@ -379,7 +379,7 @@ void lb_diff_walk_source(lb_diff_walk *w, uint32_t ia)
     else if (row.local == LB_VERDICT_DIVERGED && w->a->n_parts > 1)
         name_other_rank(w, ia, ib, &row);
     if (noise) lb_diff_rows_call_noise(w, &row, false);
-    row.verdict = lb_report_worse(row.local, row.inherited);
+    row.verdict = lb_verdict_worse(row.local, row.inherited);
     row.met = why == AFTER_READING ? w->past->read.met : met;
     lb_diff_rows_report(w, &row);
     flow_source(w, ia, &row);

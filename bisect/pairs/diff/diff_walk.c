@@ -105,7 +105,7 @@ static void note_decision(lb_diff_walk *w, uint32_t ia, const lb_diff_flow_sourc
     double a, b;
     bool integer;
     if (!in->differ) return;
-    read->verdict = lb_report_worse(read->verdict, lb_report_worse(in->verdict, in->carried));
+    read->verdict = lb_verdict_worse(read->verdict, lb_verdict_worse(in->verdict, in->carried));
     if (in->met > read->met) read->met = in->met;
     if (ib == LB_NONE || !read_number(w->a, ia, &a, &integer) || !read_number(w->b, ib, &b, &integer)) {
         read->integers = true, read->ratio = fmax(read->ratio, 1);
@@ -151,8 +151,8 @@ static bool has_lone(const lb_diff_flow_source *in)
  * one side alone made is rounding. */
 static void meet_again(lb_diff_flow_source *in)
 {
-    if (lb_report_badness(in->verdict) > lb_report_badness(LB_VERDICT_ROUNDING)) in->verdict = LB_VERDICT_ROUNDING;
-    if (has_lone(in)) in->verdict = lb_report_worse(in->verdict, LB_VERDICT_ROUNDING);
+    if (lb_verdict_severity(in->verdict) > lb_verdict_severity(LB_VERDICT_ROUNDING)) in->verdict = LB_VERDICT_ROUNDING;
+    if (has_lone(in)) in->verdict = lb_verdict_worse(in->verdict, LB_VERDICT_ROUNDING);
 }
 
 /* ---- pairs ---- */
@@ -310,12 +310,12 @@ static bool is_taken_over(const lb_diff_walk *w, uint32_t ia, const lb_evidence 
 static lb_diff_flow_source left_by(const lb_diff_walk *w, uint32_t ia, const lb_evidence *e,
                                    const lb_diff_flow_source *in, lb_verdict local)
 {
-    lb_diff_flow_source left = {lb_report_worse(local, in->verdict), in->carried, true, {LB_NONE, LB_NONE}, in->met};
+    lb_diff_flow_source left = {lb_verdict_worse(local, in->verdict), in->carried, true, {LB_NONE, LB_NONE}, in->met};
     if (e->agreement == LB_SHADOW_UNKNOWN) left.lone[0] = in->lone[0], left.lone[1] = in->lone[1];
     if (!is_taken_over(w, ia, e)) return left;
-    left.carried = lb_report_worse(left.carried, left.verdict);
+    left.carried = lb_verdict_worse(left.carried, left.verdict);
     /* A flip that rounding made is rounding, whatever it leads to. */
-    if (e->decides && local != LB_VERDICT_NOISE) left.carried = lb_report_worse(left.carried, LB_VERDICT_ROUNDING);
+    if (e->decides && local != LB_VERDICT_NOISE) left.carried = lb_verdict_worse(left.carried, LB_VERDICT_ROUNDING);
     return left;
 }
 
@@ -402,7 +402,7 @@ static void walk_exchange(lb_diff_walk *w, uint32_t ia, const lb_diff_flow_sourc
     const lb_diff_exchange exchange = {.row = lb_diff_rows_turned(w, &row, &second),
                                        .given = in->differ,
                                        .differs = w->differs[ia],
-                                       .brought = lb_report_worse(in->verdict, in->carried),
+                                       .brought = lb_verdict_worse(in->verdict, in->carried),
                                        .met = in->met};
     const uint32_t before = all->n;
     LB_DIFF_APPEND(all->list, all->n, exchange);
@@ -440,17 +440,17 @@ static void walk_pair(lb_diff_walk *w, uint32_t ia)
     judge_local(w, ia, &e, &in, &row);
     if (divergence) lb_place_divergence(w, divergence, ia, &e, &row);
     lb_cuts_judge(w, &e, &row);
-    if (e.leads && !divergence) in.verdict = lb_report_worse(in.verdict, w->led);
-    if (divergence && row.local != LB_VERDICT_DIVERGED) in.verdict = lb_report_worse(in.verdict, row.inherited);
+    if (e.leads && !divergence) in.verdict = lb_verdict_worse(in.verdict, w->led);
+    if (divergence && row.local != LB_VERDICT_DIVERGED) in.verdict = lb_verdict_worse(in.verdict, row.inherited);
     if (e.agreement == LB_SHADOW_UNKNOWN && row.local == LB_VERDICT_MISSING && (in.lone[0] & in.lone[1]) != LB_NONE) {
         settle_lone(w, &in, LB_VERDICT_MISSING);
-        in.verdict = lb_report_worse(in.verdict, LB_VERDICT_MISSING);
+        in.verdict = lb_verdict_worse(in.verdict, LB_VERDICT_MISSING);
     }
-    row.inherited = lb_report_worse(in.verdict, in.carried), row.met = in.met;
+    row.inherited = lb_verdict_worse(in.verdict, in.carried), row.met = in.met;
     if (w->have_shadows) row.bound_ratio = fmax(w->shadows.rows[ia].bound_ratio[0], w->shadows.rows[ia].bound_ratio[1]);
     lb_diff_rows_measure(w, ia, &row, bad_bits || (divergence && row.local == LB_VERDICT_DIVERGED));
     if (!divergence) note_other_numbers(w, ia, &e, &row);
-    row.verdict = lb_report_worse(row.local, row.inherited);
+    row.verdict = lb_verdict_worse(row.local, row.inherited);
     lb_diff_rows_report(w, &row);
     if (lb_flow_is_list(w->pa, a) && !divergence) {
         flow_out_elements(w, ia, &e, row.local);
@@ -502,12 +502,12 @@ static void walk_join(lb_diff_walk *w, uint32_t ia, const lb_reassembly *join)
     row.local = judge_joined(w, &e, &in, join, &row.why);
     if (divergence) lb_place_divergence(w, divergence, ia, &e, &row);
     lb_cuts_judge(w, &e, &row);
-    if (e.leads && !divergence) in.verdict = lb_report_worse(in.verdict, w->led);
-    row.inherited = lb_report_worse(in.verdict, in.carried);
+    if (e.leads && !divergence) in.verdict = lb_verdict_worse(in.verdict, w->led);
+    row.inherited = lb_verdict_worse(in.verdict, in.carried);
     lb_diff_rows_measure(w, ia, &row, row.local == LB_VERDICT_DIVERGED);
     if (e.agreement == LB_SHADOW_DISAGREES && row.local != LB_VERDICT_DIVERGED && !e.leads)
         row.measured = false; /* the parts hold their tokens in another order: what that differs by says nothing */
-    row.verdict = lb_report_worse(row.local, row.inherited);
+    row.verdict = lb_verdict_worse(row.local, row.inherited);
     lb_diff_rows_report(w, &row);
     const lb_diff_flow_source left = left_by(w, ia, &e, &in, row.local);
     flow_out_pair(w, ia, &left);

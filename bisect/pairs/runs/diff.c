@@ -273,7 +273,7 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     if (status == LB_OK && s.report->unseen && !s.report->identical && s.report->verdict == LB_VERDICT_IDENTICAL)
         lb_report_missing(s.report, "no op has results with digests on both sides: their bits were not compared");
     if (status == LB_OK && s.report->n_missing)
-        s.report->verdict = lb_report_worse(s.report->verdict, LB_VERDICT_MISSING);
+        s.report->verdict = lb_verdict_worse(s.report->verdict, LB_VERDICT_MISSING);
     if (status == LB_OK) lb_report_settle_differences(s.report);
     if (status == LB_OK) lb_diff_tokens_finish(s.report);
     if (status == LB_OK && !options->digests_only && !s.one_by_one)

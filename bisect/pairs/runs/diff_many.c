@@ -461,24 +461,24 @@ static bool spread_once(many *m)
     bool grew = false;
     for (uint32_t i = 0; i < m->n_exchanges; i++) {
         exchange_result *x = &m->exchanges[i];
-        lb_verdict handed = lb_report_worse(x->handed, x->local);
+        lb_verdict handed = lb_verdict_worse(x->handed, x->local);
         for (uint32_t k = 0; k < x->n; k++) {
             const member *who = &m->members[x->first + k];
             const lb_diff_exchange *row = row_of(m, who);
-            handed = lb_report_worse(handed, row->brought);
-            if (row->met) handed = lb_report_worse(handed, m->ranks[who->rank].worst[row->met - 1]);
+            handed = lb_verdict_worse(handed, row->brought);
+            if (row->met) handed = lb_verdict_worse(handed, m->ranks[who->rank].worst[row->met - 1]);
         }
-        grew |= lb_report_badness(handed) > lb_report_badness(x->handed);
+        grew |= lb_verdict_severity(handed) > lb_verdict_severity(x->handed);
         x->handed = handed;
     }
     for (uint32_t i = 0; i < m->n_members; i++) {
         const member *who = &m->members[i];
         lb_verdict *worst = m->ranks[who->rank].worst;
-        worst[who->row] = lb_report_worse(worst[who->row], m->exchanges[who->exchange].handed);
+        worst[who->row] = lb_verdict_worse(worst[who->row], m->exchanges[who->exchange].handed);
     }
     for (uint32_t r = 0; r < m->n_ranks; r++)
         for (uint32_t i = 1; i < m->ranks[r].exchanges.n; i++)
-            m->ranks[r].worst[i] = lb_report_worse(m->ranks[r].worst[i], m->ranks[r].worst[i - 1]);
+            m->ranks[r].worst[i] = lb_verdict_worse(m->ranks[r].worst[i], m->ranks[r].worst[i - 1]);
     return grew;
 }
 
@@ -499,8 +499,8 @@ static lb_status spread(many *m, lb_err *err)
 static void raise(const rank_result *r, lb_diff_row *row)
 {
     if (row->met && row->met <= r->exchanges.n)
-        row->inherited = lb_report_worse(row->inherited, r->worst[row->met - 1]);
-    row->verdict = lb_report_worse(row->local, row->inherited);
+        row->inherited = lb_verdict_worse(row->inherited, r->worst[row->met - 1]);
+    row->verdict = lb_verdict_worse(row->local, row->inherited);
 }
 
 /* ---- one report -------------------------------------------------------------------------------------------------- */
@@ -519,10 +519,10 @@ static void offer(lb_diff_report *r, const lb_diff_row *row)
 {
     if (row->verdict == LB_VERDICT_IDENTICAL) return;
     if (!r->has_earliest || is_before(row, &r->earliest, false)) r->earliest = *row, r->has_earliest = true;
-    const int worse = lb_report_badness(row->verdict) - lb_report_badness(r->verdict);
+    const int worse = lb_verdict_severity(row->verdict) - lb_verdict_severity(r->verdict);
     if (!r->has_first || worse > 0 || (worse == 0 && is_before(row, &r->first, true)))
         r->first = *row, r->has_first = true;
-    r->verdict = lb_report_worse(r->verdict, row->verdict);
+    r->verdict = lb_verdict_worse(r->verdict, row->verdict);
 }
 
 static void add_tokens(lb_diff_report *to, const lb_diff_tokens *t)
@@ -585,9 +585,9 @@ static void add_exchange_row(many *m, const member *who, const exchange_result *
     lb_diff_exchange *exchange = &m->ranks[who->rank].exchanges.list[who->row];
     lb_diff_row row = exchange->row;
     row.local = !exchange->differs ? LB_VERDICT_IDENTICAL : is_wrong_at(x, row.rank) ? x->local : LB_VERDICT_ROUNDING;
-    row.inherited = lb_report_worse(exchange->brought, x->n ? x->handed : LB_VERDICT_IDENTICAL);
+    row.inherited = lb_verdict_worse(exchange->brought, x->n ? x->handed : LB_VERDICT_IDENTICAL);
     if (!exchange->differs) row.inherited = LB_VERDICT_IDENTICAL;
-    row.verdict = lb_report_worse(row.local, row.inherited);
+    row.verdict = lb_verdict_worse(row.local, row.inherited);
     row.why = x->why, row.hop_from = x->from, row.hop_to = x->to;
     lb_report_layer(&m->ranks[who->rank].report, &row);
     offer(to, &row);
