@@ -23,7 +23,7 @@ typedef struct lb_cuda_options {
     const lb_kernel_image *code; /* NULL: the kernels that lie in this library */
     int unit; /* which device, as the driver counts; -1: that of the context that is current in this thread */
 } lb_cuda_options;
-#define LB_CUDA_OPTIONS_INIT {256u << 20, 64u << 20, 16, NULL, -1}
+#define LB_CUDA_OPTIONS_INIT {.device_bytes = 256u << 20, .pinned_bytes = 64u << 20, .replays = 16, .unit = -1}
 
 /* Works in the context that is current in this thread or, where that is another device's, in the primary one of device
  * `unit`, which is what the runtime and every framework use. NULL and no error where the process has no driver, or has

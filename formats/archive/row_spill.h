@@ -18,7 +18,7 @@ typedef struct lb_row_spill {
     uint64_t n_blobs, n_programs;
 } lb_row_spill;
 
-#define LB_ROW_SPILL_INIT {NULL, false, 0, 0, 0}
+#define LB_ROW_SPILL_INIT {.file = NULL}
 
 /* Takes the rows of blobs and programs out of `rows` where they are many. No coded pack may be among them: its row is
  * its number. */

@@ -41,7 +41,7 @@ typedef struct lb_writer_options {
     const char *const *inputs; /* what is read meanwhile and may not be written over, the last NULL; NULL: nothing */
     bool in_place; /* under its own name from the beginning, and only written on: for a store without rename */
 } lb_writer_options;
-#define LB_WRITER_OPTIONS_INIT {sizeof(lb_writer_options), false, LB_OUTPUT_SYNC_CLOSE, false, 0, NULL, false}
+#define LB_WRITER_OPTIONS_INIT {.size = sizeof(lb_writer_options), .sync = LB_OUTPUT_SYNC_CLOSE}
 
 /* Creates the file, mode 0600, as lastbit/output.h says: at the first commit of its head it is there. */
 LB_API lb_status lb_writer_open(const char *path, const lb_writer_options *options, lb_writer **writer, lb_err *err);

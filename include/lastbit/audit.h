@@ -100,7 +100,7 @@ typedef struct lb_audit_options {
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
     lb_parts *parts; /* a tensor of a file is a unit of work (lastbit/parts.h); NULL: everything is done here */
 } lb_audit_options;
-#define LB_AUDIT_OPTIONS_INIT {sizeof(lb_audit_options), NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, 0, false, NULL, NULL}
+#define LB_AUDIT_OPTIONS_INIT {.size = sizeof(lb_audit_options)}
 
 /* Strings belong to the report. */
 typedef struct lb_audit_finding {

@@ -181,25 +181,7 @@ typedef struct lb_bisect_options {
     void (*say)(void *context, const char *line); /* one line per trial and stage while it runs; may be NULL */
     bool from_start; /* every trial replays the window from its first step: slower, the same verdict */
 } lb_bisect_options;
-#define LB_BISECT_OPTIONS_INIT                                                                                         \
-    {sizeof(lb_bisect_options),                                                                                        \
-     INT64_MIN,                                                                                                        \
-     INT64_MAX,                                                                                                        \
-     NULL,                                                                                                             \
-     NULL,                                                                                                             \
-     NULL,                                                                                                             \
-     false,                                                                                                            \
-     NULL,                                                                                                             \
-     false,                                                                                                            \
-     NULL,                                                                                                             \
-     0,                                                                                                                \
-     false,                                                                                                            \
-     0,                                                                                                                \
-     0,                                                                                                                \
-     0,                                                                                                                \
-     NULL,                                                                                                             \
-     NULL,                                                                                                             \
-     false}
+#define LB_BISECT_OPTIONS_INIT {.size = sizeof(lb_bisect_options), .first_step = INT64_MIN, .last_step = INT64_MAX}
 
 /* Fails for trouble with the capture or the environment; that nothing was found, or that the failure does not
  * reproduce, is an outcome. */
@@ -227,7 +209,7 @@ typedef struct lb_live_options {
     void *context;       /* for say */
     void (*say)(void *context, const char *line);
 } lb_live_options;
-#define LB_LIVE_OPTIONS_INIT {sizeof(lb_live_options), NULL, NULL, 0, NULL, 0, 0, 0, 0, NULL, false, 0, NULL, NULL}
+#define LB_LIVE_OPTIONS_INIT {.size = sizeof(lb_live_options)}
 LB_API lb_status lb_bisect_live(const lb_live_options *options, lb_bisection **bisection, lb_err *err);
 
 /* Commands to be pasted into a shell: one that shows the failure (of a run without one: that asks what it proves by

@@ -82,22 +82,7 @@ typedef struct lb_recorder_options {
     uint32_t close_each;
 } lb_recorder_options;
 #define LB_RECORDER_OPTIONS_INIT                                                                                       \
-    {sizeof(lb_recorder_options),                                                                                      \
-     LB_LEVEL_AUTO,                                                                                                    \
-     0,                                                                                                                \
-     1,                                                                                                                \
-     NULL,                                                                                                             \
-     NULL,                                                                                                             \
-     0,                                                                                                                \
-     0,                                                                                                                \
-     0,                                                                                                                \
-     false,                                                                                                            \
-     0,                                                                                                                \
-     0,                                                                                                                \
-     0,                                                                                                                \
-     NULL,                                                                                                             \
-     LB_OUTPUT_SYNC_CLOSE,                                                                                             \
-     0}
+    {.size = sizeof(lb_recorder_options), .level = LB_LEVEL_AUTO, .world = 1, .sync = LB_OUTPUT_SYNC_CLOSE}
 
 /* ---- life-cycle -------------------------------------------------------------------------------------------------- */
 
@@ -235,7 +220,7 @@ typedef struct lb_sharding {
     const int32_t *ranks; /* as many as the sizes of the axes multiply to */
     uint32_t n_ranks;
 } lb_sharding;
-#define LB_SHARDING_INIT {sizeof(lb_sharding), NULL, 0, NULL, 0, NULL, 0, NULL, 0}
+#define LB_SHARDING_INIT {.size = sizeof(lb_sharding)}
 /* The tensor is part of a larger one: so are all values of the open step and of later ones that begin where it does and
  * have the shape of the part, or lie flat. A flat parameter is told of once for each tensor in it. LB_ERR_INVALID, and
  * nothing else happens, where the extents are none or reach beyond the tensor. */
@@ -316,8 +301,7 @@ typedef struct lb_recorded_call {
      * that the device's tensors have */
     bool non_blocking;
 } lb_recorded_call;
-#define LB_CALL_INIT                                                                                                   \
-    {sizeof(lb_recorded_call), NULL, {0, 0}, 0, LB_PHASE_FORWARD, 0, -1, NULL, NULL, 0, false, false, 0, false}
+#define LB_CALL_INIT {.size = sizeof(lb_recorded_call), .node = -1}
 
 typedef struct lb_pending lb_pending;
 

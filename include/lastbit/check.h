@@ -180,7 +180,7 @@ typedef struct lb_check_options {
     int64_t first_step, last_step;
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
 } lb_check_options;
-#define LB_CHECK_OPTIONS_INIT {sizeof(lb_check_options), 0, 0, INT64_MIN, INT64_MAX, NULL}
+#define LB_CHECK_OPTIONS_INIT {.size = sizeof(lb_check_options), .first_step = INT64_MIN, .last_step = INT64_MAX}
 
 typedef struct lb_check_report {
     lb_check_verdict verdict;

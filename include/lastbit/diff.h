@@ -69,8 +69,7 @@ typedef struct lb_diff_options {
     uint32_t n_names;
     lb_parts *parts; /* NULL: everything is done here (lastbit/parts.h) */
 } lb_diff_options;
-#define LB_DIFF_OPTIONS_INIT                                                                                           \
-    {sizeof(lb_diff_options), NULL, 0, INT64_MIN, INT64_MAX, 0, false, NULL, 0, NULL, 0, NULL, 0, NULL, NULL, 0, NULL}
+#define LB_DIFF_OPTIONS_INIT {.size = sizeof(lb_diff_options), .first_step = INT64_MIN, .last_step = INT64_MAX}
 
 /* An argument that an op was called with, or an option of the parameter group that it steps, on each side. */
 typedef struct lb_diff_argument {

@@ -132,7 +132,7 @@ typedef struct lb_cast {
     uint64_t seed;         /* stochastic: key */
     uint64_t counter;      /* stochastic: number of the first element; element i draws number counter + i */
 } lb_cast;
-#define LB_CAST_INIT {LB_RNE, LB_OVERFLOW_TORCH, false, false, 0, 0}
+#define LB_CAST_INIT {.rounding = LB_RNE, .overflow = LB_OVERFLOW_TORCH}
 
 /* "rne", "rz", "rna", "stochastic:SEED"; false when `text` is none of them. */
 LB_API bool lb_dtype_cast_parse(const char *text, lb_cast *cast);

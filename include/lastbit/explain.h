@@ -190,8 +190,7 @@ typedef struct lb_explain_options {
      * counted in operations, so that the answer is the same on every machine. 0: no limit */
     double most_replays;
 } lb_explain_options;
-#define LB_EXPLAIN_OPTIONS_INIT                                                                                        \
-    {sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, false, false, NULL, 0, 0, NULL, 0, false, 0, 0}
+#define LB_EXPLAIN_OPTIONS_INIT {.size = sizeof(lb_explain_options), .first_step = INT64_MIN, .last_step = INT64_MAX}
 
 typedef struct lb_explain_report {
     lb_explain_finding *findings;

@@ -58,7 +58,7 @@ typedef struct lb_fingerprint_table_options {
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
     lb_parts *parts; /* a tensor is a unit of work (lastbit/parts.h); NULL: everything is done here */
 } lb_fingerprint_table_options;
-#define LB_FINGERPRINT_TABLE_OPTIONS_INIT {sizeof(lb_fingerprint_table_options), INT64_MIN, false, NULL, NULL}
+#define LB_FINGERPRINT_TABLE_OPTIONS_INIT {.size = sizeof(lb_fingerprint_table_options), .step = INT64_MIN}
 
 /* `path`: what lb_checkpoint_open reads; a capture, of which the parameters are taken with which a step begins; or a
  * table in JSON (NAME.json), as `lastbit fingerprint --json` and lastbit.torch.fingerprint write it. LB_ERR_CORRUPT

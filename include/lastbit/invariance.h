@@ -36,7 +36,8 @@ typedef struct lb_invariance_options {
         launches;
     uint32_t n_launches; /* 0: each kernel and rule that there is */
 } lb_invariance_options;
-#define LB_INVARIANCE_OPTIONS_INIT {sizeof(lb_invariance_options), NULL, -1, 0, INT64_MIN, INT64_MAX, NULL, 0}
+#define LB_INVARIANCE_OPTIONS_INIT                                                                                     \
+    {.size = sizeof(lb_invariance_options), .row = -1, .first_step = INT64_MIN, .last_step = INT64_MAX}
 
 typedef struct lb_invariance_size {
     int64_t rows;      /* of the batch */

@@ -112,7 +112,7 @@ typedef struct lb_pack_options {
     void *context;
     void (*progress)(void *context, uint64_t done, uint64_t total); /* programs; may be NULL */
 } lb_pack_options;
-#define LB_PACK_OPTIONS_INIT {sizeof(lb_pack_options), 9, 0, false, NULL, NULL, NULL}
+#define LB_PACK_OPTIONS_INIT {.size = sizeof(lb_pack_options), .level = 9}
 
 typedef struct lb_packing {
     uint64_t programs, blobs, blob_bytes, stripped_blobs, stripped_bytes, file_bytes;
@@ -137,7 +137,7 @@ typedef struct lb_gather_options {
     void *context;
     bool overwrite; /* replace a capture that is there */
 } lb_gather_options;
-#define LB_GATHER_OPTIONS_INIT {sizeof(lb_gather_options), NULL, NULL, NULL, NULL, NULL, false}
+#define LB_GATHER_OPTIONS_INIT {.size = sizeof(lb_gather_options)}
 
 typedef struct lb_gathering {
     uint32_t ranks;

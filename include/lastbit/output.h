@@ -70,7 +70,7 @@ typedef struct lb_output_options {
     bool shared; /* readable as the umask says; otherwise by the owner alone (captures hold private data) */
     const char *const *inputs; /* files and folders that are being read, the last NULL; NULL: none */
 } lb_output_options;
-#define LB_OUTPUT_OPTIONS_INIT {sizeof(lb_output_options), LB_OUTPUT_WHOLE, LB_OUTPUT_SYNC_CLOSE, false, false, NULL}
+#define LB_OUTPUT_OPTIONS_INIT {.size = sizeof(lb_output_options), .way = LB_OUTPUT_WHOLE, .sync = LB_OUTPUT_SYNC_CLOSE}
 
 typedef struct lb_output lb_output;
 

@@ -115,7 +115,7 @@ typedef struct lb_parity_options {
     const lb_token_set *noise; /* another run of the first side: what it differs by is the noise floor; NULL: none */
     void (*progress)(const char *what, uint64_t done, uint64_t total);
 } lb_parity_options;
-#define LB_PARITY_OPTIONS_INIT {sizeof(lb_parity_options), 1e-3, 10, NULL, NULL}
+#define LB_PARITY_OPTIONS_INIT {.size = sizeof(lb_parity_options), .threshold = 1e-3, .worst = 10}
 
 /* Losses further apart than this factor are no rounding. Paths that were healthy in field reports: 1.00 to 2.3; lost
  * shards: 50 and more. */

@@ -54,7 +54,7 @@ typedef struct lb_parts_options {
     uint32_t worker, workers; /* from 0 on, of how many; 0 of 0: not known */
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
 } lb_parts_options;
-#define LB_PARTS_OPTIONS_INIT {sizeof(lb_parts_options), NULL, 0, 0, NULL, 0, NULL, 0, 0, NULL}
+#define LB_PARTS_OPTIONS_INIT {.size = sizeof(lb_parts_options)}
 
 /* LB_ERR_INVALID: files or the folder hold records of another job, or of another version. */
 LB_API lb_status lb_parts_open(const lb_parts_options *options, lb_parts **parts, lb_err *err);

@@ -132,7 +132,7 @@ typedef struct lb_ranks_options {
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* NULL: none */
     lb_parts *parts; /* a step is a unit of work (lastbit/parts.h); NULL: everything is done here */
 } lb_ranks_options;
-#define LB_RANKS_OPTIONS_INIT {sizeof(lb_ranks_options), INT64_MIN, INT64_MAX, NULL, NULL}
+#define LB_RANKS_OPTIONS_INIT {.size = sizeof(lb_ranks_options), .first_step = INT64_MIN, .last_step = INT64_MAX}
 
 /* LB_ERR_NOT_FOUND: no step of the window was recorded. One gradient of each worker is in memory at a time; those that
  * are computed again wait in an unnamed file in TMPDIR. */

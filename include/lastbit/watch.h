@@ -114,7 +114,7 @@ typedef struct lb_watch_log_options {
     const char *const *fields; /* "gnorm=NAME": the log's own names, before the known ones */
     uint32_t n_fields;
 } lb_watch_log_options;
-#define LB_WATCH_LOG_OPTIONS_INIT {sizeof(lb_watch_log_options), LB_WATCH_AUTO, NULL, NULL, 0}
+#define LB_WATCH_LOG_OPTIONS_INIT {.size = sizeof(lb_watch_log_options)}
 
 /* What the log calls the fields that were read, and names of numbers that were not. */
 enum { LB_WATCH_NAME = 64, LB_WATCH_OTHERS = 32 };
@@ -152,7 +152,7 @@ typedef struct lb_watch_source {
     void *context;
     void (*absent)(void *context, const char *why); /* with `follow`: what is waited for; told once; NULL: not told */
 } lb_watch_source;
-#define LB_WATCH_SOURCE_INIT {sizeof(lb_watch_source), false, 0, NULL, NULL, NULL}
+#define LB_WATCH_SOURCE_INIT {.size = sizeof(lb_watch_source)}
 /* Reads "-" (stdin), a file, a folder of event files, MLflow's folder of a run (as it is: it is not followed), a folder
  * of transformers' checkpoints (checkpoint-500/trainer_state.json, each of them a checkpoint that is known), or a
  * capture into `log`. What is not there is waited for with `follow`. */
@@ -264,7 +264,9 @@ typedef struct lb_watch_options {
     void (*hold)(void *context, const lb_watch_hold *hold);    /* begins (`open`), ends; may be NULL */
 } lb_watch_options;
 #define LB_WATCH_OPTIONS_INIT                                                                                          \
-    {sizeof(lb_watch_options), {LB_SCHEDULE_NONE, 0, 0.03, 0, 0.2, false}, 0, NULL, 0, {0}, NULL, NULL, NULL}
+    {                                                                                                                  \
+        .size = sizeof(lb_watch_options), .schedule = {.warmup_ratio = 0.03, .decay_ratio = 0.2 }                      \
+    }
 
 typedef struct lb_watch lb_watch;                               /* one run; one thread */
 LB_API lb_watch *lb_watch_new(const lb_watch_options *options); /* NULL when out of memory */

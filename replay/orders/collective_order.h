@@ -83,7 +83,7 @@ typedef struct lb_collective_order {
     bool at_zero;     /* trees: @0 */
     uint32_t home;    /* of gloo, rings, trees: 1 + the rank that alone receives the result; 0: all do */
 } lb_collective_order;
-#define LB_ORDER_INIT {LB_ORDER_GLOO, 1, 0, false, 0}
+#define LB_ORDER_INIT {.channels = 1}
 /* Those that are tried where none is told, likely ones first: of orders that are the same for so many ranks the first
  * gives its name. FEW: where each costs much. */
 #define LB_COLLECTIVE_ORDERS_FEW "gloo ring mpi_ring rank wide tree rotated doubling rabenseifner"

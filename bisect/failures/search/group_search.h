@@ -54,7 +54,7 @@ typedef struct lb_search_options {
     double risk;         /* accepted probability of a wrong verdict, with noise; 0: 0.01 */
     uint32_t max_trials; /* 0: no limit */
 } lb_search_options;
-#define LB_SEARCH_OPTIONS_INIT {sizeof(lb_search_options), 0, NULL, 0, 0, 0, 0}
+#define LB_SEARCH_OPTIONS_INIT {.size = sizeof(lb_search_options)}
 
 typedef struct lb_search lb_search;
 
