@@ -1,5 +1,6 @@
 /* The report on two implementations: see diff_implementations.h. */
 #include "runs/diff_implementations.h"
+#include "runs/difference_steps.h"
 
 #include "runs/implementation_lines.h"
 
@@ -295,63 +296,6 @@ static void add_difference(writer *w, const lb_region *r)
     LB_DIFF_APPEND(w->report->differences, w->report->n_differences, d);
 }
 
-static int by_effect(const void *x, const void *y)
-{
-    const lb_diff_difference *a = x, *b = y;
-    if (a->row.step != b->row.step) return (a->row.step > b->row.step) - (a->row.step < b->row.step);
-    const double e = a->effect == a->effect ? a->effect : -1, f = b->effect == b->effect ? b->effect : -1;
-    return e != f ? (e < f) - (e > f) : (a->row.order > b->row.order) - (a->row.order < b->row.order);
-}
-
-/* Do both updates differ by the same options of the optimizer? Between two steps states and spellings may change. */
-static bool have_same_options(const lb_diff_row *x, const lb_diff_row *y)
-{
-    if (x->phase != LB_PHASE_OPTIMIZER || !x->n_arguments || x->n_arguments != y->n_arguments) return false;
-    for (uint32_t i = 0; i < x->n_arguments; i++) {
-        const lb_diff_argument *p = &x->arguments[i], *q = &y->arguments[i];
-        if (strcmp(p->name, q->name) || strcmp(p->first, q->first) || strcmp(p->second, q->second)) return false;
-    }
-    return x->local == y->local && !strcmp(x->op, y->op);
-}
-
-static bool is_again(const lb_diff_difference *x, const lb_diff_difference *y)
-{
-    if (x->row.step != y->row.step && x->row.phase == y->row.phase && have_same_options(&x->row, &y->row)) return true;
-    if (x->row.step == y->row.step || x->row.phase != y->row.phase || !x->op_b != !y->op_b) return false;
-    if (strcmp(x->row.layer, y->row.layer) || strcmp(x->row.op, y->row.op) || strcmp(x->row.why, y->row.why))
-        return false;
-    return !x->op_b || (!strcmp(x->op_b, y->op_b) && !strcmp(x->layer_b, y->layer_b));
-}
-
-/* Does an update of a later step differ where the first one's forward pass does? The states of what that leaves without
- * a gradient, or with another one, are then not alike when the later step begins. An op that is called with other
- * arguments is. */
-static bool follows_from_first(const lb_diff_report *report, const lb_diff_difference *d)
-{
-    if (d->row.phase != LB_PHASE_OPTIMIZER || d->row.n_arguments) return false;
-    for (uint32_t i = 0; i < report->n_differences; i++) {
-        const lb_diff_difference *first = &report->differences[i];
-        if (first->row.step < d->row.step && first->row.phase == LB_PHASE_FORWARD) return true;
-    }
-    return false;
-}
-
-/* A place that differs in each step is one place; its effect is that of the first step. */
-static void join_steps(lb_diff_report *report)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < report->n_differences; i++) {
-        uint32_t j = 0;
-        if (follows_from_first(report, &report->differences[i])) continue;
-        while (j < kept && !is_again(&report->differences[j], &report->differences[i])) j++;
-        if (j == kept)
-            report->differences[kept++] = report->differences[i];
-        else
-            report->differences[j].steps++;
-    }
-    report->n_differences = kept;
-}
-
 /* ---- tensors ---- */
 
 /* "base + s B A" of the second side's merged weight, or the first side's merged weight of what the second holds of an
@@ -404,7 +348,7 @@ static void add_map(writer *w)
     }
 }
 
-/* What leaves may have other bits although all values that met have the same: `identical` is said of all that
+/* What leaves may have different bits although all values that met have the same: `identical` is said of all that
  * leaves. */
 static void add_leaving(writer *w)
 {
@@ -759,9 +703,7 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
     /* A place that differs stands, whatever a later step says. */
     *judged |= report->n_differences > 0;
     report->implementations = true;
-    join_steps(report);
-    if (report->n_differences)
-        qsort(report->differences, report->n_differences, sizeof *report->differences, by_effect);
+    lb_difference_steps_join(report);
     if (report->n_differences) report->verdict = LB_VERDICT_DIVERGED;
     return status;
 }

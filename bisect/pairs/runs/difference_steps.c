@@ -1,0 +1,62 @@
+/* Which difference of a later step is one of an earlier step again: see difference_steps.h. */
+#include "runs/difference_steps.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int by_effect(const void *x, const void *y)
+{
+    const lb_diff_difference *a = x, *b = y;
+    if (a->row.step != b->row.step) return (a->row.step > b->row.step) - (a->row.step < b->row.step);
+    const double e = a->effect == a->effect ? a->effect : -1, f = b->effect == b->effect ? b->effect : -1;
+    return e != f ? (e < f) - (e > f) : (a->row.order > b->row.order) - (a->row.order < b->row.order);
+}
+
+/* Do both updates differ by the same options of the optimizer? Between two steps states and spellings may change. */
+static bool have_same_options(const lb_diff_row *x, const lb_diff_row *y)
+{
+    if (x->phase != LB_PHASE_OPTIMIZER || !x->n_arguments || x->n_arguments != y->n_arguments) return false;
+    for (uint32_t i = 0; i < x->n_arguments; i++) {
+        const lb_diff_argument *p = &x->arguments[i], *q = &y->arguments[i];
+        if (strcmp(p->name, q->name) || strcmp(p->first, q->first) || strcmp(p->second, q->second)) return false;
+    }
+    return x->local == y->local && !strcmp(x->op, y->op);
+}
+
+static bool is_again(const lb_diff_difference *x, const lb_diff_difference *y)
+{
+    if (x->row.step != y->row.step && x->row.phase == y->row.phase && have_same_options(&x->row, &y->row)) return true;
+    if (x->row.step == y->row.step || x->row.phase != y->row.phase || !x->op_b != !y->op_b) return false;
+    if (strcmp(x->row.layer, y->row.layer) || strcmp(x->row.op, y->row.op) || strcmp(x->row.why, y->row.why))
+        return false;
+    return !x->op_b || (!strcmp(x->op_b, y->op_b) && !strcmp(x->layer_b, y->layer_b));
+}
+
+/* Does an update of a later step differ where the first one's forward pass does? The states of what that leaves without
+ * a gradient, or with another one, are then not alike when the later step begins. An op that is called with other
+ * arguments is. */
+static bool follows_from_first(const lb_diff_report *report, const lb_diff_difference *d)
+{
+    if (d->row.phase != LB_PHASE_OPTIMIZER || d->row.n_arguments) return false;
+    for (uint32_t i = 0; i < report->n_differences; i++) {
+        const lb_diff_difference *first = &report->differences[i];
+        if (first->row.step < d->row.step && first->row.phase == LB_PHASE_FORWARD) return true;
+    }
+    return false;
+}
+
+void lb_difference_steps_join(lb_diff_report *report)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < report->n_differences; i++) {
+        uint32_t j = 0;
+        if (follows_from_first(report, &report->differences[i])) continue;
+        while (j < kept && !is_again(&report->differences[j], &report->differences[i])) j++;
+        if (j == kept)
+            report->differences[kept++] = report->differences[i];
+        else
+            report->differences[j].steps++;
+    }
+    report->n_differences = kept;
+    if (kept) qsort(report->differences, kept, sizeof *report->differences, by_effect);
+}
