@@ -201,7 +201,7 @@ bool lb_rank_grid_place(lb_checkpoint *c)
 
 /* ---- what is absent ---------------------------------------------------------------------------------------------- */
 
-/* The path with other numbers on its axes, as wide as they were. */
+/* The path with different numbers on its axes, as wide as they were. */
 static void path_at(const place *p, const char *path, char *to, size_t room)
 {
     size_t n = 0, from = 0;

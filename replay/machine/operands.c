@@ -130,7 +130,7 @@ lb_status lb_operands_outputs_open(lb_machine *machine, const lb_op *op, lb_oper
         outputs->tensors[i] = lb_memory_storage_window(storage, value);
         if (rounds_wide(machine, choice, want)) want = LB_F64;
         if (outputs->tensors[i].dtype == want) continue;
-        /* Part of a storage that is held otherwise: compute beside it, then convert into the window. */
+        /* Part of a storage that is held differently: compute beside it, then convert into the window. */
         int64_t numel = lb_layout_numel(&value->layout);
         outputs->tensors[i] = (lb_tensor){lb_machine_scratch(machine, lb_dtype_bytes(want, (size_t)numel)), want,
                                           lb_layout_contiguous(value->layout.ndim, value->layout.shape)};

@@ -41,7 +41,7 @@ static void extent(const lb_value *value, int64_t *first, int64_t *last, bool *d
      * expanded view), which no op writes to. */
     *dense = n == *last - *first;
     /* Bytes, because one storage is read as bf16 and as raw bytes (a view of another dtype), whose
-     * elements have other numbers. */
+     * elements have different numbers. */
     *first = (int64_t)lb_dtype_bytes(value->dtype, (size_t)*first);
     *last = (int64_t)lb_dtype_bytes(value->dtype, (size_t)*last);
 }

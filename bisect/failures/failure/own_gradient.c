@@ -172,7 +172,7 @@ static lb_status add_left(search *s, uint32_t i, uint32_t value, uint32_t before
 
 /* ---- where it goes ----------------------------------------------------------------------------------------------- */
 
-/* What hands a gradient on as it is, in other shapes, dtypes and scales, or adds another micro-batch's. */
+/* What hands a gradient on as it is, in different shapes, dtypes and scales, or adds another micro-batch's. */
 static bool hands_on(const lb_program *p, const lb_op *op)
 {
     static const char *const names[] = {"copy_",

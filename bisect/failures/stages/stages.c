@@ -24,7 +24,7 @@ static bool recorded_bad(const lb_program *p, uint32_t value)
            lb_statistics_nonfinite(&p->statistics[p->values[value].statistics]) > 0;
 }
 
-/* The element of a list op that shows the failure; of other ops, and where none does, the whole. */
+/* The element of a list op that shows the failure; of different ops, and where none does, the whole. */
 static uint32_t bad_element(const lb_program *p, const lb_owners *owners, uint32_t row)
 {
     const lb_op *op = &p->ops[row];

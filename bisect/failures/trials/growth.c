@@ -123,7 +123,7 @@ static void describe(const growth *g, lb_origin *origin)
 /* ---- what outlives a step ---------------------------------------------------------------------------------------- */
 
 /* Times by which something that a step leaves to the next may change before it is looked at: a parameter by optimizers
- * (a few steps of healthy training do not), anything by other ops. */
+ * (a few steps of healthy training do not), anything by different ops. */
 enum { BY_OPTIMIZER = 8, BY_OTHERS = 100 };
 
 /* A write that made a parameter, a buffer or optimizer state something else. */

@@ -1,7 +1,7 @@
 /* See comparison.h. Names meet by the user's rules, by known spellings, and where one side has a prefix more ("model.",
- * "module."). What a name leads to and what holds other numbers, as well as what has no like name, is looked for by its
- * numbers. Weights are judged apart from the state of a run: slots of an optimizer and random numbers, which one side
- * alone may hold. */
+ * "module."). What a name leads to and what holds different numbers, as well as what has no like name, is looked for by
+ * its numbers. Weights are judged apart from the state of a run: slots of an optimizer and random numbers, which one
+ * side alone may hold. */
 #include "audit/comparison.h"
 
 #include "audit/arrangement.h"
@@ -155,7 +155,8 @@ static lb_status open_both(const lb_comparison_side *a, uint32_t i, const lb_com
     return status;
 }
 
-/* Pieces of several ranks, each as large as the whole and of other numbers: experts that every rank numbers from 0. */
+/* Pieces of several ranks, each as large as the whole and of different numbers: experts that every rank numbers from 0.
+ */
 static bool are_others(const lb_inventory *v, const lb_inventory_name *name, const lb_layout *whole)
 {
     const lb_checkpoint_piece *p = &v->checkpoint->pieces[name->first];

@@ -133,8 +133,8 @@ static const lb_layout *shape_in(const lb_inventory *v, const member *m, const c
     return found ? &v->checkpoint->pieces[found->first].whole : NULL;
 }
 
-/* Stages of a vision model: what both have is of other shapes in most cases, and the first or the last lacks what leads
- * to the next one. */
+/* Stages of a vision model: what both have is of different shapes in most cases, and the first or the last lacks what
+ * leads to the next one. */
 static bool are_stages(const lb_inventory *v, const member *a, const member *b)
 {
     uint32_t both = 0, differ = 0;

@@ -60,7 +60,7 @@ static bool is_faulted(const lb_checkpoint *c, const char *tensor, int32_t rank)
 enum { MOST_RANKS = 1024, MOST_KINDS = 16 };
 
 /* Ranks that should hold a name: those with a file of a kind and a stage that hold it anywhere. Other kinds of files,
- * and other stages of a pipeline, hold other names. Gives how many there are. */
+ * and other stages of a pipeline, hold different names. Gives how many there are. */
 static uint32_t expected_ranks(const lb_checkpoint *c, const lb_inventory_name *name, bool expected[MOST_RANKS])
 {
     const lb_checkpoint_file *kinds[MOST_KINDS];

@@ -4,7 +4,7 @@
  * Each op that reads NaN and gives finite numbers runs twice by itself in f64, from its recorded inputs with a large
  * number in the place of every NaN, and with a smaller one of the other sign. Finite results that differ then follow
  * from what was NaN. What a mask hides does not: the masks, conditions and indices that the program computed are held,
- * so that a where, a masked_fill or a choice of other rows gives the same twice. */
+ * so that a where, a masked_fill or a choice of different rows gives the same twice. */
 #include "check/check_step.h"
 
 #include "ranks/rank_run.h"

@@ -141,7 +141,7 @@ static uint32_t repeated(const lb_program *p, uint32_t op)
     return LB_NONE;
 }
 
-/* The first op of a recomputation that drew other numbers than the forward that it repeats; LB_NONE. */
+/* The first op of a recomputation that drew different numbers than the forward that it repeats; LB_NONE. */
 static uint32_t redrawn(const lb_program *p, uint32_t *first)
 {
     for (uint32_t i = 0; i < p->n_ops; i++) {

@@ -17,7 +17,7 @@ static int64_t first_visible(const lb_token_ids *ids, const uint8_t *hidden, int
 typedef struct beginnings {
     int64_t row[2], padded[2], position[2];
     uint32_t n, differ; /* sequences that were compared, and those that begin elsewhere than the first */
-    bool shifted;       /* some are padded by other numbers of tokens than the first */
+    bool shifted;       /* some are padded by different numbers of tokens than the first */
 } beginnings;
 
 static void compare(const lb_token_ids *ids, const lb_token_ids *positions, const uint8_t *hidden, beginnings *b)

@@ -17,7 +17,7 @@ typedef struct judge {
     lb_scored_step scored;
     lb_token_marks *marks; /* per loss */
     bool holds;            /* decisions are those that were recorded */
-    bool unseen;           /* scores had no exact numbers under other tokens */
+    bool unseen;           /* scores had no exact numbers under different tokens */
     bool chose;            /* decisions that follow from numbers were made anew */
     bool carried;          /* a micro-batch depends on the first: only tokens of the last one are changed */
 } judge;

@@ -87,7 +87,8 @@ lb_short_drift lb_short_drift_of(const double *counts, uint32_t n, uint32_t bins
     if (d) {
         fill(*d, counts, n, bins);
         for (uint32_t i = 0; i < n; i++) order[i] = (uint8_t)i;
-        const double most = largest(*d, order, n, &found.cut) * (1 - 1e-12); /* sums of other orders round otherwise */
+        /* sums of different orders round otherwise */
+        const double most = largest(*d, order, n, &found.cut) * (1 - 1e-12);
         for (uint32_t k = 0; k < LB_SHORT_DRIFT_ORDERS; k++) {
             shuffle(order, n, k + 1);
             found.as_far += largest(*d, order, n, &elsewhere) >= most;

@@ -1,4 +1,4 @@
-/* Tensors that the two sides cut otherwise: see diff_cuts.h. */
+/* Tensors that the two sides cut differently: see diff_cuts.h. */
 #include "diff/diff_cuts.h"
 
 #include "diff/diff_place.h"

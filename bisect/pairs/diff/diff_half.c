@@ -92,9 +92,9 @@ static const lb_layout *entering(const lb_program *p)
     return first && !first->output && first->value != LB_NONE ? &p->values[first->value].layout : NULL;
 }
 
-/* A prefill in two calls is two steps of a run where another has one: from there on steps of one number are of other
- * tokens. Said where neither learns, both go on, one of them for longer, and the outermost modules are given tensors of
- * other shapes. */
+/* A prefill in two calls is two steps of a run where another has one: from there on steps of one number are of
+ * different tokens. Said where neither learns, both go on, one of them for longer, and the outermost modules are given
+ * tensors of different shapes. */
 static bool are_cut_otherwise(const lb_diff_session *s, lb_diff_walk *w)
 {
     if (w->past->other_steps) return true;

@@ -159,7 +159,7 @@ static void judge_exit(lb_diff_walk *w, const lb_step_output *exit, const lb_div
 }
 
 /* Results of outermost calls, and what decisions rest on. Those that an aligned pair gave have their row already,
- * unless they are other parts of what it gave. */
+ * unless they are different parts of what it gave. */
 static void walk_exits(lb_diff_walk *w)
 {
     for (uint32_t e = 0; e < w->exits.n; e++) {

@@ -21,7 +21,7 @@ bool lb_diff_step_has_ops(const lb_program *p)
 }
 
 typedef struct wanting {
-    uint8_t *read; /* per value of A: it has other bits on the other side */
+    uint8_t *read; /* per value of A: it has different bits on the other side */
     bool any;
 } wanting;
 
@@ -131,7 +131,7 @@ static lb_status measure_noise(lb_diff_walk *w, const lb_diff_options *options, 
     return LB_OK;
 }
 
-/* Batches of other sizes: no op that carries their rows lines up here. explain takes the rows that both have. */
+/* Batches of different sizes: no op that carries their rows lines up here. explain takes the rows that both have. */
 static lb_status note_rows(lb_diff_walk *w, const lb_diff_session *s, lb_err *err)
 {
     const lb_program_view *first = w->swapped ? w->b : w->a, *second = w->swapped ? w->a : w->b;

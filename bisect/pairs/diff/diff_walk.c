@@ -60,7 +60,7 @@ static void flow_out_all(lb_diff_walk *w, int side, uint32_t op, const lb_diff_f
     for (uint32_t i = 0; i < lb_op_outcomes(&p->ops[op]); i++) lb_flow_out(w, side, op, i, left);
 }
 
-/* Into the outcomes of a pair (or join) that have other bits; the others are clean. */
+/* Into the outcomes of a pair (or join) that have different bits; the others are clean. */
 static void flow_out_pair(lb_diff_walk *w, uint32_t ia, const lb_diff_flow_source *left)
 {
     const lb_alignment *al = &w->alignment;
@@ -116,10 +116,10 @@ static void note_decision(lb_diff_walk *w, uint32_t ia, const lb_diff_flow_sourc
         read->ratio = fmax(read->ratio, fabs(a - b) / fmax(fabs(a), fabs(b)));
 }
 
-/* ---- layers in other ops ---- */
+/* ---- layers in different ops ---- */
 
-/* What leaves a layer that the sides compute in other ops is the same in exact arithmetic, or cannot be told: the row
- * goes to its first op. */
+/* What leaves a layer that the sides compute in different ops is the same in exact arithmetic, or cannot be told: the
+ * row goes to its first op. */
 static void settle_lone(lb_diff_walk *w, const lb_diff_flow_source *in, lb_verdict verdict)
 {
     const uint32_t a = in->lone[0], b = in->lone[1];
@@ -226,7 +226,7 @@ static void note_told_order(lb_diff_walk *w, uint32_t ia, const lb_evidence *e, 
     row->local = LB_VERDICT_REORDERED;
 }
 
-/* Worth knowing: with other inputs these bits may part. */
+/* Worth knowing: with different inputs these bits may part. */
 static void note_other_args(lb_diff_walk *w, uint32_t ia)
 {
     const lb_op *op = &w->pa->ops[ia];
@@ -254,8 +254,8 @@ static bool follows_lone(const lb_diff_walk *w, const lb_diff_flow_source *in)
     return false;
 }
 
-/* An input has other bits, and nothing that was judged made them, or not all of them: ops that the other side has not,
- * and that neither side can run. That something else before them was rounding says nothing of these. */
+/* An input has different bits, and nothing that was judged made them, or not all of them: ops that the other side has
+ * not, and that neither side can run. That something else before them was rounding says nothing of these. */
 static bool is_unaccounted(const lb_diff_walk *w, uint32_t ia, const lb_evidence *e, const lb_diff_flow_source *in)
 {
     if (e->agreement != LB_SHADOW_UNKNOWN || !e->replayed || !in->differ || e->decides) return false;
@@ -374,9 +374,9 @@ static void walk_clean(lb_diff_walk *w, uint32_t ia)
     lb_diff_rows_report_layer(w, &row);
 }
 
-/* A pair by its place alone, of other numbers in exact arithmetic, from which nothing follows that leaves the step:
+/* A pair by its place alone, of different numbers in exact arithmetic, from which nothing follows that leaves the step:
  * partial sums of an order that the sides do not share. How far apart they are says nothing; its layer is one that the
- * sides compute in other ops. */
+ * sides compute in different ops. */
 static void note_other_numbers(lb_diff_walk *w, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
 {
     if (e->agreement != LB_SHADOW_DISAGREES || e->leads || e->inputs_apart || e->decides ||

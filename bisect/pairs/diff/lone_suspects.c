@@ -89,7 +89,7 @@ static bool add_alone(lb_diff_walk *w, lb_divergence *alone, int side, uint32_t 
     return true;
 }
 
-/* Are called with other arguments, of which not only sizes and means are others. */
+/* Are called with different arguments, of which not only sizes and means are others. */
 static bool differ(const lb_diff_walk *w, uint32_t a, uint32_t b)
 {
     return !lb_op_same_args(w->pa, &w->pa->ops[a], w->pb, &w->pb->ops[b], w->b->n_parts + 1);

@@ -16,8 +16,8 @@ typedef struct lb_lone_suspects {
     uint32_t other[2];
 } lb_lone_suspects;
 
-/* Adds rows to the walk's divergences.lone. False: the sides split nothing, so that this says nothing; or out of
- * memory. */
+/* Adds rows to the walk's divergences.lone. False: no tensor is known to be split differently, so that
+ * this says nothing; or out of memory. */
 bool lb_lone_suspects_find(lb_diff_walk *walk, const lb_divergence *divergence, lb_lone_suspects *suspects);
 
 #endif

@@ -48,7 +48,7 @@ static lb_status read_exchange(lb_capture *capture, lb_collective_exchange *x, l
     return LB_OK;
 }
 
-/* Each member's part is as large as any other's, in input and output; lists of other sizes are left alone. */
+/* Each member's part is as large as any other's, in input and output; lists of different sizes are left alone. */
 static bool parts_are_even(const lb_collective_exchange *x)
 {
     for (uint32_t i = 0; i < x->meeting->n; i++) {

@@ -81,7 +81,7 @@ static bool may_have_received_alike(const void *context, uint32_t a, uint32_t b)
     return same_received((const lb_collective_exchange *)context, a, b) != 0;
 }
 
-/* Members with other bits than most; where there is no majority, all but those that agree with the root of a
+/* Members with different bits than most; where there is no majority, all but those that agree with the root of a
  * broadcast. */
 static uint32_t outvoted(const lb_collective_exchange *x, bool *out)
 {

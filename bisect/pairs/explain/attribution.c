@@ -192,8 +192,8 @@ static lb_status by_two_kernels(lb_attribution_finder *f, const identities *by, 
     return LB_OK;
 }
 
-/* The same op, on other inputs: candidate `row` gives all bits of one side and all but a few of the other's. By chance
- * one kernel ran on both. */
+/* The same op, on different inputs: candidate `row` gives all bits of one side and all but a few of the other's. By
+ * chance one kernel ran on both. */
 static lb_status misses_by_chance(lb_attribution_finder *f, int runner, uint32_t row, const lb_score *with,
                                   const lb_score *without, bool *chance)
 {

@@ -277,7 +277,7 @@ lb_status lb_attribution_by_parts(lb_attribution_finder *f, bool *done)
 {
     const lb_matched_region *region = f->site->region;
     lb_attribution_scan mine = {0};
-    /* This is for decode steps against one forward pass: a library has other kernels for one row
+    /* This is for decode steps against one forward pass: a library has different kernels for one row
      * than for many, so that some calls may have A's bits and the single rows never. */
     if (region->parts < 2 || region->sides[1].op == LB_NONE || region->n_outputs != 1 ||
         !lb_match_site_can(f->site, 0, 1))

@@ -339,7 +339,7 @@ static void note_terms(maker *m, const lb_program *p, const lb_op *op, bool matr
     if (!matrix && !row) return; /* columns have orders of their own */
     m->of = matrix ? LB_SUM_PRODUCT : LB_SUM_ROW;
     m->dtype = LB_F32;
-    /* The trees that are compared here are those of f32; on other inputs each order runs by itself. */
+    /* The trees that are compared here are those of f32; on different inputs each order runs by itself. */
     if (n > 1 && n <= MOST_TERMS && p->values[args[0].u.value].dtype == LB_F32) m->terms = (uint32_t)n;
 }
 

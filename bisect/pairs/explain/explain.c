@@ -401,7 +401,7 @@ static lb_status explain_programs(lb_explain_session *session, const lb_program_
     return status;
 }
 
-/* Batches of other sizes: which rows are whose. `*strange`: they cannot be held against each other, and it was said
+/* Batches of different sizes: which rows are whose. `*strange`: they cannot be held against each other, and it was said
  * why. */
 static lb_status find_rows(lb_explain_session *session, const lb_program_pair *m, bool *strange, lb_err *err)
 {

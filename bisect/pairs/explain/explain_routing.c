@@ -1,5 +1,5 @@
-/* Experts chosen otherwise: see explain_session.h. Choices are judged, and A is replayed with B's in force, by replay's
- * routing report (lastbit/routing.h); what is known here is which value of B stands where. */
+/* Experts chosen differently: see explain_session.h. Choices are judged, and A is replayed with B's in force, by
+ * replay's routing report (lastbit/routing.h); what is known here is which value of B stands where. */
 #include "explain/explain_session.h"
 
 #include "base/array.h"

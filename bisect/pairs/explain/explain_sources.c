@@ -84,8 +84,8 @@ static lb_status add_source(lb_explain_session *session, const lb_step_pair *s, 
     return lb_explain_findings_add(r, &row, err);
 }
 
-/* Memory between the columns of a batch, recorded for the sake of what lies around it: its pieces are of other rows on
- * either side. */
+/* Memory between the columns of a batch, recorded for the sake of what lies around it: its pieces are of different rows
+ * on either side. */
 static bool is_fragment(const lb_program *p, const lb_value *v)
 {
     int64_t first, last, from, to;

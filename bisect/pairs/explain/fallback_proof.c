@@ -285,7 +285,7 @@ static void by_state(known *k, bool *done)
 
 /* ---- parts ---- */
 
-/* Of a larger batch's rows those that have other bits than A's ops give.
+/* Of a larger batch's rows those that have different bits than A's ops give.
  * A library picks its kernel by the size of a batch, so that rows of both batches are right and
  * differ: this is the answer to a server that gives a prompt other logits alone than among others. */
 static void name_rows(known *k, const lb_batch_rows *rows, uint32_t other)
@@ -303,7 +303,7 @@ static void name_rows(known *k, const lb_batch_rows *rows, uint32_t other)
                  other, (long long)rows->few);
 }
 
-/* "parts 2 to 5 of 5": those with other bits than A's ops give as they are; the others have those very bits. */
+/* "parts 2 to 5 of 5": those with different bits than A's ops give as they are; the others have those very bits. */
 static lb_status name_parts(known *k, lb_err *err)
 {
     const lb_batch_rows *rows = k->site->source->alignment->joins.rows;
@@ -316,7 +316,7 @@ static lb_status name_parts(known *k, lb_err *err)
         if (!matched[i]) other++, first = i < first ? i : first, last = i;
     free(matched);
     if (status == LB_OK && rows) name_rows(k, rows, other);
-    /* All parts or none in other bits: then the calls tell nothing apart, and the sentence that
+    /* All parts or none in different bits: then the calls tell nothing apart, and the sentence that
      * stands is right. */
     if (status != LB_OK || rows || !other || other == n) return status;
     snprintf(k->found->schedule, sizeof k->found->schedule, "another kernel for %u of %u calls", other, n);
@@ -414,7 +414,7 @@ static lb_status by_same_ops(known *k, bool *done, lb_err *err)
     if (p->region->pair || p->region->parts) return LB_OK;
     LB_TRY(lb_match_site_try(p, 0, 1, &(lb_candidate){0}, &across, err));
     const bool chose = lb_same_ops_chose(p->source, p->region);
-    /* Then that says more, unless as many rows as on the other side are other rows. */
+    /* Then that says more, unless as many rows as on the other side are different rows. */
     if (across.ran && !chose) return LB_OK;
     LB_TRY(lb_same_ops(p->source, p->region, &same, err));
     for (int side = 0; side < 2 && same; side++)

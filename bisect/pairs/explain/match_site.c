@@ -52,7 +52,7 @@ static bool convert_exactly(const lb_tensor *from, lb_dtype dtype, lb_tensor *to
 
 /* Elements where the recording has them (a weight's transpose): then replay uses them in place.
  * A library chooses its kernel by strides, too: the transpose of a weight laid out row by row may
- * run another kernel than the one that ran, and give other bits. */
+ * run another kernel than the one that ran, and give different bits. */
 static void lay_out_as(lb_tensor *tensor, const lb_layout *layout)
 {
     int64_t first, last, n = lb_layout_numel(layout);

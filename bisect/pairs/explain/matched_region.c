@@ -397,7 +397,7 @@ static bool same_rank(const lb_region_finder *f, uint32_t va, uint32_t vb)
 }
 
 /* Outputs of modules are anchors that need no aligned op: where a side computes a whole layer by
- * other ops, they are the only places that both sides agree upon. Nested loops, for a model has
+ * different ops, they are the only places that both sides agree upon. Nested loops, for a model has
  * hundreds of boundaries and each row ends its search at the first that fits. */
 static void look_at_modules(lb_region_finder *f)
 {

@@ -293,8 +293,8 @@ static bool is_another_part_alike(lb_region_finder *f, const term *t)
 }
 
 /* Products that line up, but each of another part of what both sides have: one slot's output where the other side takes
- * another's. Two loops over the slots of a router in other orders line up by name and shape, product by product, and
- * each pair belongs to two slots. */
+ * another's. Two loops over the slots of a router in different orders line up by name and shape, product by product,
+ * and each pair belongs to two slots. */
 static bool multiplies_other_parts(lb_region_finder *f, uint32_t i, uint32_t j)
 {
     return !strncmp(lb_op_name(f->p[0], &f->p[0]->ops[i]), "aten::mul", 9) && some_term(f, i, j, is_another_part_alike);
@@ -357,8 +357,8 @@ static bool is_apart(lb_region_finder *f, const term *t)
            !lb_region_finder_is_near(f, t->x, t->y);
 }
 
-/* Called with other constants, on other numbers, with near results: sum / 48 against the sum of four means / 4. What
- * the one side leaves to this op the other has done before. */
+/* Called with other constants, on different numbers, with near results: sum / 48 against the sum of four means / 4.
+ * What the one side leaves to this op the other has done before. */
 static bool takes_up_a_factor(lb_region_finder *f, uint32_t i, uint32_t j)
 {
     const lb_op *a = &f->p[0]->ops[i], *b = &f->p[1]->ops[j];
@@ -388,7 +388,7 @@ static bool is_over_others(lb_region_finder *f, uint32_t i)
            lb_alignment_reads_rows(al, f->p[0], i, f->p[1], al->joins.part_ops[join->first]);
 }
 
-/* The same rows in other places. */
+/* The same rows in different places. */
 static bool have_moved(const lb_region_finder *f, uint32_t va, uint32_t vb)
 {
     lb_tensor a, b;

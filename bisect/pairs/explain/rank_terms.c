@@ -25,7 +25,7 @@ static int32_t rank_of_value(const lb_match_site *p, int side, uint32_t value)
     return lb_program_view_recorded(side_of(p, side), value, &row)->rank;
 }
 
-/* ---- who brought other numbers ---- */
+/* ---- who brought different numbers ---- */
 
 static void list_ranks(const int32_t *ranks, uint32_t n, char *text, size_t room)
 {
@@ -313,7 +313,7 @@ static bool tell_division(sum *s, lb_attribution_found *found)
     return false;
 }
 
-/* Members that received other bits than the rest. */
+/* Members that received different bits than the rest. */
 static bool tell_receivers(sum *s, lb_attribution_found *found)
 {
     trial t;

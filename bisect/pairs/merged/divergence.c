@@ -22,7 +22,7 @@ typedef struct search {
     uint32_t *queue, n_queue; /* nodes that are apart and lead to a sink, in the order in which they were met */
     uint32_t self;            /* the node that the walk began at: it does not count as met */
     bool met;                 /* some other node that is apart */
-    bool flipped;             /* a decision that was made otherwise */
+    bool flipped;             /* a decision that was made differently */
     uint32_t *first_succ[2], *succs[2]; /* preds the other way round */
     uint8_t *inner, *sinks; /* per node: INNER_…; whether it is one, or stands for one that was taken over */
     bool failed;
@@ -80,7 +80,7 @@ static void read_pred(search *s, int side, uint32_t op)
         return;
     }
     switch ((lb_node_state)s->m->nodes[node].state) {
-    /* This is the cut. A choice that the sides made otherwise is noted on the way: exact values
+    /* This is the cut. A choice that the sides made differently is noted on the way: exact values
      * agree behind it only because one side's was taken over. */
     case LB_NODE_SAME: s->flipped |= s->m->nodes[node].flipped; return;
     case LB_NODE_APART:

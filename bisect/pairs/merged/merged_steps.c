@@ -181,7 +181,7 @@ static lb_node_state state_of(const maker *m, uint32_t a)
     if (!m->differs[a] && m->shadows->rows[a].agreement != LB_SHADOW_DISAGREES) return LB_NODE_SAME;
     switch (m->shadows->rows[a].agreement) {
     case LB_SHADOW_AGREES: return LB_NODE_SAME;
-    /* Parameters that the ranks of the sides cut otherwise lie in another order while they are put together. */
+    /* Parameters that the ranks of the sides cut differently lie in another order while they are put together. */
     case LB_SHADOW_DISAGREES:
         return m->al->cuts && m->al->cuts->n && m->out->may_differ[0][a] == LB_BLAME_MOVE ? LB_NODE_UNKNOWN
                                                                                           : LB_NODE_APART;
@@ -190,9 +190,9 @@ static lb_node_state state_of(const maker *m, uint32_t a)
     return LB_NODE_UNKNOWN;
 }
 
-/* In a layer or an update that the sides write by other ops, names alone make pairs of what has nothing to do with each
- * other: a root divided by its correction here, a moment by its own there; scores masked by block here, all at once
- * there. Other arguments and other exact values: they are no pair. */
+/* In a layer or an update that the sides write by different ops, names alone make pairs of what has nothing to do with
+ * each other: a root divided by its correction here, a moment by its own there; scores masked by block here, all at
+ * once there. Other arguments and other exact values: they are no pair. */
 static bool is_no_pair(const maker *m, uint32_t a, uint32_t b)
 {
     const lb_op *x = op_of(m, 0, a), *y = op_of(m, 1, b);
@@ -217,7 +217,7 @@ static void make_nodes(maker *m)
     for (uint32_t a = 0; a < m->sides[0]->program->n_ops; a++) {
         /* Equal exact values are stronger evidence than equal names: a partner by name is taken
          * only where neither op has met another one. Otherwise a fused projection and a split one,
-         * which compute the same in ops of other names, would never be one node. */
+         * which compute the same in ops of different names, would never be one node. */
         uint32_t b = meets(m, 0, a);
         if (b != LB_NONE) {
             add_node(m, a, &b, 1, LB_NODE_SAME);
@@ -306,8 +306,8 @@ static bool updates(const lb_program *p)
     return false;
 }
 
-/* A batch that one side packs and the other pads: results of other shapes which the loss reads, and inputs of the next
- * step, which judges them. In a step that updates parameters these say what came of it. */
+/* A batch that one side packs and the other pads: results of different shapes which the loss reads, and inputs of the
+ * next step, which judges them. In a step that updates parameters these say what came of it. */
 static bool leads_to_parameters(const maker *m, const lb_step_output *exit)
 {
     if (!exit->other_shape || !m->updates) return false;
@@ -320,7 +320,7 @@ static bool add_exits(maker *m)
     for (uint32_t e = 0; e < m->exits->n; e++) {
         const lb_step_output *exit = &m->exits->list[e];
         if (exit->agreement == LB_SHADOW_AGREES || exit->by_place) continue;
-        /* Behind a choice that fell differently a logged norm is over other tokens' gradients, which are not judged
+        /* Behind a choice that fell differently a logged norm is over different tokens' gradients, which are not judged
          * either. */
         if (exit->logged && m->shadows->first_flip != LB_NONE) continue;
         if (exit->agreement != LB_SHADOW_DISAGREES && !exit->other_shape) continue;

@@ -46,8 +46,8 @@ static uint32_t *match_runs(lb_aligner *al, lb_layer_run a, lb_layer_run b, bool
 
 /* ---- one call against several ---- */
 
-/* By name alone: parts of a batch have other shapes, and whether they can be put together is what a join asks. An op
- * that lacks in one part stays alone in all. */
+/* By name alone: parts of a batch have different shapes, and whether they can be put together is what a join asks. An
+ * op that lacks in one part stays alone in all. */
 static void join_calls(lb_aligner *al, lb_layer_run a, const lb_layer_run *parts, uint32_t n)
 {
     uint32_t **matches = calloc(n, sizeof *matches), *ops = malloc(2 * n * sizeof *ops), joined = al->out->joins.n;

@@ -130,7 +130,7 @@ static bool are_alike(const lb_aligner *al, const source_pair *s, likeness how)
         return bits && one_nameless && !((va->flags | vb->flags) & (LB_VALUE_PARAMETER | LB_VALUE_STATE));
     case BY_USE:
         if (va->dtype != vb->dtype && !(lb_dtype_is_float(va->dtype) && lb_dtype_is_float(vb->dtype))) return false;
-        /* In a layer of other ops names alone may have paired the readers: weak for what earlier steps left, which
+        /* In a layer of different ops names alone may have paired the readers: weak for what earlier steps left, which
          * looks all alike. */
         if (va->source == LB_SOURCE_CARRIED && a->op != LB_NONE && al->out->irregular[a->op]) return false;
         return one_nameless && are_used_alike(al, a, b);

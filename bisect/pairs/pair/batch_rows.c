@@ -135,8 +135,9 @@ static void note_strange(carriers *all, const lb_value *a, const lb_value *b, co
              *name ? name : "an input", shapes[0], shapes[1]);
 }
 
-/* Of the batch, under other names, where none has the same: one side's caller names an argument that the other's gives
- * by its place. Only the first is taken: what comes after it may be a mask on one side and labels on the other. */
+/* Of the batch, under different names, where none has the same: one side's caller names an argument that the other's
+ * gives by its place. Only the first is taken: what comes after it may be a mask on one side and labels on the other.
+ */
 static void list_renamed(const lb_program_view *const *sides, uint8_t *const *taken, carriers *all)
 {
     const lb_program *a = sides[0]->program, *b = sides[1]->program;

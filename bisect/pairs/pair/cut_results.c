@@ -1,4 +1,4 @@
-/* Results that two sides cut otherwise: see cut_results.h. */
+/* Results that two sides cut differently: see cut_results.h. */
 #include "pair/cut_results.h"
 
 #include <stdlib.h>

@@ -126,7 +126,7 @@ static bool is_cut_otherwise(const lb_diff_report *r)
     return r->n_cuts && r->n_cuts == r->n_missing && r->verdict != LB_VERDICT_DIVERGED;
 }
 
-/* Steps of one number are of other tokens: what the walk said of them goes. */
+/* Steps of one number are of different tokens: what the walk said of them goes. */
 static void say_cut_steps(lb_diff_report *report, bool judged)
 {
     if (judged) return;

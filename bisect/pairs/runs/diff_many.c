@@ -354,7 +354,7 @@ static lb_status work_exchange(void *context, uint64_t unit, lb_part_record *rec
     return LB_OK;
 }
 
-/* "rank 7", "ranks 3, 5 and 2 more"; "": none brought other numbers. */
+/* "rank 7", "ranks 3, 5 and 2 more"; "": none brought different numbers. */
 static void name_givers(const many *m, const exchange_result *x, char *text, size_t size)
 {
     enum { SHOWN = 4 };

@@ -1,4 +1,4 @@
-/* Orders of sums that the sides write by other ops: see diff_orders.h. */
+/* Orders of sums that the sides write by different ops: see diff_orders.h. */
 #include "runs/diff_orders.h"
 
 #include "exchanges/collective_results.h"

@@ -113,7 +113,7 @@ static bool take_flat(lb_cross_feed *s, const lb_fed_value *take, const lb_tenso
     return true;
 }
 
-/* ---- tensors that the sides cut otherwise ---- */
+/* ---- tensors that the sides cut differently ---- */
 
 /* What A has of the whole goes into B's part of it; `bytes`: of all that the source holds. False: out of memory. */
 static bool overlay_cut(const lb_cut_tensors *cuts, const lb_cut_tensor *cut, const lb_held_part *mine, uint8_t *bytes)
@@ -353,7 +353,7 @@ static bool can_slice(const lb_program *p, const lb_op *op, int dim)
     return strcmp(lb_op_name(p, op), "aten::topk") == 0 && v != LB_NONE && dim < p->values[v].layout.ndim - 1;
 }
 
-/* ---- pairs in layers that the sides compute in other ops ---- */
+/* ---- pairs in layers that the sides compute in different ops ---- */
 
 typedef struct inputs {
     uint32_t list[8], n;

@@ -1,7 +1,8 @@
-/* Numbers that B's shadow takes from A in place of its own. Both shadows start from the same sources. They also go on
- * from the same numbers behind what neither of them computes: random draws, a decision that rounding may have changed,
- * collectives whose members are not here, opaque ops. Behind such an op equal shadows say nothing about what lies
- * before it; a reader of the shadows has to judge that by other means. */
+/* Numbers that a shadow takes from the other side in place of its own, so that both shadows start from the same
+ * sources: B takes A's and, where one side holds a source in a narrower type, the other side takes the narrower
+ * numbers. Both also go on from A's recorded numbers behind what neither of them computes: random draws, a decision
+ * that rounding may have changed, collectives whose members are not here, opaque ops. Behind such an op equal shadows
+ * say nothing about what lies before it; a reader of the shadows has to judge that by other means. */
 #ifndef LB_BISECT_CROSS_FEED_H
 #define LB_BISECT_CROSS_FEED_H
 

@@ -1,4 +1,4 @@
-/* The end of a step for tensors that the sides cut otherwise: see cut_shadows.h. */
+/* The end of a step for tensors that the sides cut differently: see cut_shadows.h. */
 #include "shadow/cut_shadows.h"
 
 #include "shadow/final_image.h"

@@ -1,4 +1,4 @@
-/* What follows from a choice made otherwise: see flip_reach.h. */
+/* What follows from a choice made differently: see flip_reach.h. */
 #include "shadow/flip_reach.h"
 
 #include "shadow/cross_feed.h"

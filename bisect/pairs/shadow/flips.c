@@ -1,4 +1,4 @@
-/* Rows that follow from a choice made otherwise: see flips.h. */
+/* Rows that follow from a choice made differently: see flips.h. */
 #include "shadow/flips.h"
 
 #include "shadow/shadow_numbers.h"

@@ -71,7 +71,7 @@ static void add_final(const lb_program_view *a, const lb_program_view *b, uint32
     out->finals[out->n_finals++] = f;
 }
 
-/* ---- tensors that the sides cut otherwise ---- */
+/* ---- tensors that the sides cut differently ---- */
 
 lb_shadow_part lb_shadow_part_left(const lb_held_part *h)
 {

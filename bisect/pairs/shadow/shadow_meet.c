@@ -1,6 +1,6 @@
 /* An op of B against the op of A that it stands against. Numbers that agree are one quantity; numbers that do not may
- * still be it, where an expert was chosen otherwise before them: then B goes on from A's numbers, so that the choice is
- * told once, and not of all that follows. */
+ * still be it, where an expert was chosen differently before them: then B goes on from A's numbers, so that the choice
+ * is told once, and not of all that follows. */
 #include "shadow/shadow_run.h"
 
 #include "shadow/block_sums.h"
@@ -26,7 +26,7 @@ typedef struct met {
     bool real;
 } met;
 
-/* ---- choices made otherwise ---- */
+/* ---- choices made differently ---- */
 
 /* A choice flips what is computed of it, forward and back; updates and collectives have other reasons to differ. */
 static bool may_follow_from_choice(const lb_op *op)
@@ -34,7 +34,7 @@ static bool may_follow_from_choice(const lb_op *op)
     return op->phase == LB_PHASE_FORWARD || op->phase == LB_PHASE_BACKWARD;
 }
 
-/* A result of B that a choice made otherwise explains takes A's numbers where it does, and both shadows go on from
+/* A result of B that a choice made differently explains takes A's numbers where it does, and both shadows go on from
  * there. */
 static int64_t settle_flips(const meeting *m, uint32_t i, double *b)
 {
@@ -55,7 +55,7 @@ static bool keeps_to_recording(const meeting *m)
     return lb_verdict_is_accounted_for(m->out->own[0]) && lb_verdict_is_accounted_for(m->out->own[1]);
 }
 
-/* Is a choice made otherwise all that the two ops differ by? */
+/* Is a choice made differently all that the two ops differ by? */
 static bool explain_by_flips(const meeting *m)
 {
     if (!may_follow_from_choice(&m->event->program->ops[m->event->op])) return false;
@@ -79,7 +79,7 @@ static int64_t hand_over(const meeting *m)
 
 /* ---- ops of the same shapes ---- */
 
-/* The same of one whose sums are kept: no choice was made otherwise in such a run. */
+/* The same of one whose sums are kept: no choice was made differently in such a run. */
 static bool meet_sums(const meeting *m, uint32_t i, met *all)
 {
     const int64_t n = m->kept->elements[i], mine = lb_kept_shadow_elements(m->event, i), count = lb_block_sums_count(n);
@@ -158,7 +158,7 @@ void lb_shadow_run_meet(lb_shadow_run *run, uint32_t row, uint32_t op, const lb_
     lb_kept_shadow_release(m.kept, &run->room);
 }
 
-/* ---- ops in other shapes ---- */
+/* ---- ops in different shapes ---- */
 
 /* The rows of the i-th results are the same, but for what choices moved. */
 static bool has_same_rows(const meeting *m, uint64_t which, uint32_t i)

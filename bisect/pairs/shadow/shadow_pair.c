@@ -71,7 +71,7 @@ static bool note_own(void *context, const lb_event *event)
     return true;
 }
 
-/* An op of A whose like in other shapes may follow from a choice. */
+/* An op of A whose like in different shapes may follow from a choice. */
 static bool is_reshaped(const lb_shadow_run *s, uint32_t row)
 {
     return s->reach->flips.n && s->alignment->reshaped_b_of_a[row] != LB_NONE;
@@ -300,7 +300,7 @@ static void close_runs(runs *r, const lb_shadow_pair *out, uint32_t n_exits)
     free(r->input_casts[0]), free(r->input_casts[1]);
 }
 
-/* What has met in other shapes is one quantity like what has met by its numbers. */
+/* What has met in different shapes is one quantity like what has met by its numbers. */
 static void note_reshaped(const runs *r, lb_shadow_pair *out)
 {
     const lb_alignment *al = r->sides[0].alignment;

@@ -232,8 +232,8 @@ static found_state made_here(const lb_program_view *side, uint32_t part, const l
     return s;
 }
 
-/* The ops that filled two equal storages last may have given them in other shapes (a product of tokens here, of a batch
- * of them there): what counts is that the elements lie in one order. */
+/* The ops that filled two equal storages last may have given them in different shapes (a product of tokens here, of a
+ * batch of them there): what counts is that the elements lie in one order. */
 static bool is_comparable(const lb_layout *x, const lb_layout *y)
 {
     return lb_layout_same_shape(x, y) ||
@@ -343,8 +343,8 @@ static uint32_t count_before(const lb_program_view *side, uint32_t part, const l
 }
 
 /* Moments, buffers and inputs that the step made anew, by the names under which the next one finds them: of several
- * inputs of one name the first is the first. Parts of other shapes are compared there, as tensors that the sides cut
- * otherwise. */
+ * inputs of one name the first is the first. Parts of different shapes are compared there, as tensors that the sides
+ * cut differently. */
 static bool add_states(const lb_program_view *a, const lb_program_view *b, lb_step_outputs *exits)
 {
     for (uint32_t part = 0; part < a->n_parts; part++) {
@@ -471,7 +471,7 @@ static bool reads_integers(const lb_program *p, uint32_t op)
 }
 
 /* Floats that no aligned pair gives; and integers where no near tie can have decided: they were made of integers, or by
- * a pair that was called with other arguments (a threshold), which may count as none. */
+ * a pair that was called with different arguments (a threshold), which may count as none. */
 static bool can_be_held(const lb_aligned_views *views, uint32_t op_a, const lb_value *x, uint32_t op_b,
                         const lb_value *y)
 {

@@ -191,7 +191,7 @@ lb_status lb_strangers_hold_merged(lb_capture *a, lb_capture *b, bool *hold, lb_
     return first[0] ? find_merged(a, first[0], b, first[1], hold, err) : LB_OK;
 }
 
-/* ---- cut into other steps ---- */
+/* ---- cut into different steps ---- */
 
 lb_status lb_strangers_steps(lb_capture *capture, int64_t first, int64_t last, const lb_program ***list, uint32_t *n,
                              lb_err *err)
