@@ -29,6 +29,7 @@ RETIRED = {
     r"\blb_(books|walk|findings)_": "communicator_registry, diff_walk, explain_findings",
     r"recorder->(spool|backlog|late|loose|coming|beside)\b": "write_queue, measure_queue, unmeasured, unclassified, in_flight, async",
     r"\bmeetings\b(?!\W*\")": "collective_matches",
+    r"\blb_report_(badness|worse)\b": "lb_verdict_severity, lb_verdict_worse",
 }
 # What a header's comments say of it, and what to say.
 THINGS = "bits?|numbers|shapes?|sizes?|dtypes?|parts|rows|ops|experts|tokens|layouts?|types?|arguments|elements|values"
@@ -154,6 +155,28 @@ def test_no_macro_leaves_a_header_without_prefix():
             names = re.findall(r"^\s*#\s*define (\w+)", CODE[path], re.M)
             loose += [f"{path}: {name}" for name in names if not re.match(r"LB_|LASTBIT_|_|lb_|PY_SSIZE_T_CLEAN", name) and name not in ended]
     assert not loose, "\n".join(loose)
+
+
+def test_names_of_states_are_taken_apart_in_one_place():
+    """ "optimizer.exp_avg:up.weight": program/state_name.h knows what stands where."""
+    apart = [
+        f"{path}: {call[0]}"
+        for path in sources()
+        if not path.endswith("/state_name.h")
+        for call in re.findall(r'(strn?n?cmp\([^;]*"optimizer\.)|(= "optimizer\.")', (ROOT / path).read_text())
+    ]
+    assert not apart, "\n".join(apart)
+
+
+def test_initialisers_name_what_they_set():
+    """A row of zeros and NULLs says nothing, and a new field in the middle of a struct would shift it."""
+    found = []
+    for path in sources("h"):
+        for name, values in re.findall(r"# *define (LB_\w+_INIT)\s+(?:\\\s+)?(\{.*?\})\s*(?:/\*.*)?$", (ROOT / path).read_text(), re.M | re.S):
+            found.append((path, name, values))
+    assert len(found) > 20
+    unnamed = [f"{path}: {name}" for path, name, values in found if values.count(",") > 3 and not values.startswith("{.")]
+    assert not unnamed, "\n".join(unnamed)
 
 
 def test_words_that_went_stay_away():

@@ -3,6 +3,7 @@
 #include "program/owner_state.h"
 
 #include "base/array.h"
+#include "program/state_name.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +13,6 @@
 static bool is_name(const char *name)
 {
     return *name && strcmp(name, "?") != 0;
-}
-
-/* Of "optimizer.exp_avg:NAME" the name. */
-static const char *bare_name(const char *name)
-{
-    const char *colon = strncmp(name, "optimizer.", 10) ? NULL : strchr(name, ':');
-    return colon ? colon + 1 : name;
 }
 
 static uint32_t row_of_name(const lb_owners *o, const char *name)
@@ -41,7 +35,7 @@ static bool add_name(lb_owners *o, const char *name)
 static const char *owner_in_recording(const lb_program *p, const lb_value *v)
 {
     if (!(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_GRADIENT | LB_VALUE_STATE)) || v->name == LB_NONE) return NULL;
-    const char *name = bare_name(lb_program_text(p, v->name));
+    const char *name = lb_state_name_parameter(lb_program_text(p, v->name));
     return is_name(name) ? name : NULL;
 }
 

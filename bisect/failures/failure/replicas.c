@@ -7,6 +7,7 @@
 
 #include "failure/own_gradient.h"
 #include "program/shard_cover.h"
+#include "program/state_name.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -176,18 +177,11 @@ static lb_status list_replicas(const lb_program *p, replica_list *list, lb_err *
     return LB_OK;
 }
 
-/* The parameter that a name is about: "up.weight" of "optimizer.exp_avg:up.weight". */
-static const char *parameter_of(const char *name)
-{
-    const char *colon = strncmp(name, "optimizer.", 10) ? NULL : strchr(name, ':');
-    return colon ? colon + 1 : name;
-}
-
 /* The collective whose members hold this tensor in common; LB_NONE. */
 static uint32_t shared_by(const lb_program *p, const replica_list *list, const lb_value *v, lb_replica_kind kind)
 {
     const char *name = lb_program_text(p, v->name);
-    const replica wanted = {.name = parameter_of(name)};
+    const replica wanted = {.name = lb_state_name_parameter(name)};
     const replica *found = bsearch(&wanted, list->rows, list->n, sizeof wanted, by_name);
     if (found) return found->group;
     return kind == LB_REPLICA_STATE || list->scatters || list->partition[v->name] ? LB_NONE : list->group;
@@ -221,7 +215,7 @@ static bool kind_of(const lb_program *p, const lb_value *v, lb_replica_kind *kin
     if (v->flags & LB_VALUE_PARAMETER)
         *kind = LB_REPLICA_PARAMETER;
     else if (v->flags & LB_VALUE_STATE)
-        *kind = strncmp(lb_program_text(p, v->name), "optimizer.", 10) ? LB_REPLICA_BUFFER : LB_REPLICA_STATE;
+        *kind = lb_state_name_is(lb_program_text(p, v->name)) ? LB_REPLICA_STATE : LB_REPLICA_BUFFER;
     else
         return false;
     return true;

@@ -13,6 +13,7 @@
 #include "pair/op_kind.h"
 
 #include "base/array.h"
+#include "program/state_name.h"
 #include <lastbit/diff.h>
 
 #include <inttypes.h>
@@ -215,8 +216,7 @@ static void name_layer(const lb_diff_row *cause, char *layer, size_t size)
 {
     const char *dot = cause->value ? strrchr(cause->layer, '.') : NULL;
     const char *text = cause->value && !dot && strchr(cause->layer, ':') ? "" : cause->layer;
-    const char *colon = cause->value && !strncmp(text, "optimizer.", 10) ? strchr(text, ':') : NULL;
-    if (colon) text = colon + 1;
+    if (cause->value) text = lb_state_name_parameter(text);
     snprintf(layer, size, "%.*s", dot ? (int)(dot - text) : (int)strlen(text), text);
 }
 

@@ -6,6 +6,7 @@
 #include "shadow/shadow_numbers.h"
 
 #include "base/array.h"
+#include "program/state_name.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -58,13 +59,11 @@ static void find_back(const lb_program *p, const lb_moved_run *run, lb_optimizer
 /* "exp_avg" of "optimizer.exp_avg:NAME" where that is the tensor's name. */
 static bool is_state_of(const lb_program *p, const lb_value *x, const char *name, char state[64])
 {
-    static const char prefix[] = "optimizer.";
     if (!(x->flags & LB_VALUE_STATE) || x->name == LB_NONE) return false;
-    const char *text = lb_program_text(p, x->name), *colon = strchr(text, ':');
-    if (strncmp(text, prefix, sizeof prefix - 1) != 0 || !colon || strcmp(colon + 1, name) != 0) return false;
-    const size_t n = (size_t)(colon - text) - (sizeof prefix - 1);
-    if (n >= 64) return false;
-    memcpy(state, text + sizeof prefix - 1, n), state[n] = '\0';
+    const char *text = lb_program_text(p, x->name);
+    const size_t prefix = sizeof LB_STATE_NAME_PREFIX - 1, before = lb_state_name_before(text);
+    if (!before || strcmp(text + before, name) != 0 || before - prefix > 64) return false;
+    memcpy(state, text + prefix, before - prefix - 1), state[before - prefix - 1] = '\0';
     return true;
 }
 

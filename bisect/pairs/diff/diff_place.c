@@ -7,6 +7,7 @@
 #include "diff/diff_values.h"
 #include "diff/lone_suspects.h"
 #include "kernel/value_memory.h"
+#include "program/state_name.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -56,13 +57,6 @@ bool lb_place_args_follow(const lb_diff_walk *w, uint32_t ia, uint32_t ib)
 }
 
 /* ---- parameters ---- */
-
-/* "up.weight" of "optimizer.exp_avg:up.weight". */
-static const char *bare_name(const char *name)
-{
-    const char *colon = strchr(name, ':');
-    return colon && !strncmp(name, "optimizer.", 10) ? colon + 1 : name;
-}
 
 /* Who an op outside the modules serves; made when it is first asked for. The next step has the names of tensors that
  * this one made. */
@@ -251,8 +245,8 @@ static uint32_t count_ops(const lb_program *p, const char *layer, int phase, con
     return n;
 }
 
-/* That side runs a layer backward which the other runs forward alone. Layers that one side calls under other names (one
- * product in place of three) are run by it in no phase, so that a fusion beside the cut says nothing. */
+/* That side runs a layer backward which the other runs forward alone. Layers that one side calls under different names
+ * (one product in place of three) are run by it in no phase, so that a fusion beside the cut says nothing. */
 static bool lacks_a_backward(const lb_diff_walk *w, const lb_divergence *o, int side)
 {
     const lb_program *p = lb_diff_walk_side(w, side), *other = lb_diff_walk_side(w, !side);
@@ -340,7 +334,7 @@ static uint32_t forward_of_lone(const lb_diff_walk *w, int side, uint32_t op)
     return LB_NONE;
 }
 
-/* Two ops that are like each other, over other parts, and are called with other arguments. */
+/* Two ops that are like each other, over different parts, and are called with different arguments. */
 static lb_diff_row other_args_row(lb_diff_walk *w, const uint32_t ops[2])
 {
     lb_diff_row row = lb_diff_walk_row(w, ops[0], ops[1]);
@@ -384,7 +378,7 @@ static lb_diff_row lone_row(lb_diff_walk *w, const lb_divergence *found)
 
 /* ---- divergences ---- */
 
-/* Where Python reads how many tokens each expert has, the same ops run in other shapes. */
+/* Where Python reads how many tokens each expert has, the same ops run in different shapes. */
 static bool is_same_in_other_shapes(const lb_diff_walk *w, const lb_divergence *o)
 {
     if (w->shadows.first_flip == LB_NONE || !o->n[0] || o->n[0] != o->n[1]) return false;
@@ -397,8 +391,8 @@ static bool is_same_in_other_shapes(const lb_diff_walk *w, const lb_divergence *
     return true;
 }
 
-/* A pair in a layer that runs in other shapes behind a choice: as many tokens as on the other side need not be the same
- * ones. */
+/* A pair in a layer that runs in different shapes behind a choice: as many tokens as on the other side need not be the
+ * same ones. */
 static bool is_among_other_shapes(const lb_diff_walk *w, const lb_divergence *o)
 {
     if (w->shadows.first_flip == LB_NONE || o->node == LB_NONE || !w->merged.nodes[o->node].n[1]) return false;
@@ -520,8 +514,8 @@ static bool name_copy(lb_diff_walk *w, uint32_t ia, lb_diff_row *row)
     return false;
 }
 
-/* Ops before it run over other parts on the two sides, so that none of them meets another: which of them it was is not
- * known, but where the sides share an op again. */
+/* Ops before it run over different parts on the two sides, so that none of them meets another: which of them it was is
+ * not known, but where the sides share an op again. */
 static void name_behind_parts(lb_diff_walk *w, lb_diff_row *row)
 {
     char why[400];
@@ -625,7 +619,7 @@ static void take_over(lb_diff_walk *w, const lb_diff_row *place, lb_diff_row *ro
 {
     row->op = place->op, row->phase = place->phase, row->index = place->index, row->other = place->other;
     row->order = place->order, row->lone = place->lone;
-    row->parameter = lb_report_keep(w->report, bare_name(row->layer));
+    row->parameter = lb_report_keep(w->report, lb_state_name_parameter(row->layer));
 }
 
 void lb_place_final(lb_diff_walk *w, const lb_divergence *o, lb_diff_row *row)

@@ -4,6 +4,7 @@
 #include "diff/diff_cuts.h"
 #include "diff/diff_place.h"
 #include "diff/diff_rows.h"
+#include "program/state_name.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -118,7 +119,7 @@ static bool writes_what_stays(const lb_diff_walk *w, const loners *side, const l
         if (lb_op_writes(p, op, p->values[v].storage) == LB_NONE || p->values[v].flags & LB_VALUE_GRADIENT) continue;
         if (is_final(w, side->which, p->values[v].storage)) continue;
         const char *name = name_before(p, p->values[v].storage);
-        const bool state = name && !strncmp(name, "optimizer.", 10); /* shows in the parameter of the next step */
+        const bool state = name && lb_state_name_is(name); /* shows in the parameter of the next step */
         if (name && !state && !(*name && begins_with(other, name))) return true;
     }
     return false;

@@ -2,6 +2,7 @@
 #include "exact/kept_table.h"
 
 #include "exact/value_graph.h"
+#include "program/state_name.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@ typedef struct origin {
 static bool is_unwritten_buffer(const lb_program *p, const lb_value *v)
 {
     if (!(v->flags & LB_VALUE_STATE) || v->flags & LB_VALUE_INPUT || v->name == LB_NONE) return false;
-    if (!strncmp(lb_program_text(p, v->name), "optimizer.", strlen("optimizer."))) return false;
+    if (lb_state_name_is(lb_program_text(p, v->name))) return false;
     for (uint32_t i = 0; i < p->n_ops; i++)
         if (!lb_op_is_source(p, &p->ops[i]) && lb_op_writes(p, &p->ops[i], v->storage) != LB_NONE) return false;
     return true;

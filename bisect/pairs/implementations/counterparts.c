@@ -419,7 +419,7 @@ static bool is_state_beside_parameter(const maker *m, uint32_t row)
     bool unlike = false;
     for (uint32_t k = 0; k < c->n; k++) {
         const lb_step_source *a = &m->sources[0]->list[m->contents->runs[c->first + k].tensor];
-        const bool states[] = {!strncmp(a->name, "optimizer.", 10), !strncmp(b->name, "optimizer.", 10)};
+        const bool states[] = {lb_step_source_is_state(a), lb_step_source_is_state(b)};
         const bool parameters[] = {m->sides[0]->program->values[a->value].flags & LB_VALUE_PARAMETER,
                                    m->sides[1]->program->values[b->value].flags & LB_VALUE_PARAMETER};
         unlike |= (states[0] && parameters[1]) || (parameters[0] && states[1]);

@@ -569,7 +569,7 @@ static bool is_blank_state(const lb_region_frontier *f, int side, uint32_t sourc
 {
     const lb_step_sources *s = f->asked->sources[side];
     const uint32_t row = s->row_of[source];
-    if (row == LB_NONE || strncmp(s->list[row].name, "optimizer.", 10)) return false;
+    if (row == LB_NONE || !lb_step_source_is_state(&s->list[row])) return false;
     const lb_tensor *t = &s->tensors[row].tensor;
     const size_t bytes = lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout));
     bool blank = t->data && lb_layout_is_contiguous(&t->layout);

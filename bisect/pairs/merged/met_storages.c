@@ -9,6 +9,7 @@
 #include "program/owner.h"
 
 #include "base/array.h"
+#include "program/state_name.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -261,8 +262,7 @@ static void release_states(states *s)
 /* The parameter that a state is of by its name, "optimizer.exp_avg:up.weight"; NULL: it has none. */
 static const char *named_parameter(const char *name)
 {
-    const char *colon = strncmp(name, "optimizer.", 10) ? NULL : strchr(name, ':');
-    return colon ? colon + 1 : NULL;
+    return lb_state_name_before(name) ? lb_state_name_parameter(name) : NULL;
 }
 
 static lb_status list_states(const lb_program_view *side, states *s, lb_err *err)

@@ -1,10 +1,11 @@
-/* Tensors that two sides cut otherwise: see cut_tensors.h. */
+/* Tensors that two sides cut differently: see cut_tensors.h. */
 #include "pair/cut_tensors.h"
 
 #include "pair/cut_results.h"
 #include "program/shard_cover.h"
 
 #include "base/array.h"
+#include "program/state_name.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,17 +38,14 @@ static void add_holding(holdings *list, const lb_held_part *h, const char *name,
     list->list[list->n++].name = mapped;
 }
 
-static bool is_state(const char *name)
-{
-    return !strncmp(name, "optimizer.", 10) && strchr(name, ':');
-}
-
 /* False: nothing that is looked for here. */
 static bool kind_of(const lb_program *p, const lb_value *v, lb_cut_kind *kind)
 {
     const char *name = lb_program_text(p, v->name);
     if (!*name) return false;
-    *kind = v->source == LB_SOURCE_BATCH ? LB_CUT_BATCH : is_state(name) ? LB_CUT_STATE : LB_CUT_PARAMETER;
+    *kind = v->source == LB_SOURCE_BATCH     ? LB_CUT_BATCH
+            : lb_state_name_before(name) > 0 ? LB_CUT_STATE
+                                             : LB_CUT_PARAMETER;
     return v->source == LB_SOURCE_BATCH || v->source == LB_SOURCE_PARAMETER || *kind == LB_CUT_STATE ||
            (v->source == LB_SOURCE_CARRIED && v->flags & LB_VALUE_PARAMETER);
 }
@@ -169,7 +167,7 @@ static lb_status meet_names(holdings lists[2], lb_err *err)
     return status;
 }
 
-/* ---- what is cut otherwise ---- */
+/* ---- what is cut differently ---- */
 
 /* The holdings of one tensor on one side. */
 typedef struct group {
@@ -512,8 +510,8 @@ static char **list_known(const lb_cut_tensors *cuts, int side, const lb_layer_na
     return room ? names : NULL;
 }
 
-/* Ops that update such a parameter run over other elements on the two sides, even where their shapes fit: they are no
- * pairs. */
+/* Ops that update such a parameter run over different elements on the two sides, even where their shapes fit: they are
+ * no pairs. */
 static bool part_updates(const lb_cut_tensors *cuts, const lb_layer_names_map *const rules[2], lb_alignment *al)
 {
     bool room = true;

@@ -4,6 +4,7 @@
 #include "pair/cut_tensors.h"
 
 #include "base/array.h"
+#include "program/state_name.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,20 +54,13 @@ static bool is_free_b(const finder *f, uint32_t op)
 
 /* ---- by name ---- */
 
-/* What stands before a parameter's name in that of its state: "optimizer.exp_avg:"; "" for the parameter. */
-static size_t prefix_of(const char *name)
-{
-    const char *colon = strncmp(name, "optimizer.", 10) ? NULL : strchr(name, ':');
-    return colon ? (size_t)(colon + 1 - name) : 0;
-}
-
 static uint32_t find_part(const finder *f, uint32_t whole, const char *prefix, size_t n, const char *part)
 {
     const lb_program *p = f->b->program;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_value *v = source_value(p, i);
         const char *name = v ? lb_program_text(p, v->name) : "";
-        if (v && prefix_of(name) == n && !strncmp(name, prefix, n) && !strcmp(name + n, part) &&
+        if (v && lb_state_name_before(name) == n && !strncmp(name, prefix, n) && !strcmp(name + n, part) &&
             same_part(f, whole, i) && is_free_b(f, i))
             return i;
     }
@@ -76,7 +70,7 @@ static uint32_t find_part(const finder *f, uint32_t whole, const char *prefix, s
 static void join_known(finder *f, uint32_t op, const lb_value *v)
 {
     const char *name = lb_program_text(f->a->program, v->name);
-    const size_t n = prefix_of(name);
+    const size_t n = lb_state_name_before(name);
     uint32_t ops[MOST_PARTS];
     for (uint32_t r = 0; r < f->fused->n; r++) {
         const lb_fused_row *row = &f->fused->list[r];

@@ -4,6 +4,7 @@
 #include "sources/merged_adapters.h"
 
 #include "base/array.h"
+#include "program/state_name.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +27,7 @@ lb_status lb_step_sources_list(const lb_program_view *view, lb_step_sources *out
         if (lb_program_view_value(view, v, &t->tensor, NULL) != LB_OK)
             t->tensor = (lb_tensor){NULL, p->values[v].dtype, p->values[v].layout};
         lb_program_view_part_shape(view, v, &t->tensor);
-        const bool learnt = p->values[v].flags & LB_VALUE_PARAMETER || !strncmp(t->name, "optimizer.", 10);
+        const bool learnt = p->values[v].flags & LB_VALUE_PARAMETER || lb_state_name_is(t->name);
         out->row_of[v] = out->n;
         out->list[out->n++] = (lb_step_source){
             i, v, t->name, p->values[v].source, learnt, lb_program_view_part_of(view, i), p->values[v].logical};
@@ -122,18 +123,16 @@ static uint32_t find_named(const lb_step_sources *s, const char *prefix, size_t 
     return found;
 }
 
-/* "optimizer.exp_avg:NAME" lies as NAME does: what stands before it, the colon included. */
-static size_t prefix_of(const char *name)
+bool lb_step_source_is_state(const lb_step_source *source)
 {
-    const char *colon = strncmp(name, "optimizer.", 10) ? NULL : strchr(name, ':');
-    return colon ? (size_t)(colon + 1 - name) : 0;
+    return lb_state_name_is(source->name);
 }
 
 /* Where the elements of this source stand now, by where they stood when the window began. False when out of memory. */
 static bool apply(const lb_remembered *r, const lb_step_sources *a, const char *name, int64_t elements,
                   lb_contents *out, uint32_t row)
 {
-    const size_t prefix = prefix_of(name);
+    const size_t prefix = lb_state_name_before(name);
     const uint32_t first = out->n_runs;
     if (r->content.all != elements) return true;
     for (uint32_t i = 0; i < r->content.n; i++) {
@@ -179,12 +178,12 @@ static bool apply_name(const lb_source_memory *m, const lb_step_sources *a, cons
     return true;
 }
 
-/* Names alone speak where most parameters hold other numbers than those of their name. */
+/* Names alone speak where most parameters hold different numbers than those of their name. */
 static uint32_t settle_names(const lb_step_sources *b, lb_contents *out)
 {
     uint32_t named = 0, parameters = 0;
     for (uint32_t i = 0; i < b->n; i++) {
-        const bool parameter = b->list[i].learnt && strncmp(b->list[i].name, "optimizer.", 10);
+        const bool parameter = b->list[i].learnt && !lb_step_source_is_state(&b->list[i]);
         parameters += parameter, named += parameter && out->list[i].relation == LB_CONTENT_NAMED;
     }
     const bool moved = 2 * named > parameters;
@@ -265,7 +264,7 @@ static uint32_t lone_state(const lb_step_sources *s, const lb_contents *all, con
 {
     uint32_t found = LB_NONE;
     for (uint32_t i = 0; i < s->n; i++) {
-        const size_t prefix = prefix_of(s->list[i].name);
+        const size_t prefix = lb_state_name_before(s->list[i].name);
         if (!prefix || strcmp(s->list[i].name + prefix, parameter)) continue;
         if (lb_layout_numel(&s->tensors[i].tensor.layout) < 2) continue; /* how often it was stepped */
         if (of_b ? all->list[i].relation != LB_CONTENT_NONE : is_claimed(all, i)) continue;
@@ -281,7 +280,7 @@ static bool pair_last_states(const lb_source_memory *m, const lb_step_sources *a
                              lb_contents *out)
 {
     for (uint32_t i = 0; i < b->n; i++) {
-        const size_t prefix = prefix_of(b->list[i].name);
+        const size_t prefix = lb_state_name_before(b->list[i].name);
         if (!prefix || out->list[i].relation != LB_CONTENT_NONE || b->list[i].kind == LB_SOURCE_UNSEEN) continue;
         const lb_remembered *known = recall(m, m->n, b->list[i].name + prefix, b->list[i].part);
         if (!known || known->n_names != 1 || lone_state(b, out, b->list[i].name + prefix, true) != i) continue;
@@ -306,14 +305,15 @@ lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources 
         const char *name = b->list[i].name;
         const lb_content *c = &out->list[i];
         if (c->relation == LB_CONTENT_NONE && *name) room = apply_name(memory, a, b, i, out);
-        const lb_remembered *known = *name ? recall(memory, before, name + prefix_of(name), b->list[i].part) : NULL;
+        const lb_remembered *known =
+            *name ? recall(memory, before, name + lb_state_name_before(name), b->list[i].part) : NULL;
         const int64_t elements = lb_layout_numel(&b->tensors[i].tensor.layout);
         if (known && b->list[i].kind != LB_SOURCE_UNSEEN &&
             (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED || c->found < c->all ||
              is_pieced_by_chance(c, known)))
             room = apply(known, a, name, elements, out, i);
-        else if ((!known || known->part != b->list[i].part) && *name && !prefix_of(name) && b->list[i].learnt &&
-                 c->relation != LB_CONTENT_NONE)
+        else if ((!known || known->part != b->list[i].part) && *name && !lb_state_name_before(name) &&
+                 b->list[i].learnt && c->relation != LB_CONTENT_NONE)
             room = remember(memory, a, name, b->list[i].part, c, out->runs);
     }
     if (room && apply_left(memory, a, b, out) && pair_last_states(memory, a, b, out)) return LB_OK;

@@ -22,6 +22,8 @@ typedef struct lb_step_source {
     uint32_t part;    /* the rank that begins with it; each may have a part of the tensor by that name */
     lb_digest digest; /* as recorded */
 } lb_step_source;
+/* By its name: a state of an optimizer. */
+bool lb_step_source_is_state(const lb_step_source *source);
 
 typedef struct lb_step_sources {
     lb_step_source *list;
