@@ -214,6 +214,13 @@ static const weights *weights_of_places(void)
     return &drawn;
 }
 
+/* 1, and later ones from 2/3 to 4/3 with a random sign: no turn counts for little in any sum. */
+static double weight_of_turn(uint64_t turn, int k)
+{
+    const double drawn = uniform((turn * SUMS + (uint64_t)k) | TURNS);
+    return turn ? copysign(1 + (fabs(drawn) - 0.5) * (2.0 / 3), drawn) : 1;
+}
+
 /* Numbers of one turn, TABLE of them but for the last: masks and numbers that are not finite count by their place and
  * sign alone. */
 LB_INLINE void project_body(const double *x, const double (*of_place)[TABLE], const double *of_turn, double *sums,
@@ -251,7 +258,7 @@ lb_shadow_projection lb_shadow_projection_of(const lb_tensor *t)
         const int64_t n = p.elements - from < TABLE ? p.elements - from : TABLE;
         const double *x = lb_number_blocks_at(&blocks, from, n, room);
         double of_turn[SUMS];
-        for (int k = 0; k < SUMS; k++) of_turn[k] = uniform(((uint64_t)(from / TABLE) * SUMS + (uint64_t)k) | TURNS);
+        for (int k = 0; k < SUMS; k++) of_turn[k] = weight_of_turn((uint64_t)(from / TABLE), k);
         if (n < TABLE) {
             memset(last, 0, sizeof last), memcpy(last, x, (size_t)n * sizeof *x);
             x = last;

@@ -115,6 +115,22 @@ static void projections_tell_orders_and_not_layouts(void **state)
     }
 }
 
+/* A change of any one element moves some sum by a share of it, whatever turn the element is in. */
+static void every_element_counts_in_some_sum(void **state)
+{
+    (void)state;
+    enum { ALL = 5000 };
+    double x[ALL] = {0};
+    for (int i = 0; i < ALL; i++) {
+        x[i] = 1;
+        const lb_shadow_projection p = projection_of(x, ALL);
+        double most = 0;
+        for (int k = 0; k < 4; k++) most = fmax(most, fabs(p.sums[k]));
+        assert_true(most > 0.05 && most < 1.5);
+        x[i] = 0;
+    }
+}
+
 static void projections_count_masks_by_place_and_sign(void **state)
 {
     (void)state;
@@ -137,6 +153,7 @@ int main(void)
         cmocka_unit_test(numbers_are_put_back_in_every_dtype),
         cmocka_unit_test(rows_of_any_length_are_as_far_apart_as_their_elements),
         cmocka_unit_test(projections_tell_orders_and_not_layouts),
+        cmocka_unit_test(every_element_counts_in_some_sum),
         cmocka_unit_test(projections_count_masks_by_place_and_sign),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
