@@ -1,8 +1,8 @@
 /* Which op of a region to name to a person, and why.
  *
  * In this order: the op by which both sides have the same numbers in another order; one op that both sides call from
- * the same inputs with different arguments; views that take different parts of the same numbers; an op that one side alone
- * runs; a reader of a table that the other side does not hold; the first op whose inputs are met. */
+ * the same inputs with different arguments; views that take different parts of the same numbers; an op that one side
+ * alone runs; a reader of a table that the other side does not hold; the first op whose inputs are met. */
 #ifndef LB_BISECT_REGION_OP_H
 #define LB_BISECT_REGION_OP_H
 
