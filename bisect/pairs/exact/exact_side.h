@@ -17,7 +17,7 @@
 typedef struct lb_exact_side {
     const lb_program_view *view;
     const lb_program *program;
-    lb_program *own; /* what runs: the program with the scalars that lb_exact_sides_settle_scalars gave it */
+    lb_program *own; /* what runs: the program with the constants that scalars.h gave it */
     lb_prepared *prepared;
     lb_value_graph graph;
     uint64_t *kinds;         /* per op: the same for ops of one name, in place or not, on both sides */
@@ -40,11 +40,6 @@ typedef struct lb_exact_side {
 
 lb_status lb_exact_side_open(const lb_program_view *view, lb_exact_side *side, lb_err *err);
 void lb_exact_side_close(lb_exact_side *side);
-/* A constant that one side rounded to f32 before it was recorded (an eps that went through C++) is the other side's:
- * 9.99999997475e-07 is 1e-06 in f32. Where one side's constant is the f32 of exactly one constant of the other, both
- * run with that one. A program that reads numbers of f32 tensors makes constants of them with a few such roundings (the
- * products of momenta that NAdam keeps in a tensor): they are the other side's, too. Before the first run. */
-lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err);
 /* Every run goes on with these numbers (malloc'ed, taken over; NULL: with its own) where it gives, or begins with, the
  * value. */
 void lb_exact_side_hold(lb_exact_side *side, uint32_t value, double *numbers);
@@ -52,7 +47,7 @@ void lb_exact_side_hold(lb_exact_side *side, uint32_t value, double *numbers);
 double *lb_exact_side_taken(const lb_exact_side *side, uint32_t value);
 /* Stands in `forced` where the run's own number stays. */
 double lb_exact_side_own(void);
-/* Behind a change of `own`. */
+/* Behind a change of `own`: what the last run left is not what the next one would give. */
 lb_status lb_exact_side_prepare(lb_exact_side *side, lb_err *err);
 lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err);
 /* A run whose results are handed over: what earlier runs kept, their quantities and their noise, stay. `*kept`: per

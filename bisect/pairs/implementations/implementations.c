@@ -1,4 +1,5 @@
 /* Two implementations of a step: see implementations.h. */
+#include "exact/scalars.h"
 #include "implementations/counterpart_exits.h"
 #include "implementations/counterpart_orders.h"
 #include "implementations/counterpart_scales.h"
@@ -188,9 +189,9 @@ static void want(lb_implementations *x)
             if (x->sides[k].graph.given[v] && lb_dtype_is_float(p->values[v].dtype))
                 all += lb_layout_numel(&p->values[v].layout);
         const bool parted = x->sides[0].view->n_parts > 1 || x->sides[1].view->n_parts > 1; /* choices in parts, too */
-        for (uint32_t v = 0; v < p->n_values && all <= MOST_KEPT; v++)
+        for (uint32_t v = 0; v < p->n_values; v++)
             x->sides[k].wanted[v] |=
-                x->sides[k].graph.given[v] &&
+                x->sides[k].graph.given[v] && (all <= MOST_KEPT || lb_layout_numel(&p->values[v].layout) == 1) &&
                 (lb_dtype_is_float(p->values[v].dtype) || (parted && lb_dtype_is_integer(p->values[v].dtype)));
     }
     for (uint32_t i = 0; i < x->counterparts.n_pieces; i++) x->sides[0].wanted[x->counterparts.pieces[i].tensor] = 1;
@@ -421,12 +422,23 @@ static lb_status allow_for_rounding(lb_implementations *x, lb_err *err)
     return LB_OK;
 }
 
+/* Numbers that a side read from tensors are the other side's exact ones. */
+static lb_status run_from_scalars(lb_implementations *x, lb_err *err)
+{
+    bool changed[2];
+    for (int k = 0; k < 2; k++) LB_TRY(lb_scalars_settle_read(&x->sides[k], &x->sides[!k], &changed[k], err));
+    if (changed[0]) LB_TRY(lb_exact_side_run(&x->sides[0], err));
+    if (changed[0]) LB_TRY(lb_exact_side_run_disturbed(&x->sides[0], err));
+    return changed[0] || changed[1] ? run_free(x, err) : LB_OK;
+}
+
 /* Behind free runs of which not all that leaves agrees: what may explain that without a difference, and then the
  * differences. */
 static lb_status look_closer(lb_implementations *x, const lb_products *products, lb_source_memory *memory, lb_err *err)
 {
     LB_TRY(settle_by_use(x, products, memory, err));
     if (x->judged && !x->same) LB_TRY(run_from_tables(x, err));
+    if (x->judged && !x->same) LB_TRY(run_from_scalars(x, err));
     if (!x->judged || x->same) return LB_OK;
     LB_TRY(lb_counterpart_scales_find_losses(x, err));
     LB_TRY(lb_products_find(products, &x->counterparts, err));
@@ -518,7 +530,7 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
     *x = (lb_implementations){0};
     lb_status status = lb_exact_side_open(a, &x->sides[0], err);
     if (status == LB_OK) status = lb_exact_side_open(b, &x->sides[1], err);
-    if (status == LB_OK) status = lb_exact_sides_settle_scalars(x->sides, err);
+    if (status == LB_OK) status = lb_scalars_settle(x->sides, err);
     if (status == LB_OK) status = map_tokens(x, a, b, err);
     if (status == LB_OK) status = lb_step_sources_list(a, &x->sources[0], err);
     if (status == LB_OK) status = lb_step_sources_list(b, &x->sources[1], err);

@@ -1,0 +1,22 @@
+/* Constants of both sides that are one number, as far as rounding went before they were recorded.
+ *
+ *      A   clip = 1.5 / (norm + 1e-6), a tensor            B   g * (1.5 / (norm.item() + 1e-6))
+ *
+ * What a program reads from a tensor and computes with in its own language reaches the recording as a constant that has
+ * the rounding of the tensor in it; in exact arithmetic the other side's tensor has not. */
+#ifndef LB_BISECT_SCALARS_H
+#define LB_BISECT_SCALARS_H
+
+#include "exact/exact_side.h"
+
+/* A constant that one side rounded to f32 before it was recorded (an eps that went through C++) is the other side's:
+ * 9.99999997475e-07 is 1e-06 in f32. Where one side's constant is the f32 of exactly one constant of the other, both
+ * run with that one. A program that reads numbers of f32 tensors makes constants of them with a few such roundings (the
+ * products of momenta that NAdam keeps in a tensor): they are the other side's, too. Before the first run. */
+lb_status lb_scalars_settle(lb_exact_side sides[2], lb_err *err);
+/* Behind runs of both sides. Where the program of `side` reads numbers of tensors in f32 or less, a constant of its own
+ * within a few such roundings of one exact scalar of `other` (and of no second one) becomes that. `*changed`: some did;
+ * the side is to run again. */
+lb_status lb_scalars_settle_read(lb_exact_side *side, const lb_exact_side *other, bool *changed, lb_err *err);
+
+#endif
