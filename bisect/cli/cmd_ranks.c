@@ -42,7 +42,8 @@ static const lb_command command = {
         "by step. A setting whose workers are further apart than the closest ones', by more than chance, is a silent\n"
         "inconsistency, though its mean loss is as smooth.\n"
         "\n"
-        "Exit code 1 when something was found. The numbers of one run alone are no finding.",
+        "Exit code 1 when something was found, 125 where a setting's workers are further apart in every step and\n"
+        "the steps are fewer than seven. The numbers of one run alone are not a finding.",
     .example = "  lastbit record -o run.lb --steps 100-102 -- torchrun --nproc-per-node 8 train.py\n"
                "  lastbit ranks run.lb --layers\n"
                "  lastbit ranks one-seed.lb each-its-own.lb",
@@ -143,11 +144,11 @@ static lb_status report_on(const char *name, const lb_ranks_options *o, lb_ranks
     return status;
 }
 
-static int exit_code(const lb_ranks_report *report)
+static int exit_code(lb_ranks_verdict verdict)
 {
-    return report->verdict == LB_RANKS_CLEAN   ? LB_EXIT_SAME
-           : report->verdict == LB_RANKS_FOUND ? LB_EXIT_DIFFERENT
-                                               : LB_EXIT_UNTESTABLE;
+    return verdict == LB_RANKS_CLEAN   ? LB_EXIT_SAME
+           : verdict == LB_RANKS_FOUND ? LB_EXIT_DIFFERENT
+                                       : LB_EXIT_UNTESTABLE;
 }
 
 static int run(const lb_command_arguments *arguments, const lb_ranks_options *o)
@@ -161,26 +162,26 @@ static int run(const lb_command_arguments *arguments, const lb_ranks_options *o)
     if (status == LB_OK && html) status = lb_command_write_page("ranks", report_json(report), html, &err);
     if (text && status == LB_OK) lb_command_print_text(text);
     if (status == LB_OK && arguments->json) lb_command_print_json("ranks", report_json(report));
-    const int rc = status != LB_OK ? lb_command_fail("ranks", &err) : exit_code(report);
+    const int rc = status != LB_OK ? lb_command_fail("ranks", &err) : exit_code(report->verdict);
     free(text);
     lb_ranks_report_free(report);
     return rc;
 }
 
 static json_t *settings_json(const lb_command_arguments *arguments, const lb_ranks_settings *s,
-                             const lb_ranks_report *const *reports, bool found)
+                             const lb_ranks_report *const *reports)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < s->n; i++)
         json_array_append_new(list, setting_json(&s->list[i], reports[i], arguments->args[i]));
-    return json_pack("{s:s,s:s,s:i,s:o}", "verdict", found ? "found" : "clean", "closest", arguments->args[s->closest],
-                     "steps_compared", (int)s->n_steps, "settings", list);
+    return json_pack("{s:s,s:s,s:i,s:o}", "verdict", lb_ranks_verdict_name(s->verdict), "closest",
+                     arguments->args[s->closest], "steps_compared", (int)s->n_steps, "settings", list);
 }
 
 static lb_status print_settings(const lb_command_arguments *arguments, const lb_ranks_settings *s,
-                                const lb_ranks_report *const *reports, bool found, lb_err *err)
+                                const lb_ranks_report *const *reports, lb_err *err)
 {
-    if (html) LB_TRY(lb_command_write_page("ranks", settings_json(arguments, s, reports, found), html, err));
+    if (html) LB_TRY(lb_command_write_page("ranks", settings_json(arguments, s, reports), html, err));
     if (!arguments->json) {
         char *text = lb_ranks_settings_text(s, reports, arguments->args);
         if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
@@ -188,7 +189,7 @@ static lb_status print_settings(const lb_command_arguments *arguments, const lb_
         free(text);
         return LB_OK;
     }
-    lb_command_print_json("ranks", settings_json(arguments, s, reports, found));
+    lb_command_print_json("ranks", settings_json(arguments, s, reports));
     return LB_OK;
 }
 
@@ -199,17 +200,14 @@ static int run_settings(const lb_command_arguments *arguments, const lb_ranks_op
     lb_ranks_settings *settings = NULL;
     const uint32_t n = (uint32_t)arguments->n_args;
     lb_ranks_report **reports = calloc(n + 1, sizeof *reports);
-    int rc = LB_EXIT_SAME;
     lb_status status = reports ? LB_OK : lb_fail(&err, LB_ERR_NOMEM, "out of memory for %u captures", n);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         status = report_on(arguments->args[i], o, &reports[i], &err);
-        if (status == LB_OK && exit_code(reports[i]) > rc) rc = exit_code(reports[i]);
     }
     const lb_ranks_report *const *all = (const lb_ranks_report *const *)reports;
     if (status == LB_OK) status = lb_ranks_settings_compare(all, n, &settings, &err);
-    if (status == LB_OK && settings->found && rc == LB_EXIT_SAME) rc = LB_EXIT_DIFFERENT;
-    if (status == LB_OK) status = print_settings(arguments, settings, all, rc == LB_EXIT_DIFFERENT, &err);
-    if (status != LB_OK) rc = lb_command_fail("ranks", &err);
+    if (status == LB_OK) status = print_settings(arguments, settings, all, &err);
+    const int rc = status == LB_OK ? exit_code(settings->verdict) : lb_command_fail("ranks", &err);
     for (uint32_t i = 0; reports && i < n; i++) lb_ranks_report_free(reports[i]);
     free(reports);
     lb_ranks_settings_free(settings);

@@ -149,7 +149,8 @@ LB_API char *lb_ranks_text(const lb_ranks_report *report, bool layers);
  * with the setting whose losses are closest together. Another setting is inconsistent when its workers are further
  * apart by two of the three measures (dispersion of the loss, of the gradient's norm, 1 - cosine of the direction): by
  * a quarter at least on average, and in so many steps that a coin would do it in less than one of a hundred runs (a
- * sign test, for which seven steps are the fewest). */
+ * sign test, for which seven steps are the fewest). Of fewer steps nothing is told: where its workers are further apart
+ * in each of them, they cannot be tested. */
 
 /* Means over the steps; NaN: not known. */
 typedef struct lb_ranks_setting {
@@ -157,12 +158,15 @@ typedef struct lb_ranks_setting {
     uint32_t wider[3]; /* steps in which its loss, norm and direction are further apart than the closest setting's */
     bool apart[3];     /* and whether that is no chance */
     bool inconsistent;
+    bool untold; /* further apart in every step, which are too few for a sign test */
 } lb_ranks_setting;
 
 typedef struct lb_ranks_settings {
     lb_ranks_setting *list; /* in the order in which they were given */
     uint32_t n, n_steps, closest;
     bool found; /* some are inconsistent */
+    lb_ranks_verdict
+        verdict; /* of all: a setting that is inconsistent or has findings of its own; then what is not told */
 } lb_ranks_settings;
 
 /* LB_ERR_NOT_FOUND: they have no step in common. */

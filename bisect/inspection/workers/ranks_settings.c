@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 enum { LOSS, NORM, DIRECTION, MEASURES };
+enum { FEWEST_STEPS = 7 }; /* of which a coin falls all on one side in less than one of a hundred runs */
 static const char *const measures[MEASURES] = {"loss dispersion", "gradient-norm dispersion",
                                                "spread of the gradients' directions"};
 
@@ -85,7 +86,7 @@ static bool is_no_chance(uint32_t times, uint32_t n)
 static void judge(const lb_ranks_report *r, const lb_ranks_report *closest, const int64_t *steps, uint32_t n,
                   lb_ranks_setting *out)
 {
-    uint32_t apart = 0;
+    uint32_t apart = 0, always = 0;
     for (int m = 0; m < MEASURES; m++) {
         double mine = 0, theirs = 0;
         uint32_t known = 0;
@@ -94,10 +95,23 @@ static void judge(const lb_ranks_report *r, const lb_ranks_report *closest, cons
             if (isnan(x) || isnan(y)) continue;
             known++, mine += x, theirs += y, out->wider[m] += x > y;
         }
-        out->apart[m] = is_no_chance(out->wider[m], known) && mine >= 1.25 * theirs;
-        apart += out->apart[m];
+        const bool much = mine >= 1.25 * theirs;
+        out->apart[m] = is_no_chance(out->wider[m], known) && much;
+        apart += out->apart[m], always += known && out->wider[m] == known && much;
     }
     out->inconsistent = apart >= 2;
+    out->untold = !out->inconsistent && n < FEWEST_STEPS && always >= 2;
+}
+
+/* What is found comes before what cannot be told. */
+static lb_ranks_verdict verdict_of(const lb_ranks_settings *s, const lb_ranks_report *const *reports)
+{
+    lb_ranks_verdict verdict = LB_RANKS_CLEAN;
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (s->list[i].inconsistent || reports[i]->verdict == LB_RANKS_FOUND) return LB_RANKS_FOUND;
+        if (s->list[i].untold || reports[i]->verdict != LB_RANKS_CLEAN) verdict = LB_RANKS_UNTESTABLE;
+    }
+    return verdict;
 }
 
 lb_status lb_ranks_settings_compare(const lb_ranks_report *const *reports, uint32_t n, lb_ranks_settings **settings,
@@ -126,6 +140,7 @@ lb_status lb_ranks_settings_compare(const lb_ranks_report *const *reports, uint3
         s->found |= s->list[i].inconsistent;
     }
     free(steps);
+    if (status == LB_OK) s->verdict = verdict_of(s, reports);
     if (status == LB_OK)
         *settings = s;
     else
@@ -147,7 +162,9 @@ static void print_reading(FILE *out, const lb_ranks_settings *s, uint32_t i, con
     const double mine[] = {x->loss_std, x->grad_norm_std, 1 - x->grad_cosine_mean},
                  theirs[] = {c->loss_std, c->grad_norm_std, 1 - c->grad_cosine_mean};
     fprintf(out, "%s: %s", names[i],
-            x->inconsistent ? "silent inconsistency: its workers are further apart" : "not told apart from chance");
+            x->inconsistent ? "silent inconsistency: its workers are further apart"
+            : x->untold     ? "its workers are further apart in every step, which are too few to rule out chance"
+                            : "not told apart from chance");
     for (int m = 0; m < MEASURES; m++)
         if (!isnan(mine[m]) && theirs[m] > 0)
             fprintf(out, "%s %s %.2f times (in %u of %u steps)", m ? "," : ":", measures[m], mine[m] / theirs[m],
@@ -193,9 +210,7 @@ char *lb_ranks_settings_text(const lb_ranks_settings *s, const lb_ranks_report *
     size_t size = 0;
     FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
-    bool broken = false;
-    for (uint32_t i = 0; i < s->n; i++) broken |= reports[i]->verdict == LB_RANKS_FOUND;
-    fprintf(out, "verdict: %s\n", s->found || broken ? "found" : "clean");
+    fprintf(out, "verdict: %s\n", lb_ranks_verdict_name(s->verdict));
     for (uint32_t i = 0; i < s->n; i++)
         if (s->list[i].inconsistent) print_reading(out, s, i, names);
     for (uint32_t i = 0; i < s->n; i++)
@@ -208,8 +223,9 @@ char *lb_ranks_settings_text(const lb_ranks_settings *s, const lb_ranks_report *
         if (!s->list[i].inconsistent) print_reading(out, s, i, names);
         if (*seeds_words(reports[i]->seeds)) fprintf(out, "%s%s\n", names[i], seeds_words(reports[i]->seeds));
     }
-    if (s->n_steps < 7)
-        fprintf(out, "%u steps are too few to tell an inconsistency from chance: record 7 or more\n", s->n_steps);
+    if (s->n_steps < FEWEST_STEPS)
+        fprintf(out, "%u steps are too few to tell an inconsistency from chance: record %d or more\n", s->n_steps,
+                FEWEST_STEPS);
     fputc('\n', out);
     print_steps(out, s, reports, names);
     fclose(out);

@@ -63,8 +63,14 @@ def test_settings_side_by_side_read_as_the_paper_reads_them(lastbit, captures, c
 def test_a_setting_beside_itself_is_clean_and_few_steps_tell_nothing(lastbit, captures):
     alike = lastbit.json("ranks", captures["s1-3"], captures["s1-3"], expect=0)
     assert alike["verdict"] == "clean" and not any(row["inconsistent"] for row in alike["settings"])
-    text = lastbit.run("ranks", "--steps", "0-5", captures["s1-1"], captures["s1-3"], expect=0).stdout
-    assert text.startswith("verdict: clean") and "6 steps are too few" in text
+    few = lastbit.json("ranks", "--steps", "0-1", captures["s1-3"], captures["s1-3"], expect=0)
+    assert few["verdict"] == "clean" and few["steps_compared"] == 2
+    for order in (("s1-1", "s1-3"), ("s1-3", "s1-1")):  # further apart in each of six steps: that is not clean
+        text = lastbit.run("ranks", "--steps", "0-5", *(captures[s] for s in order), expect=125).stdout
+        assert text.startswith("verdict: cannot be tested") and "6 steps are too few" in text
+        assert f"{captures['s1-3']}: its workers are further apart in every step" in text
+    answer = lastbit.json("ranks", "--steps", "0-5", captures["s1-1"], captures["s1-3"], expect=125)
+    assert answer["verdict"] == "cannot be tested" and not any(row["inconsistent"] for row in answer["settings"])
 
 
 def test_the_text_says_verdict_setting_and_numbers(lastbit, captures):
