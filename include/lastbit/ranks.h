@@ -165,8 +165,8 @@ typedef struct lb_ranks_settings {
     lb_ranks_setting *list; /* in the order in which they were given */
     uint32_t n, n_steps, closest;
     bool found; /* some are inconsistent */
-    lb_ranks_verdict
-        verdict; /* of all: a setting that is inconsistent or has findings of its own; then what is not told */
+    /* Of all: whether one is inconsistent or has findings of its own; then whether something is not told. */
+    lb_ranks_verdict verdict;
 } lb_ranks_settings;
 
 /* LB_ERR_NOT_FOUND: they have no step in common. */

@@ -2,6 +2,8 @@
 #include "exact/scalars.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The one number of a program's constants that becomes `x` in f32 and is not `x`; x where there is none, or several. */
@@ -86,13 +88,21 @@ static double exact_scalar(const lb_exact_side *s, double x)
     return found;
 }
 
+/* A number of a few decimal digits, which a person wrote: none that was computed from what was read. */
+static bool is_written(double x)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", x);
+    return strtod(text, NULL) == x;
+}
+
 lb_status lb_scalars_settle_read(lb_exact_side *side, const lb_exact_side *other, bool *changed, lb_err *err)
 {
     lb_program *p = side->own;
     *changed = false;
     if (!reads_rounded_scalars(p)) return LB_OK;
     for (uint32_t i = 0; i < p->n_args; i++) {
-        if (p->args[i].tag != LB_ARG_FLOAT) continue;
+        if (p->args[i].tag != LB_ARG_FLOAT || is_written(p->args[i].u.f)) continue;
         const double before = p->args[i].u.f, now = exact_scalar(other, before);
         if (now != before) p->args[i].u.f = now, *changed = true;
     }

@@ -15,8 +15,8 @@
  * products of momenta that NAdam keeps in a tensor): they are the other side's, too. Before the first run. */
 lb_status lb_scalars_settle(lb_exact_side sides[2], lb_err *err);
 /* Behind runs of both sides. Where the program of `side` reads numbers of tensors in f32 or less, a constant of its own
- * within a few such roundings of one exact scalar of `other` (and of no second one) becomes that. `*changed`: some did;
- * the side is to run again. */
+ * that has more digits than people write becomes the one exact scalar of `other` that is within a few such roundings of
+ * it, where there is no second one. `*changed`: some did; the side is to run again. */
 lb_status lb_scalars_settle_read(lb_exact_side *side, const lb_exact_side *other, bool *changed, lb_err *err);
 
 #endif

@@ -18,9 +18,19 @@ lb_counterpart_state lb_slack_state(double distance, double slack)
     return room <= SLACK_LARGE ? LB_COUNTERPART_SAME : LB_COUNTERPART_UNKNOWN;
 }
 
+/* Is the second side's model given what the first one's is not? */
+static bool are_given_different_inputs(const lb_implementations *x)
+{
+    for (uint32_t i = 0; i < x->sources[1].n; i++)
+        if (!strncmp(x->sources[1].list[i].name, "input:", strlen("input:")) &&
+            x->contents.list[i].relation == LB_CONTENT_NONE)
+            return true;
+    return false;
+}
+
 double lb_slack_room(const lb_implementations *x)
 {
-    return x->alone ? fmin(SLACK_TIMES * x->counterparts.most_slack, SLACK_NEAR) : 0;
+    return x->alone && !are_given_different_inputs(x) ? fmin(SLACK_TIMES * x->counterparts.most_slack, SLACK_NEAR) : 0;
 }
 
 /* A's tables whose numbers B goes on from: their rounding is in both. */

@@ -39,7 +39,8 @@ lb_status lb_slack_measure(lb_implementations *x, bool from_place_to_place, uint
  * 0 it is APART. */
 lb_counterpart_state lb_slack_state(double distance, double slack);
 /* How far apart, relative L2, two values may be that are one but for such rounding; at most 2^-16, so that no other
- * number is taken for it. 0: neither side holds a tensor alone. */
+ * number is taken for it. 0: neither side holds a tensor alone, or the two are given different inputs, which is not
+ * rounding. */
 double lb_slack_room(const lb_implementations *x);
 /* Behind runs of two sides that are the same. Fills `x->coarse`; `times` is 0 where no side makes such a rounding, or
  * none that is large. */

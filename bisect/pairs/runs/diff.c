@@ -157,19 +157,30 @@ static bool is_around(const char *x, const char *y)
     return !strncmp(x, y, n) && (!y[n] || y[n] == '.' || !n);
 }
 
-/* Are the numbers of a tensor of the first side all on the other, in another order or in other tensors? */
+/* Are the numbers of a tensor of the first side all on the other, in another order or in other tensors? What a model is
+ * given has no order of its own: rows that are exchanged are another batch. */
 static bool is_mapped(const lb_diff_report *by_value, const char *name)
 {
+    if (!strncmp(name, "input:", strlen("input:"))) return false;
     for (uint32_t i = 0; i < by_value->n_map; i++)
         if (!strcmp(by_value->map[i].first, name) && *by_value->map[i].second) return true;
     return false;
 }
 
+static bool is_of_one_rank(lb_capture *capture)
+{
+    const int32_t *ranks;
+    return lb_capture_ranks(capture, &ranks) == 1;
+}
+
 /* The walk's first place is one of ops that each side spells in a way of its own, and no difference by values lies
  * there: what these ops give is the same then, and the place is none. Nor is a tensor whose numbers the other side has
- * in another order. */
-static bool is_refuted(const lb_diff_row *first, const lb_diff_report *by_value)
+ * in another order. Of several ranks the walk knows which one holds what: there a rank may hold another one's part, and
+ * all numbers are on the other side, too. */
+static bool is_refuted(const lb_diff_session *s, const lb_diff_report *by_value)
 {
+    const lb_diff_row *first = &s->report->first;
+    if (!s->report->has_first || !is_of_one_rank(s->a) || !is_of_one_rank(s->b)) return false;
     if (first->value && first->layer && by_value->n_differences && is_mapped(by_value, first->layer)) return true;
     bool named = !first->lone || !first->layer || !by_value->n_differences;
     for (uint32_t i = 0; i < by_value->n_differences && !named; i++) {
@@ -202,7 +213,7 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
     /* Of sides whose ops line up places are the walk's; values alone prove that nothing differs, which names could
      * not. */
     const bool proves = same && (missing || spelled);
-    strangers |= judged && !same && s->report->has_first && is_refuted(&s->report->first, by_value);
+    strangers |= judged && !same && is_refuted(s, by_value);
     if (cut && status == LB_OK) say_cut_steps(by_value, judged), judged = true;
     if (status == LB_OK && judged && !same && !missing && !strangers) {
         const uint32_t first = s->report->n_differences;
