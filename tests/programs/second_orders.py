@@ -378,7 +378,7 @@ def wide(name, way, fault=None):
 
 
 def faults_of(name):
-    """What is padded behind causal attention is seen by nobody."""
+    """What is padded behind causal attention is read by no token."""
     return [f for f in NETS[name][0].faults if (name, f) != ("right", "unmasked")]
 
 

@@ -8,7 +8,7 @@ enum { LB_ALL_ELEMENTS = -1 };
 
 /* Adds to `in` what the inputs of an op of that side (0: A) bring, except for inputs whose bits its partner `other`
  * (LB_NONE: none) has as well. `element`: for ops over lists (_foreach_, _fused_), only that element of each list, and
- * what is no list. */
+ * what is not a list. */
 void lb_flow_in(lb_diff_walk *walk, int side, uint32_t op, uint32_t other, int element, lb_diff_flow_source *in);
 /* Writes `left` to the storage of outcome `i` of an op. An outcome that covers the whole storage replaces what was
  * known of it. */

@@ -4,6 +4,7 @@
 #include "shadow/number_blocks.h"
 #include "shadow/number_lanes.h"
 #include "shadow/shadow_numbers.h"
+#include "base/array.h"
 
 #include <lastbit/processor.h>
 #include <math.h>
@@ -95,18 +96,12 @@ static void take_sums(lb_quantity *q, const double *total)
     for (int k = 0; k < LB_QUANTITY_MEANS; k++) q->mean[k] = total[k], q->scale[k] = scale[k];
 }
 
-static int by_size(const void *x, const void *y)
-{
-    const double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
 /* `copy`: the numbers, where they are one; its rows are sorted. */
 static uint64_t digest_of(const double *x, double *copy, int64_t n, const lb_tensor *t)
 {
     const int64_t width = t->layout.ndim ? t->layout.shape[t->layout.ndim - 1] : 1;
     if (copy && lb_dtype_is_integer(t->dtype) && t->dtype != LB_BOOL && t->layout.ndim > 1)
-        for (int64_t i = 0; i + width <= n; i += width) qsort(copy + i, (size_t)width, sizeof *copy, by_size);
+        for (int64_t i = 0; i + width <= n; i += width) qsort(copy + i, (size_t)width, sizeof *copy, lb_by_f64);
     return XXH3_64bits(x, (size_t)n * sizeof *x);
 }
 

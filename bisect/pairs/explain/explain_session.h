@@ -32,7 +32,7 @@ typedef struct lb_explain_session {
     uint32_t absent;          /* steps that only one side has: each is a sentence of the report's `missing` */
     uint64_t chosen;          /* ops that the user's selector has in them */
     double begun;             /* on the clock of lastbit/clock.h */
-    bool settled;             /* options.only_orders, and some place is no named order: nothing more is looked at */
+    bool settled;             /* options.only_orders, and some place is not a named order: nothing more is looked at */
     lb_gap_step_end *endings; /* the ends of all steps whose budget is wanted */
     uint32_t n_endings;
 } lb_explain_session;

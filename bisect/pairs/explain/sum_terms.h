@@ -35,7 +35,7 @@ typedef struct lb_sum_terms {
 } lb_sum_terms;
 
 /* Reads the terms from the leaves of side `runner` with the numbers of side `bits`, and what that side received.
- * `*found` false: the place is no such sum. Release it all the same. */
+ * `*found` false: the place is not such a sum. Release it all the same. */
 lb_status lb_sum_terms_open(const lb_match_site *site, int runner, int bits, lb_sum_terms *terms, bool *found,
                             lb_err *err);
 void lb_sum_terms_release(lb_sum_terms *terms);

@@ -2,6 +2,7 @@
 #include "implementations/parted.h"
 
 #include "implementations/rank_parts.h"
+#include "base/array.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -180,15 +181,9 @@ static const candidate *find_candidate(const parts *mine, const parts *other, co
                                        const whole *w)
 {
     const double key = lb_quantity_key(&w->quantity), reach = 4 * lb_quantity_reach(&w->quantity);
-    uint32_t low = 0, high = n;
-    while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (list[middle].key < key - reach)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (; low < n && list[low].key <= key + reach; low++)
+    const double least = key - reach;
+    for (uint32_t low = (uint32_t)lb_array_first(list, n, sizeof *list, &least, lb_by_f64);
+         low < n && list[low].key <= key + reach; low++)
         if (list[low].quantity->elements == w->quantity.elements &&
             lb_quantities_agree(list[low].quantity, &w->quantity) && !are_exchanged(mine, other, w, &list[low]))
             return &list[low];

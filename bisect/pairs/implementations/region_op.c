@@ -5,6 +5,7 @@
 #include "implementations/implementations.h"
 #include "pair/op_kind.h"
 #include "implementations/rank_parts.h"
+#include "program/input_name.h"
 
 #include <string.h>
 
@@ -216,8 +217,8 @@ static bool writes_parameter(const lb_program *p, const lb_op *op)
     return false;
 }
 
-/* A product with a tensor (a mask) and one with a number (a weight) are no call of one op with another argument: both
- * sides may multiply by both, in another order. */
+/* A product with a tensor (a mask) and one with a number (a weight) are not calls of one op with different arguments:
+ * both sides may multiply by both, in another order. */
 static bool take_numbers_alike(const lb_program *pa, const lb_op *x, const lb_program *pb, const lb_op *y)
 {
     static const char *const products[] = {"aten::mul", "aten::mul_"};
@@ -597,7 +598,7 @@ static void choose_sources(const lb_region_frontier *f, lb_region *r)
             for (uint32_t j = 0; j < r->n_unheld[1]; j++) {
                 const uint32_t a = unheld_of(f, r, 0)[i], b = unheld_of(f, r, 1)[j];
                 const char *name = last_part(p[0], a);
-                if (!*name || strcmp(name, last_part(p[1], b)) || (!pass && strncmp(name, "input:", 6)) ||
+                if (!*name || strcmp(name, last_part(p[1], b)) || (!pass && !lb_input_name_is(name)) ||
                     is_proven(f, r, 0, a) || is_proven(f, r, 1, b))
                     continue;
                 r->source[0] = a, r->source[1] = b;
@@ -632,7 +633,7 @@ static bool differ_as_inputs(const lb_region_frontier *f, const lb_region *r)
     for (int k = 0; k < 2; k++) {
         const uint32_t v = r->source[k], row = v == LB_NONE ? LB_NONE : f->asked->sources[k]->row_of[v];
         if (row == LB_NONE || f->asked->sources[k]->list[row].kind != LB_SOURCE_BATCH ||
-            strncmp(f->asked->sources[k]->list[row].name, "input:", 6))
+            !lb_input_name_is(f->asked->sources[k]->list[row].name))
             return false;
     }
     return true;

@@ -20,7 +20,7 @@ typedef struct lb_region_shared {
     bool is_guess; /* their ops have different names: to be kept only where it puts some counterpart right */
 } lb_region_shared;
 
-/* The last values of A and B that two regions share and that are no counterparts, of as many elements, else what one
+/* The last values of A and B that two regions share and that are not counterparts, of as many elements, else what one
  * region reads in two orders; false: there are none. */
 bool lb_region_shared_find(const lb_region_question *asked, const lb_regions *regions, lb_region_shared *found);
 

@@ -69,15 +69,10 @@ static uint32_t meet_one(const lb_exact_side *mine, uint32_t v, const lb_exact_s
 {
     const lb_quantity *q = &mine->quantities[v];
     const double key = lb_quantity_key(q), reach = fmax(4 * lb_quantity_reach(q), room * key);
-    uint32_t low = 0, high = many, agrees = LB_NONE, near = LB_NONE;
-    while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (list[middle].key < key - reach)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (; low < many && list[low].key <= key + reach; low++) {
+    const double least = key - reach;
+    uint32_t agrees = LB_NONE, near = LB_NONE;
+    for (uint32_t low = (uint32_t)lb_array_first(list, many, sizeof *list, &least, lb_by_f64);
+         low < many && list[low].key <= key + reach; low++) {
         const uint32_t w = list[low].value;
         if (lb_quantities_agree(q, &other->quantities[w]) && fall_alike(mine, v, &other->quantities[w]))
             agrees = nearer(other, agrees, w);

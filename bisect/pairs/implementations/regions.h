@@ -84,7 +84,7 @@ typedef struct lb_regions {
 
 /* Per value of either side: some value of the other side is the same quantity in the runs that were made; where none
  * is, one that is as near, element by element, as the rounding of tensors may take it (`room`, relative L2; 0: there
- * are no such tensors). malloc'ed, NULL: out of memory. */
+ * are not such tensors). malloc'ed, NULL: out of memory. */
 uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other, double room);
 
 typedef struct lb_region_question {

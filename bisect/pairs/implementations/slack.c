@@ -3,6 +3,7 @@
 
 #include "implementations/differences.h"
 #include "shadow/shadow_numbers.h"
+#include "program/input_name.h"
 
 #include <lastbit/dtype.h>
 #include <math.h>
@@ -22,8 +23,7 @@ lb_counterpart_state lb_slack_state(double distance, double slack)
 static bool are_given_different_inputs(const lb_implementations *x)
 {
     for (uint32_t i = 0; i < x->sources[1].n; i++)
-        if (!strncmp(x->sources[1].list[i].name, "input:", strlen("input:")) &&
-            x->contents.list[i].relation == LB_CONTENT_NONE)
+        if (lb_input_name_is(x->sources[1].list[i].name) && x->contents.list[i].relation == LB_CONTENT_NONE)
             return true;
     return false;
 }

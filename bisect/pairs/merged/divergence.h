@@ -14,7 +14,7 @@
  * apart but lead to no sink are none: two sides may take different ways to the same result, and partners that were
  * paired by name may be no partners.
  *
- * A node is no divergence either where everything that its phase computes from it is the same again: a softmax in
+ * A node is not a divergence either where everything that its phase computes from it is the same again: a softmax in
  * blocks masks its scores differently and gives the same result. Backward reads such inner values a second time; there
  * the search passes through them.
  *

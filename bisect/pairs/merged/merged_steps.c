@@ -8,6 +8,7 @@
 #include "pair/cut_tensors.h"
 
 #include "base/array.h"
+#include "program/input_name.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -192,7 +193,7 @@ static lb_node_state state_of(const maker *m, uint32_t a)
 
 /* In a layer or an update that the sides write by different ops, names alone make pairs of what has nothing to do with
  * each other: a root divided by its correction here, a moment by its own there; scores masked by block here, all at
- * once there. Other arguments and other exact values: they are no pair. */
+ * once there. Other arguments and other exact values: they are not a pair. */
 static bool is_no_pair(const maker *m, uint32_t a, uint32_t b)
 {
     const lb_op *x = op_of(m, 0, a), *y = op_of(m, 1, b);
@@ -311,7 +312,7 @@ static bool updates(const lb_program *p)
 static bool leads_to_parameters(const maker *m, const lb_step_output *exit)
 {
     if (!exit->other_shape || !m->updates) return false;
-    if (exit->name) return !strncmp(exit->name, "input:", 6);
+    if (exit->name) return lb_input_name_is(exit->name);
     return is_read(m, 0, exit->op[0]) && is_read(m, 1, exit->op[1]);
 }
 

@@ -104,8 +104,8 @@ char *lb_layer_names_map_apply(const lb_layer_names_map *m, const char *path)
 /* One spelling for what frameworks call differently, tried in this order on names that don't meet as they are. `^`
  * is the start of a path; `@` stands for the start of one of its components, `$` for the end of one. Read off from
  * the module trees of Hugging Face transformers (Llama, GPT-2, GPT-NeoX), nanoGPT, Meta's Llama, Megatron Core and
- * vLLM. Merged projections (vLLM's qkv_proj and gate_up_proj, GPT-2's c_attn) are no renaming: they are different ops,
- * structure. */
+ * vLLM. Merged projections (vLLM's qkv_proj and gate_up_proj, GPT-2's c_attn) are not a renaming:
+ * they are different ops. */
 static const char *const spellings[][2] = {
     /* wrappers: DDP, torch.compile, FSDP, activation checkpointing, PEFT, Megatron's Float16Module, multimodal
      * models */

@@ -93,7 +93,7 @@ uint32_t lb_program_view_op(const lb_program_view *side, const lb_program *recor
 uint32_t lb_program_view_value_of(const lb_program_view *side, const lb_program *recorded, uint32_t value);
 /* The storage of the whole that is a storage of a recorded program of that part. */
 int64_t lb_program_view_storage(const lb_program_view *side, uint32_t part, int64_t storage);
-/* A flat part of a larger tensor gets the shape of the part, and loses its padding. False where the value is no such
+/* A flat part of a larger tensor gets the shape of the part, and loses its padding. False where the value is not such a
  * part. */
 bool lb_program_view_shape(const lb_program_view *side, uint32_t value, lb_tensor *tensor);
 /* The same for a tensor of a running program, which has it flat as recorded: it gets the part's shape where it holds

@@ -46,7 +46,7 @@ typedef struct writing {
     double left; /* of the mean difference, once it is undone */
 } writing;
 
-/* Numbers that can be what the form says: losses and probabilities are no negative numbers. */
+/* Numbers that can be what the form says: losses and probabilities are not negative. */
 static bool possible(const lb_token_set *set, int form)
 {
     if (form != NEGATED && form != ODDS) return true;

@@ -9,6 +9,7 @@
 #include "runs/diff_steps.h"
 #include "diff/diff_tokens.h"
 #include "sources/strangers.h"
+#include "program/input_name.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -161,7 +162,7 @@ static bool is_around(const char *x, const char *y)
  * given has no order of its own: rows that are exchanged are another batch. */
 static bool is_mapped(const lb_diff_report *by_value, const char *name)
 {
-    if (!strncmp(name, "input:", strlen("input:"))) return false;
+    if (lb_input_name_is(name)) return false;
     for (uint32_t i = 0; i < by_value->n_map; i++)
         if (!strcmp(by_value->map[i].first, name) && *by_value->map[i].second) return true;
     return false;

@@ -159,7 +159,7 @@ static uint32_t first_reader(const writer *w, int side, uint32_t source)
 }
 
 /* Where an adapter that one side has merged begins to tell: a merged weight is the sum of base and adapter but for its
- * rounding, so that what reads it is no quantity of the other side, and only what they all give out is compared. */
+ * rounding, so that what reads it is not a quantity of the other side, and only what they all give out is compared. */
 static void add_merged_row(writer *w, const lb_merged_adapter *m)
 {
     const uint32_t of[2] = {m->online ? m->whole : m->base, m->online ? m->base : m->whole};

@@ -13,7 +13,7 @@
 /* Sums of a tensor of so many elements. */
 int64_t lb_block_sums_count(int64_t elements);
 /* The sums of a tensor, taken in row-major order. `largest`: the largest of its finite elements, masks left out.
- * `real`: some element is no integer. Either may be NULL. */
+ * `real`: some element is not an integer. Either may be NULL. */
 void lb_block_sums_of(const lb_tensor *tensor, double *sums, double *largest, bool *real);
 /* How far a disturbed run moves a sum: one noise for all sums. */
 double lb_block_sums_noise(const double *sums, const double *disturbed, int64_t count);

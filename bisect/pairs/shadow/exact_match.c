@@ -1,5 +1,6 @@
 /* Matching by projections: see exact_match.h. */
 #include "shadow/exact_match.h"
+#include "base/array.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -36,12 +37,6 @@ static uint64_t form_of(const lb_program *p, const lb_op *op, uint32_t i)
     return lb_digest_bytes(&form, sizeof form).lo;
 }
 
-static int by_form(const void *x, const void *y)
-{
-    const uint64_t a = *(const uint64_t *)x, b = *(const uint64_t *)y;
-    return (a > b) - (a < b);
-}
-
 static bool list_forms(lb_exact_match *m, int side)
 {
     const lb_program *p = m->program[side];
@@ -52,14 +47,14 @@ static bool list_forms(lb_exact_match *m, int side)
     for (uint32_t i = 0; forms && i < p->n_ops; i++)
         for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[i]) && may_match(m, side, i); k++)
             forms[m->n_forms[side]++] = form_of(p, &p->ops[i], k);
-    if (forms) qsort(forms, m->n_forms[side], sizeof *forms, by_form);
+    if (forms) qsort(forms, m->n_forms[side], sizeof *forms, lb_by_u64);
     return forms != NULL;
 }
 
 static bool has_form_of(const lb_exact_match *m, int side, uint32_t op, uint32_t i)
 {
     const uint64_t form = form_of(m->program[!side], &m->program[!side]->ops[op], i);
-    return bsearch(&form, m->forms[side], m->n_forms[side], sizeof form, by_form) != NULL;
+    return bsearch(&form, m->forms[side], m->n_forms[side], sizeof form, lb_by_u64) != NULL;
 }
 
 lb_status lb_exact_match_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,

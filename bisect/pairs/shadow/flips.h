@@ -10,7 +10,7 @@
  *      add    [128, 64]            rows that differ: 17, and no other. Both shadows go on from A's row 17
  *
  * So the shadows meet again at the first aligned result whose rows differ for flipped tokens alone. Where any other row
- * differs as well, that is no consequence of the choice and is judged like any difference. */
+ * differs as well, that is not a consequence of the choice and is judged like any difference. */
 #ifndef LB_BISECT_FLIPS_H
 #define LB_BISECT_FLIPS_H
 

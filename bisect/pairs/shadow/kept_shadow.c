@@ -87,14 +87,15 @@ void lb_kept_shadow_measure(lb_kept_shadow *k, const lb_event *disturbed)
     for (uint32_t i = 0; i < k->n_results; i++) {
         const int64_t n = k->elements[i];
         if (n < 0 || lb_kept_shadow_elements(disturbed, i) != n) continue;
-        const int64_t count = k->summed ? lb_block_sums_count(n) : n;
+        if (!k->summed) {
+            k->noise[i] = lb_shadow_noise_of(k->numbers + k->starts[i], &disturbed->shadow[i]);
+            continue;
+        }
+        const int64_t count = lb_block_sums_count(n);
         double *x = malloc((size_t)(count + 1) * sizeof *x);
-        if (x && k->summed) {
+        if (x) {
             lb_block_sums_of(&disturbed->shadow[i], x, NULL, NULL);
             k->noise[i] = lb_block_sums_noise(k->numbers + k->starts[i], x, count);
-        } else if (x) {
-            lb_shadow_numbers(&disturbed->shadow[i], x);
-            k->noise[i] = lb_shadow_noise(k->numbers + k->starts[i], x, n);
         }
         free(x);
     }

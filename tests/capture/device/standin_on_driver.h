@@ -1,9 +1,9 @@
 // The stand-in accelerator on the stand-in driver of CUDA, where it is compiled for it (-DSTANDIN_ON_DRIVER).
 //
-// Tensors then lie in that driver's memory, streams and events are its own, and whoever asks is told that the device is
-// one of CUDA: the recorder reads it by its back end for CUDA. An op computes at once, on what memory will be when all
-// that is queued has run; what it changed is written into the driver's memory by a kernel on the current stream, which
-// is late. A reader that is not ordered behind the op finds other bytes there.
+// Tensors then lie in that driver's memory, streams and events are its own, and a program that asks is told that the
+// device is one of CUDA: the recorder reads it by its back end for CUDA. An op computes at once, on what memory will be
+// when all that is queued has run; what it changed is written into the driver's memory by a kernel on the current
+// stream, which is late. A reader that is not ordered behind the op finds other bytes there.
 //
 //     STANDIN_SEED=N             of delays and orders
 //     STANDIN_DELAY_US=N         operations begin up to so much later
@@ -73,7 +73,7 @@ inline void call(std::function<void()> act)
     standin_device_call(native(current), run, new std::function<void()>(std::move(act)));
 }
 
-// Whoever calls `function` calls `ours` instead: a jump over its first bytes.
+// A caller of `function` calls `ours` instead: a jump over its first bytes.
 inline void replace(void *function, void *ours)
 {
     const size_t page = size_t(sysconf(_SC_PAGESIZE));

@@ -64,7 +64,7 @@ def test_program_is_recorded_as_on_the_cpu(lastbit, record_on, file, what):
 
 
 def test_reader_that_is_not_ordered_behind_the_ops_finds_other_bytes(lastbit, record_on):
-    """What the tests above show is shown only if whoever reads too early is found out."""
+    """What the tests above show is shown only if a reader that comes too early is found out."""
     here, on_cpu = record_on(FIRST, "train", "cpu")
     there, on_device = record_on(FIRST, "train", "standin", STANDIN_WRONG_STREAM="1", STANDIN_DELAY_US="2000")
     assert_same_bits(on_device, on_cpu)

@@ -26,7 +26,7 @@ const lb_shim_settings *lb_shim_settings_now(void)
 
 void *lb_shim_memory(size_t size)
 {
-    static void *made[64]; /* the shim keeps its books: they are no leaks */
+    static void *made[64]; /* the shim keeps its books: they are not leaks */
     static size_t n;
     return made[n++ % (sizeof made / sizeof *made)] = calloc(1, size);
 }

@@ -63,7 +63,8 @@ static void read_capture(const char *path, reading *r)
     for (uint32_t i = 0; i < n_ranks; i++)
         for (uint32_t k = 0; k < n_steps; k++) see_step(r, c, ranks[i], steps[k]);
     const lb_status refusal = lb_capture_refusal(c, NULL);
-    assert_int_equal(refusal, r->refused ? LB_ERR_NOMEM : LB_OK); /* whoever asked without a report is told at last */
+    assert_int_equal(refusal,
+                     r->refused ? LB_ERR_NOMEM : LB_OK); /* a caller that asked without a report is told at last */
     assert_int_equal(lb_capture_refusal(c, NULL), LB_OK);
     lb_capture_close(c);
 }
