@@ -168,6 +168,18 @@ def test_names_of_states_are_taken_apart_in_one_place():
     assert not apart, "\n".join(apart)
 
 
+def test_what_an_op_is_is_read_off_its_name_in_one_place():
+    """Casts, ops over lists and the scaler's op are known by include/lastbit/program.h; others ask there."""
+    names = r'"aten::_to_copy"|"aten::_foreach_"|"_foreach_"|_amp_foreach_non_finite_check'
+    own = [
+        f"{path}: {call.strip()}"
+        for path in sources()
+        if not path.endswith(("/program_ops.c", "/op_table.c"))
+        for call in re.findall(rf"str(?:n?cmp|str)\((?:lb_op_name|name)[^;]*?(?:{names})[^;]*", (ROOT / path).read_text())
+    ]
+    assert not own, "\n".join(own)
+
+
 def test_initialisers_name_what_they_set():
     """A row of zeros and NULLs says nothing, and a new field in the middle of a struct would shift it."""
     found = []

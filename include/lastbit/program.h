@@ -340,6 +340,16 @@ LB_API uint32_t lb_program_mesh(lb_program *program, const lb_mesh_axis *axes, u
 LB_API const char *lb_program_text(const lb_program *program, uint32_t string);
 LB_API const char *lb_op_name(const lb_program *program, const lb_op *op);
 LB_API const char *lb_op_layer(const lb_program *program, const lb_op *op); /* scope path */
+/* Is the op the one that `base` names, whatever its overload? "aten::add" is "aten::add.Tensor", not "aten::add_". */
+LB_API bool lb_op_is(const lb_program *program, const lb_op *op, const char *base);
+/* The same of an op of aten that may be in place or over lists: "add" is "aten::_foreach_add_.Scalar", too. */
+LB_API bool lb_op_is_in_any_form(const lb_program *program, const lb_op *op, const char *base);
+/* "aten::_to_copy": another dtype, device or layout. */
+LB_API bool lb_op_is_cast(const lb_program *program, const lb_op *op);
+/* `_foreach_` and `_fused_`: element i of what it gives follows from element i of its lists. */
+LB_API bool lb_op_is_over_lists(const lb_program *program, const lb_op *op);
+/* The op by which a gradient scaler divides by its scale, and looks for what is not finite. */
+LB_API bool lb_op_is_unscaling(const lb_program *program, const lb_op *op);
 /* "lb::source": its one result is recorded, no op gives it. */
 LB_API bool lb_op_is_source(const lb_program *program, const lb_op *op);
 LB_API const char *lb_op_class(const lb_program *program, const lb_op *op); /* class of the scope, "" when unknown */

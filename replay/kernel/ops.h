@@ -234,6 +234,8 @@ const lb_op_row *lb_op_find_of_parts(const char *name, lb_op_form *form);
 /* The aten op that computes the same as `name`, for what recognises ops by their names: taps are clones. Else
  * `name`. */
 const char *lb_op_known_as(const char *name);
+/* Is the op, as it is known, the one of aten that `base` names, whatever its overload? "add" is "aten::add.Tensor". */
+bool lb_op_known_is(const lb_program *program, const lb_op *op, const char *base);
 /* Why no row can compute an op of this name, where that is known; else NULL. */
 const char *lb_op_unknown_why(const char *name);
 /* For tests and `--kernels`: every row. */

@@ -383,6 +383,12 @@ const char *lb_op_known_as(const char *name)
     return strcmp(name, LB_OP_TAP) ? name : "aten::clone";
 }
 
+bool lb_op_known_is(const lb_program *program, const lb_op *op, const char *base)
+{
+    const char *name = lb_op_known_as(lb_op_name(program, op));
+    return strncmp(name, "aten::", 6) == 0 && lb_program_name_extends(name + 6, base);
+}
+
 /* Sources: vllm-project/vllm vllm/attention/layer.py, vllm/model_executor/layers/fused_moe/layer.py,
  * csrc/torch_bindings.cpp, csrc/moe/moe_align_sum_kernels.cu; sgl-project/sglang
  * sgl-kernel/csrc/common_extension.cc. */

@@ -57,13 +57,6 @@ lb_status lb_block_module_calls(const lb_program *p, uint32_t scope, lb_module_c
 
 /* ---- tracing the stream ----------------------------------------------------------------------------------------- */
 
-static bool named(const lb_program *p, const lb_op *op, const char *base)
-{
-    const char *name = lb_op_known_as(lb_op_name(p, op));
-    size_t n = strlen(base);
-    return !strncmp(name, "aten::", 6) && !strncmp(name + 6, base, n) && (!name[6 + n] || name[6 + n] == '.');
-}
-
 static bool is_plain_add(const lb_program *p, const lb_op *op)
 {
     if (strcmp(lb_op_name(p, op), "aten::add.Tensor") && strcmp(lb_op_name(p, op), "aten::add_.Tensor")) return false;
@@ -133,7 +126,7 @@ static bool trace_value(const trace *t, uint32_t value, uint32_t at, int depth)
             }
         return false;
     }
-    if ((named(p, op, "_to_copy") || named(p, op, "clone") || named(p, op, "contiguous")) &&
+    if ((lb_op_known_is(p, op, "_to_copy") || lb_op_known_is(p, op, "clone") || lb_op_known_is(p, op, "contiguous")) &&
         args[0].tag == LB_ARG_VALUE && trace_value(t, args[0].u.value, def, depth + 1)) {
         t->path[def - t->call->first] = LB_PATH_KEPT;
         return true;
@@ -242,15 +235,17 @@ static char letter_by_structure(const lb_slice_flow *flow, const lb_module_call 
             after_sum[i] |= after_sum[flow->defs[e]];
             after_gate[i] |= after_gate[flow->defs[e]];
         }
-        top_k |= named(p, op, "topk") || named(p, op, "sort") || named(p, op, "argsort");
-        placed |= named(p, op, "index_add") || named(p, op, "index_add_") || named(p, op, "index_put_") ||
-                  named(p, op, "scatter_add") || named(p, op, "scatter_add_") || named(p, op, "_grouped_mm") ||
-                  named(p, op, "index_copy");
-        softmax |= named(p, op, "_softmax") || named(p, op, "_safe_softmax") ||
+        top_k |= lb_op_known_is(p, op, "topk") || lb_op_known_is(p, op, "sort") || lb_op_known_is(p, op, "argsort");
+        placed |= lb_op_known_is(p, op, "index_add") || lb_op_known_is(p, op, "index_add_") ||
+                  lb_op_known_is(p, op, "index_put_") || lb_op_known_is(p, op, "scatter_add") ||
+                  lb_op_known_is(p, op, "scatter_add_") || lb_op_known_is(p, op, "_grouped_mm") ||
+                  lb_op_known_is(p, op, "index_copy");
+        softmax |= lb_op_known_is(p, op, "_softmax") || lb_op_known_is(p, op, "_safe_softmax") ||
                    strstr(lb_op_name(p, op), "scaled_dot_product") != NULL;
-        if (named(p, op, "cumsum")) after_sum[i] = 1;
-        scan |= (named(p, op, "exp") && after_sum[i]) || strstr(lb_op_name(p, op), "scan") != NULL;
-        if (named(p, op, "tanh") || named(p, op, "sigmoid") || named(p, op, "tanh_") || named(p, op, "sigmoid_")) {
+        if (lb_op_known_is(p, op, "cumsum")) after_sum[i] = 1;
+        scan |= (lb_op_known_is(p, op, "exp") && after_sum[i]) || strstr(lb_op_name(p, op), "scan") != NULL;
+        if (lb_op_known_is(p, op, "tanh") || lb_op_known_is(p, op, "sigmoid") || lb_op_known_is(p, op, "tanh_") ||
+            lb_op_known_is(p, op, "sigmoid_")) {
             if (last_gate == LB_NONE || after_gate[i]) chain++;
             last_gate = i;
             after_gate[i] = 1;
@@ -369,8 +364,9 @@ static uint32_t branch_module(const finder *f, uint32_t add, uint32_t branch, ui
         uint32_t def = def_before(f->flow, at, floor, value);
         if (def == LB_NONE) return LB_NONE;
         const lb_op *op = &p->ops[def];
-        if (!named(p, op, "_to_copy") && !named(p, op, "clone") && !named(p, op, "mul") && !named(p, op, "div") &&
-            !named(p, op, "native_dropout") && !named(p, op, "mul_") && !named(p, op, "div_"))
+        if (!lb_op_known_is(p, op, "_to_copy") && !lb_op_known_is(p, op, "clone") && !lb_op_known_is(p, op, "mul") &&
+            !lb_op_known_is(p, op, "div") && !lb_op_known_is(p, op, "native_dropout") &&
+            !lb_op_known_is(p, op, "mul_") && !lb_op_known_is(p, op, "div_"))
             return LB_NONE;
         if (lb_op_args(p, op)[0].tag != LB_ARG_VALUE) return LB_NONE;
         value = lb_op_args(p, op)[0].u.value;

@@ -3,14 +3,6 @@
 
 #include <string.h>
 
-static bool has_elements(const char *name)
-{
-    static const char *const words[] = {"aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (!strncmp(name, words[i], strlen(words[i]))) return true;
-    return false;
-}
-
 /* A list of tensors: its length, 0 for any other arg. */
 static uint32_t tensors_in(const lb_program *p, const lb_arg *arg)
 {
@@ -23,7 +15,7 @@ static uint32_t tensors_in(const lb_program *p, const lb_arg *arg)
 uint32_t lb_foreach_count(const lb_program *p, const lb_op *op)
 {
     uint32_t most = 1;
-    if (!has_elements(lb_op_name(p, op))) return 1;
+    if (!lb_op_is_over_lists(p, op) && !lb_op_is_unscaling(p, op)) return 1;
     for (uint32_t a = 0; a < op->args; a++) {
         const uint32_t n = tensors_in(p, &lb_op_args(p, op)[a]);
         if (n > most) most = n;

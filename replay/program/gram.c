@@ -5,12 +5,6 @@
 
 #include <string.h>
 
-static bool op_is(const lb_program *p, const lb_op *op, const char *base)
-{
-    const char *name = lb_op_known_as(lb_op_name(p, op));
-    return !strncmp(name, "aten::", 6) && lb_program_name_extends(name + 6, base);
-}
-
 const lb_factors *lb_gram_factors(const lb_program *p, const lb_op *op)
 {
     lb_op_form form;
@@ -50,7 +44,8 @@ static lie lie_of(const lb_slice_flow *flow, uint32_t op, uint32_t value, uint8_
         uint32_t def;
         if (lb_slice_flow_defs_of(flow, op, value, &def, 1) != 1) break;
         const lb_op *copy = &p->ops[def];
-        const bool copies = op_is(p, copy, "clone") || op_is(p, copy, "_to_copy") || op_is(p, copy, "contiguous");
+        const bool copies = lb_op_known_is(p, copy, "clone") || lb_op_known_is(p, copy, "_to_copy") ||
+                            lb_op_known_is(p, copy, "contiguous");
         if (!copies || !copy->results || lb_op_args(p, copy)[0].tag != LB_ARG_VALUE) break;
         const uint32_t from = lb_op_args(p, copy)[0].u.value;
         const lb_value *made = &p->values[lb_op_results(p, copy)[0]];

@@ -219,13 +219,12 @@ static void write_optimizer_op(skip *s, lb_rewrite *rw, uint32_t i)
 {
     const lb_program *p = s->p;
     const lb_op *op = &p->ops[i];
-    const char *name = lb_op_name(p, op);
     bool frozen = false;
     for (uint32_t r = 0; r < op->written; r++) frozen |= value_frozen(s, lb_op_written(p, op)[r]);
     if (!frozen)
         lb_rewrite_keep(rw, i);
-    else if ((!strncmp(name, "aten::_foreach_", 15) || !strncmp(name, "aten::_fused_", 13)) && op->args &&
-             lb_op_args(p, op)[0].tag == LB_ARG_LIST && lb_op_args(p, op)[0].count)
+    else if (lb_op_is_over_lists(p, op) && op->args && lb_op_args(p, op)[0].tag == LB_ARG_LIST &&
+             lb_op_args(p, op)[0].count)
         write_list_op(s, rw, i, &lb_op_args(p, op)[0]);
 }
 

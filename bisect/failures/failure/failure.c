@@ -587,7 +587,7 @@ static uint32_t count_skipped(const lb_watched *w)
     uint32_t n = 0;
     for (uint32_t i = 0; w->scaler && i < p->n_ops; i++) {
         bool bad = false;
-        for (uint32_t r = 0; lb_watched_is_unscaling(p, &p->ops[i]) && r < p->ops[i].written && !bad; r++) {
+        for (uint32_t r = 0; lb_op_is_unscaling(p, &p->ops[i]) && r < p->ops[i].written && !bad; r++) {
             const uint32_t v = lb_op_written(p, &p->ops[i])[r];
             bad = v != LB_NONE && p->values[v].statistics != LB_NONE &&
                   lb_statistics_nonfinite(&p->statistics[p->values[v].statistics]);

@@ -26,6 +26,7 @@ typedef struct search {
     lb_err *err;
 } search;
 
+/* "add" of any library: "aten::add.Tensor". */
 static bool op_is(const lb_program *p, const lb_op *op, const char *base)
 {
     const char *name = lb_op_name(p, op), *after = strstr(name, "::");
@@ -360,7 +361,7 @@ lb_status lb_own_gradients_find(const lb_program *p, const lb_slice_flow *flow, 
     for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
         const lb_op *op = &p->ops[i];
         uint32_t before, value;
-        if (lb_watched_is_unscaling(p, op)) {
+        if (lb_op_is_unscaling(p, op)) {
             const double inverse = number_of(p, arg_value(p, op, 2));
             if (inverse > 0 && isfinite(inverse)) out->scale = 1 / inverse;
         }

@@ -9,19 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool op_is(const lb_program *p, const lb_op *op, const char *base)
-{
-    const char *name = lb_op_name(p, op);
-    size_t n = strlen(base);
-    return !strncmp(name, "aten::", 6) && !strncmp(name + 6, base, n) &&
-           (!name[6 + n] || name[6 + n] == '.' || (name[6 + n] == '_' && (!name[7 + n] || name[7 + n] == '.')));
-}
-
-bool lb_watched_is_unscaling(const lb_program *p, const lb_op *op)
-{
-    return strstr(lb_op_name(p, op), "_amp_foreach_non_finite_check_and_unscale_") != NULL;
-}
-
 /* Its third argument is the inverse of the scale, one number. */
 static double scale_of(const lb_program *p, const lb_op *op)
 {
@@ -68,9 +55,12 @@ static void mark_inputs(marker *m, uint32_t reader, uint8_t bit)
 
 static bool tests_finiteness(const lb_program *p, const lb_op *op)
 {
-    return op_is(p, op, "isfinite") || op_is(p, op, "isnan") || op_is(p, op, "isinf") || op_is(p, op, "abs") ||
-           op_is(p, op, "ne") || op_is(p, op, "eq") || op_is(p, op, "logical_not") || op_is(p, op, "bitwise_not") ||
-           op_is(p, op, "mul") || op_is(p, op, "bitwise_and") || op_is(p, op, "logical_and");
+    return lb_op_is_in_any_form(p, op, "isfinite") || lb_op_is_in_any_form(p, op, "isnan") ||
+           lb_op_is_in_any_form(p, op, "isinf") || lb_op_is_in_any_form(p, op, "abs") ||
+           lb_op_is_in_any_form(p, op, "ne") || lb_op_is_in_any_form(p, op, "eq") ||
+           lb_op_is_in_any_form(p, op, "logical_not") || lb_op_is_in_any_form(p, op, "bitwise_not") ||
+           lb_op_is_in_any_form(p, op, "mul") || lb_op_is_in_any_form(p, op, "bitwise_and") ||
+           lb_op_is_in_any_form(p, op, "logical_and");
 }
 
 /* Does the condition of this where or masked_fill come from asking whether something is finite? isfinite(x) runs as
@@ -83,8 +73,10 @@ static bool asks_finiteness(const marker *m, uint32_t op, uint32_t condition)
     for (int hop = 0; hop < 4; hop++) {
         const lb_op *test = &p->ops[def];
         const lb_arg *args = lb_op_args(p, test);
-        if (op_is(p, test, "isfinite") || op_is(p, test, "isnan") || op_is(p, test, "isinf")) return true;
-        if (op_is(p, test, "ne") || op_is(p, test, "eq"))
+        if (lb_op_is_in_any_form(p, test, "isfinite") || lb_op_is_in_any_form(p, test, "isnan") ||
+            lb_op_is_in_any_form(p, test, "isinf"))
+            return true;
+        if (lb_op_is_in_any_form(p, test, "ne") || lb_op_is_in_any_form(p, test, "eq"))
             return test->args >= 2 && ((args[1].tag == LB_ARG_VALUE && args[1].u.value == args[0].u.value) ||
                                        (args[1].tag == LB_ARG_FLOAT && isinf(args[1].u.f)));
         if (args[0].tag != LB_ARG_VALUE || lb_slice_flow_defs_of(m->flow, def, args[0].u.value, &def, 1) == 0)
@@ -99,13 +91,14 @@ static bool is_sanitiser(const marker *m, uint32_t i)
     const lb_op *op = &p->ops[i];
     const lb_arg *args = lb_op_args(p, op);
     if (op->phase == LB_PHASE_FORWARD) return false;
-    if (op_is(p, op, "nan_to_num")) return true;
+    if (lb_op_is_in_any_form(p, op, "nan_to_num")) return true;
     /* One element is the coefficient that gradients are clipped by: one over their norm, and large when that is
      * small. */
-    if (op_is(p, op, "clamp") || op_is(p, op, "clip"))
+    if (lb_op_is_in_any_form(p, op, "clamp") || lb_op_is_in_any_form(p, op, "clip"))
         return args[0].tag == LB_ARG_VALUE && lb_layout_numel(&p->values[args[0].u.value].layout) != 1;
-    if (op_is(p, op, "where")) return args[0].tag == LB_ARG_VALUE && asks_finiteness(m, i, args[0].u.value);
-    return op_is(p, op, "masked_fill") && op->args > 1 && args[1].tag == LB_ARG_VALUE &&
+    if (lb_op_is_in_any_form(p, op, "where"))
+        return args[0].tag == LB_ARG_VALUE && asks_finiteness(m, i, args[0].u.value);
+    return lb_op_is_in_any_form(p, op, "masked_fill") && op->args > 1 && args[1].tag == LB_ARG_VALUE &&
            asks_finiteness(m, i, args[1].u.value);
 }
 
@@ -148,9 +141,10 @@ static void mark_op(marker *m, uint32_t i)
     /* Of a program that is seen by its calls of NCCL alone, what these give is all that comes out. */
     if (!strncmp(lb_op_name(p, op), "nccl::", 6) && lb_slice_op_defines(p, op)) m->w->marks[i] |= LB_WATCH_OUTPUT;
     if (is_sanitiser(m, i)) mark_inputs(m, i, LB_WATCH_GRADIENT);
-    if (lb_watched_is_unscaling(p, op)) m->w->scaler = true, m->w->scale = scale_of(p, op);
+    if (lb_op_is_unscaling(p, op)) m->w->scaler = true, m->w->scale = scale_of(p, op);
     /* Backward starts from ones like the loss, made outside of any autograd node. */
-    if (op_is(p, op, "ones_like") && op->phase == LB_PHASE_BACKWARD && !*lb_program_text(p, op->node_name))
+    if (lb_op_is_in_any_form(p, op, "ones_like") && op->phase == LB_PHASE_BACKWARD &&
+        !*lb_program_text(p, op->node_name))
         mark_inputs(m, i, LB_WATCH_LOSS);
 }
 

@@ -17,8 +17,6 @@ typedef struct lb_watched {
     uint64_t judged;  /* and those that were */
 } lb_watched;
 
-/* The op by which a loss scaler takes its scale out of gradients, and looks whether they are finite. */
-bool lb_watched_is_unscaling(const lb_program *program, const lb_op *op);
 /* Sets marks and scaler of watched->program. `selector`: of a predicate, or NULL. */
 lb_status lb_watch_program(lb_watched *watched, const lb_selector *selector, lb_err *err);
 

@@ -50,8 +50,7 @@ static bool is_renewed(const lb_check_step *c, uint32_t copy)
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         if (lb_op_is_source(p, op)) continue;
-        if (lb_masters_copies(lb_op_name(p, op)) && lb_op_writes(p, op, p->values[copy].storage) != LB_NONE)
-            return true;
+        if (lb_masters_copies(p, op) && lb_op_writes(p, op, p->values[copy].storage) != LB_NONE) return true;
         if (op->phase == LB_PHASE_FORWARD && lb_op_reads(p, op, p->values[copy].storage) != LB_NONE) return false;
     }
     return false;
@@ -77,7 +76,7 @@ static double beyond_rounding(const lb_check_step *c, uint32_t master, uint32_t 
 /* Was the master written once more, or the parameter by anything but a copy? */
 static bool is_changed_again(const lb_program *p, const lb_optimizer_tensor *t, const lb_moved_run *run)
 {
-    if (t->back != LB_NONE && !lb_masters_copies(lb_op_name(p, &p->ops[run->graph.giver[t->back]]))) return true;
+    if (t->back != LB_NONE && !lb_masters_copies(p, &p->ops[run->graph.giver[t->back]])) return true;
     for (uint32_t v = 0; v < p->n_values; v++)
         if (p->values[v].storage == p->values[t->last].storage && p->values[v].version > p->values[t->last].version)
             return true;

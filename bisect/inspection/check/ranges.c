@@ -225,7 +225,7 @@ static uint32_t unscaled_by(const lb_program *p, uint32_t *at)
 {
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *o = &p->ops[i];
-        if (!strstr(lb_op_name(p, o), "_amp_foreach_non_finite_check_and_unscale_") || o->args < 3) continue;
+        if (!lb_op_is_unscaling(p, o) || o->args < 3) continue;
         *at = i;
         return lb_op_args(p, o)[2].tag == LB_ARG_VALUE ? lb_op_args(p, o)[2].u.value : LB_NONE;
     }

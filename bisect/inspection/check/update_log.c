@@ -63,9 +63,9 @@ bool lb_update_log_open(const lb_moved_run *run, lb_update_log *log)
     return true;
 }
 
-static bool is_decay(const char *name)
+static bool is_decay(const lb_program *p, const lb_op *op)
 {
-    return strncmp(name, "aten::mul_", 10) == 0 || strncmp(name, "aten::_foreach_mul_", 19) == 0;
+    return lb_op_is(p, op, "aten::mul_") || lb_op_is(p, op, "aten::_foreach_mul_");
 }
 
 typedef struct search {
@@ -121,7 +121,7 @@ static const double *now_at(const lb_update_tensor *t, int64_t from, int64_t n, 
 static void add_update(lb_update_log *log, lb_update_tensor *t, uint32_t op, const double *recorded,
                        const double *exact, int64_t from, int64_t n)
 {
-    const bool decay = is_decay(lb_op_name(log->run->program, &log->run->program->ops[op]));
+    const bool decay = is_decay(log->run->program, &log->run->program->ops[op]);
     double room[LB_NUMBER_BLOCK];
     const double *now = now_at(t, from, n, room);
     for (int64_t i = 0; i < n; i++) {
@@ -171,7 +171,7 @@ void lb_update_log_note(void *context, uint32_t op, uint32_t v, const double *re
             continue;
         }
         t->dtype = p->values[v].dtype;
-        t->copied |= lb_masters_copies(lb_op_name(p, &p->ops[op]));
+        t->copied |= lb_masters_copies(p, &p->ops[op]);
         if (t->copied) continue;
         if (!from) begin(log, t, op, v);
         if (t->lost || log->failed || lb_layout_numel(&p->values[v].layout) != t->n) continue;

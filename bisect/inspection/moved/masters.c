@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool lb_masters_copies(const char *name)
+bool lb_masters_copies(const lb_program *p, const lb_op *op)
 {
-    return strncmp(name, "aten::copy_", 11) == 0 || strncmp(name, "aten::_foreach_copy_", 20) == 0;
+    return lb_op_is(p, op, "aten::copy_") || lb_op_is(p, op, "aten::_foreach_copy_");
 }
 
 bool lb_masters_has_form(const lb_layout *l, const lb_layout *like)
@@ -49,9 +49,9 @@ uint32_t lb_masters_held(const lb_moved_run *run, const lb_group *g, int64_t sto
     return first != LB_NONE && run->graph.giver[first] < g->first_op ? first : source;
 }
 
-static bool is_cast(const char *op_name)
+static bool hands_on(const lb_program *p, const lb_op *op)
 {
-    return strncmp(op_name, "aten::_to_copy", 14) == 0 || strncmp(op_name, "aten::clone", 11) == 0;
+    return lb_op_is_cast(p, op) || lb_op_is(p, op, "aten::clone");
 }
 
 uint32_t lb_masters_made_of(const lb_moved_run *run, uint32_t v)
@@ -62,7 +62,7 @@ uint32_t lb_masters_made_of(const lb_moved_run *run, uint32_t v)
         if (giver == LB_NONE) return LB_NONE;
         const lb_op *op = &p->ops[giver];
         if (lb_op_is_source(p, op)) return v;
-        if (!is_cast(lb_op_name(p, op)) || !op->args || lb_op_args(p, op)[0].tag != LB_ARG_VALUE) return LB_NONE;
+        if (!hands_on(p, op) || !op->args || lb_op_args(p, op)[0].tag != LB_ARG_VALUE) return LB_NONE;
         v = lb_op_args(p, op)[0].u.value;
     }
     return LB_NONE;
@@ -108,7 +108,7 @@ static uint32_t parameter_named(const lb_moved_run *run, uint32_t name, const lb
 static bool stands_alike(const lb_program *p, const lb_op *op, uint32_t value, uint32_t from)
 {
     uint32_t place = 0;
-    if (strncmp(lb_op_name(p, op), "aten::_foreach_", 15) != 0) return true;
+    if (!lb_op_is_over_lists(p, op)) return true;
     while (place < lb_op_outcomes(op) && lb_op_outcome(p, op, place) != value) place++;
     for (uint32_t i = 0; i < op->args; i++) {
         const lb_arg *list = &lb_op_args(p, op)[i];
@@ -188,7 +188,7 @@ static bool is_of(const lb_program *p, uint32_t value, int64_t storage, uint32_t
     for (uint32_t i = before; i-- > 0;) {
         const lb_op *op = &p->ops[i];
         if (op->results != 1 || lb_op_results(p, op)[0] != value) continue;
-        return strncmp(lb_op_name(p, op), "aten::_to_copy", 14) == 0 && lb_op_reads(p, op, storage) != LB_NONE;
+        return lb_op_is_cast(p, op) && lb_op_reads(p, op, storage) != LB_NONE;
     }
     return false;
 }
@@ -211,7 +211,7 @@ static uint32_t by_copy(const lb_moved_run *run, const lb_group *g, int64_t stor
     const lb_program *p = run->program;
     for (uint32_t i = g->ops ? g->first_op : p->n_ops; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
-        if (op->args < 2 || !lb_masters_copies(lb_op_name(p, op))) continue;
+        if (op->args < 2 || !lb_masters_copies(p, op)) continue;
         const uint32_t v = copied_in(p, lb_op_args(p, op), lb_op_args(p, op) + 1, storage, i);
         const uint32_t source = v == LB_NONE ? LB_NONE : lb_masters_source(run, p->values[v].storage);
         if (source != LB_NONE && lb_masters_has_form(&p->values[source].layout, like)) return source;

@@ -12,7 +12,7 @@
 #include "moved/moved_run.h"
 
 /* Is an op of that name a copy, from a master or another tensor that has the digits? */
-bool lb_masters_copies(const char *op_name);
+bool lb_masters_copies(const lb_program *program, const lb_op *op);
 /* A part of a parameter may lie flat where the step begins with it. */
 bool lb_masters_has_form(const lb_layout *layout, const lb_layout *like);
 /* The value with which a step begins in a storage; LB_NONE: with none. */

@@ -35,7 +35,7 @@ static void find_last(const lb_program *p, const lb_moved_run *run, lb_optimizer
         if (x->storage != like->storage || giver == LB_NONE || !is_update(p, t->group, giver)) continue;
         if (lb_layout_numel(&x->layout) != t->numel || lb_op_writes(p, &p->ops[giver], like->storage) == LB_NONE)
             continue;
-        t->copied |= lb_masters_copies(lb_op_name(p, &p->ops[giver]));
+        t->copied |= lb_masters_copies(p, &p->ops[giver]);
         t->scaled |= takes_scale(p, &p->ops[giver]);
         if (t->last == LB_NONE || x->version > p->values[t->last].version) t->last = v, t->op = giver;
     }

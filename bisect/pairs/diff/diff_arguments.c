@@ -305,16 +305,6 @@ static bool is_one_spelling(const char *x, const char *y)
     return n == m && !strncmp(x, y, n) && plain[0] && plain[1];
 }
 
-static bool is_op(const lb_program *p, const lb_op *op, const char *base)
-{
-    const char *name = lb_op_name(p, op);
-    if (strncmp(name, "aten::", 6)) return false;
-    name += 6;
-    if (!strncmp(name, "_foreach_", 9)) name += 9;
-    const size_t n = strlen(base);
-    return !strncmp(name, base, n) && (!name[n + (name[n] == '_')] || name[n + (name[n] == '_')] == '.');
-}
-
 /* The first of its arguments that is a number. */
 static bool scalar_of(const lb_program *p, const lb_op *op, double *number)
 {
@@ -329,12 +319,15 @@ static double dropped_by(const lb_program *p, uint32_t at)
 {
     const lb_op *op = &p->ops[at];
     double kept, by;
-    if ((is_op(p, op, "native_dropout") || is_op(p, op, "dropout")) && scalar_of(p, op, &by)) return by;
-    const bool draws = is_op(p, op, "bernoulli");
-    if ((!draws && !is_op(p, op, "div")) || !scalar_of(p, op, &kept)) return NAN;
+    if ((lb_op_is_in_any_form(p, op, "native_dropout") || lb_op_is_in_any_form(p, op, "dropout")) &&
+        scalar_of(p, op, &by))
+        return by;
+    const bool draws = lb_op_is_in_any_form(p, op, "bernoulli");
+    if ((!draws && !lb_op_is_in_any_form(p, op, "div")) || !scalar_of(p, op, &kept)) return NAN;
     for (uint32_t i = 1; i < 4 && (draws ? at + i < p->n_ops : at >= i); i++) {
         const lb_op *beside = &p->ops[draws ? at + i : at - i];
-        if (is_op(p, beside, draws ? "div" : "bernoulli") && scalar_of(p, beside, &by) && by == kept) return 1 - kept;
+        if (lb_op_is_in_any_form(p, beside, draws ? "div" : "bernoulli") && scalar_of(p, beside, &by) && by == kept)
+            return 1 - kept;
     }
     return NAN;
 }
@@ -432,9 +425,9 @@ static bool optimizer_meaning(const lb_program *p, uint32_t at, char *text, size
     const lb_group *g = op->phase == LB_PHASE_OPTIMIZER ? group_of(p, at, NULL) : NULL;
     double number;
     if (!g || !scalar_of(p, op, &number)) return false;
-    if (is_op(p, op, "mul") && gives(&(formula){{"lr", "weight_decay"}, decay, false}, p, g, number, 1))
+    if (lb_op_is_in_any_form(p, op, "mul") && gives(&(formula){{"lr", "weight_decay"}, decay, false}, p, g, number, 1))
         snprintf(text, size, "weight decay: parameters times 1 - lr * weight_decay");
-    else if (is_op(p, op, "add") &&
+    else if (lb_op_is_in_any_form(p, op, "add") &&
              gives(&(formula){{"weight_decay"}, itself, false}, p, g, lb_op_args(p, op)[op->args - 1].u.f, 1))
         snprintf(text, size, "weight decay: weight_decay times parameters, added to the gradient");
     else
@@ -449,8 +442,9 @@ static bool is_soft_cap(const lb_program *p, const uint32_t *ops, uint32_t n, do
     double number = NAN;
     for (uint32_t i = 0; i < n; i++) {
         const lb_op *op = &p->ops[ops[i]];
-        const bool scales = (is_op(p, op, "div") || is_op(p, op, "mul")) && scalar_of(p, op, &number);
-        if (is_op(p, op, "tanh")) tanh = true;
+        const bool scales =
+            (lb_op_is_in_any_form(p, op, "div") || lb_op_is_in_any_form(p, op, "mul")) && scalar_of(p, op, &number);
+        if (lb_op_is_in_any_form(p, op, "tanh")) tanh = true;
         before |= scales && !tanh, after |= scales && tanh;
         if (scales && tanh) *cap = number;
     }
@@ -494,7 +488,7 @@ static bool adds_to_loss(const lb_program *p, const uint32_t *ops, uint32_t n, c
         r.from_here = r.from_elsewhere = 0;
         lb_op_each_input(p, op, count_input, &r);
         if (!given && !r.from_here) continue;
-        found = is_op(p, op, "add") && is_single(p, op) && r.from_here == 1 && r.from_elsewhere == 1;
+        found = lb_op_is_in_any_form(p, op, "add") && is_single(p, op) && r.from_here == 1 && r.from_elsewhere == 1;
         for (uint32_t k = 0; k < lb_op_outcomes(op); k++)
             if (lb_op_outcome(p, op, k) != LB_NONE) r.made[lb_op_outcome(p, op, k)] = true;
     }
@@ -516,8 +510,8 @@ void lb_arguments_meaning(const lb_program *p, const uint32_t *ops, uint32_t n, 
         snprintf(text, size, "dropout with p %.6g", number);
     else if (adds_to_loss(p, ops, n, partner))
         snprintf(text, size, "a term of a loss: a number that is added to another");
-    else if (n == 1 && is_op(p, op, "mul") && scalar_of(p, op, &number))
+    else if (n == 1 && lb_op_is_in_any_form(p, op, "mul") && scalar_of(p, op, &number))
         snprintf(text, size, "a factor of %.9g", number);
-    else if (n == 1 && is_op(p, op, "div") && scalar_of(p, op, &number))
+    else if (n == 1 && lb_op_is_in_any_form(p, op, "div") && scalar_of(p, op, &number))
         snprintf(text, size, "a division by %.9g", number);
 }

@@ -71,12 +71,6 @@ void lb_flow_in(lb_diff_walk *w, int side, uint32_t op, uint32_t other, int elem
               b ? (args){lb_op_args(theirs, b), b->args} : (args){NULL, 0}, element);
 }
 
-bool lb_flow_is_list(const lb_program *p, const lb_op *op)
-{
-    const char *name = lb_op_name(p, op);
-    return !strncmp(name, "aten::_foreach_", 15) || !strncmp(name, "aten::_fused_", 13);
-}
-
 /* Elements of the storage that any value of the program reaches. */
 static bool covers(const lb_diff_walk *w, int side, const lb_value *v)
 {

@@ -13,8 +13,6 @@ void lb_flow_in(lb_diff_walk *walk, int side, uint32_t op, uint32_t other, int e
 /* Writes `left` to the storage of outcome `i` of an op. An outcome that covers the whole storage replaces what was
  * known of it. */
 void lb_flow_out(lb_diff_walk *walk, int side, uint32_t op, uint32_t i, const lb_diff_flow_source *left);
-/* Does the op run element by element over lists, so that its outcomes follow from their own elements alone? */
-bool lb_flow_is_list(const lb_program *program, const lb_op *op);
 void lb_diff_flow_add(lb_diff_flow_source *in, const lb_diff_flow_source *more);
 
 #endif

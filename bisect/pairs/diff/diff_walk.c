@@ -452,7 +452,7 @@ static void walk_pair(lb_diff_walk *w, uint32_t ia)
     if (!divergence) note_other_numbers(w, ia, &e, &row);
     row.verdict = lb_verdict_worse(row.local, row.inherited);
     lb_diff_rows_report(w, &row);
-    if (lb_flow_is_list(w->pa, a) && !divergence) {
+    if (lb_op_is_over_lists(w->pa, a) && !divergence) {
         flow_out_elements(w, ia, &e, row.local);
         return;
     }

@@ -41,7 +41,7 @@ static bool is_lone_cast(const lb_diff_walk *w, int side, uint32_t op)
 {
     const lb_program *p = lb_diff_walk_side(w, side);
     const lb_op *cast = &p->ops[op];
-    if (partner_of(w, side, op) != LB_NONE || strncmp(lb_op_name(p, cast), "aten::_to_copy", 14)) return false;
+    if (partner_of(w, side, op) != LB_NONE || !lb_op_is_cast(p, cast)) return false;
     if (!cast->args || !cast->results || lb_op_args(p, cast)[0].tag != LB_ARG_VALUE) return false;
     const uint32_t in = lb_op_args(p, cast)[0].u.value, out = lb_op_results(p, cast)[0];
     if (in == LB_NONE || out == LB_NONE) return false;

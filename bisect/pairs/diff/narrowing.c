@@ -20,7 +20,7 @@ static lb_dtype cast_to(const lb_program *p, const lb_op *op)
 {
     input in = {p, LB_NO_DTYPE};
     const uint32_t v = op->results ? lb_op_results(p, op)[0] : LB_NONE;
-    if (v == LB_NONE || strncmp(lb_op_name(p, op), "aten::_to_copy", 14)) return LB_NO_DTYPE;
+    if (v == LB_NONE || !lb_op_is_cast(p, op)) return LB_NO_DTYPE;
     lb_op_each_input(p, op, note_input, &in);
     const lb_dtype to = p->values[v].dtype;
     if (!lb_dtype_is_float(to) || !lb_dtype_is_float(in.dtype)) return LB_NO_DTYPE;

@@ -343,7 +343,7 @@ static bool sends(const lb_collective_member *m)
 static bool looks_for_scale(const lb_program *p)
 {
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (strstr(lb_op_name(p, &p->ops[i]), "_amp_foreach_non_finite_check_and_unscale_")) return true;
+        if (lb_op_is_unscaling(p, &p->ops[i])) return true;
     return false;
 }
 

@@ -368,8 +368,7 @@ static lb_dtype working_dtype(const known *k, int side)
         lb_op_form form;
         const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
         uint32_t v = op->results ? lb_op_results(p, op)[0] : op->written ? lb_op_written(p, op)[0] : LB_NONE;
-        if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype) || !strcmp(lb_op_name(p, op), "aten::_to_copy"))
-            continue;
+        if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype) || lb_op_is_cast(p, op)) continue;
         if (!row || row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) continue;
         if (!any || lb_dtype_precision(p->values[v].dtype) < lb_dtype_precision(narrow)) narrow = p->values[v].dtype;
         any = true;

@@ -191,11 +191,21 @@ static lb_status take_tables(const lb_table_question *asked, const lb_regions *a
 
 /* ---- both ---- */
 
+/* Behind what an optimizer leaves nothing is hidden. */
+static bool ends_the_step(const lb_exact_side *b, const lb_counterpart *c)
+{
+    const uint32_t giver = b->graph.giver[c->b];
+    return giver != LB_NONE && b->program->ops[giver].phase == LB_PHASE_OPTIMIZER &&
+           (c->kind == LB_COUNTERPART_EXIT || c->kind == LB_COUNTERPART_FINAL);
+}
+
 lb_status lb_exchange_make(const lb_table_question *asked, const lb_regions *regions, const lb_region *r,
                            lb_counterparts *counterparts, lb_exchange *x, lb_err *err)
 {
     *x = (lb_exchange){.op = LB_NONE, .first_table = counterparts->n};
-    if (r->also.kind != LB_REPAIR_NONE) return LB_OK; /* one op is exchanged, not two */
+    if (r->also.kind != LB_REPAIR_NONE || r->repair.times > 1) return LB_OK; /* one op is exchanged, not several */
+    if (r->repair.kind != LB_REPAIR_NONE && ends_the_step(asked->sides[1], &counterparts->list[r->counterpart]))
+        return LB_OK;
     if (r->repair.kind != LB_REPAIR_NONE)
         take_repair(&r->repair, x);
     else if (r->reason == LB_REGION_ARGUMENTS)

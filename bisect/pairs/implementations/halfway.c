@@ -186,5 +186,5 @@ static lb_status meet(void *context, lb_region_benches *benches, uint32_t region
 lb_status lb_halfway_find(lb_implementations *x, bool *any, lb_err *err)
 {
     *any = false;
-    return lb_region_benches_each(x, meet, any, err);
+    return lb_region_benches_each(x, false, meet, any, err);
 }

@@ -140,15 +140,110 @@ lb_status lb_region_bench_gives(const lb_region_bench *b, const double *numbers,
 
 /* ---- all of them ---- */
 
+static lb_phase phase_of(const lb_implementations *x, const lb_region *r)
+{
+    const lb_exact_side *b = &x->sides[1];
+    const uint32_t giver = b->graph.giver[x->counterparts.list[r->counterpart].b];
+    return giver == LB_NONE ? LB_PHASE_OTHER : (lb_phase)b->program->ops[giver].phase;
+}
+
+bool lb_region_bench_is_update(const lb_implementations *x, const lb_region *r)
+{
+    return phase_of(x, r) == LB_PHASE_OPTIMIZER && lb_differences_leave(&x->counterparts.list[r->counterpart]);
+}
+
+/* Arguments other than tensors are the same. */
+static bool same_numbers(const lb_program *p, const lb_op *x, const lb_op *y)
+{
+    if (x->name != y->name || x->args != y->args) return false;
+    for (uint32_t i = 0; i < x->args; i++) {
+        const lb_arg *a = &lb_op_args(p, x)[i], *b = &lb_op_args(p, y)[i];
+        if (a->tag != b->tag) return false;
+        if (a->tag == LB_ARG_FLOAT && memcmp(&a->u.f, &b->u.f, sizeof a->u.f) != 0) return false;
+        if (a->tag == LB_ARG_INT && a->u.i != b->u.i) return false;
+    }
+    return true;
+}
+
+bool lb_region_bench_are_alike(const lb_implementations *x, const lb_region *a, const lb_region *b)
+{
+    if (a->reason != b->reason || phase_of(x, a) != phase_of(x, b)) return false;
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = x->sides[k].program;
+        if (a->n[k] != b->n[k]) return false;
+        for (uint32_t i = 0; i < a->n[k]; i++)
+            if (!same_numbers(p, &p->ops[x->regions.ops[a->first[k] + i]], &p->ops[x->regions.ops[b->first[k] + i]]))
+                return false;
+    }
+    return true;
+}
+
+static int64_t size_of(const lb_implementations *x, const lb_region *r)
+{
+    return lb_layout_numel(&x->sides[1].program->values[x->counterparts.list[r->counterpart].b].layout);
+}
+
+/* Of regions that are alike, one of each parameter, the smallest stands for all. */
+static bool stands_for_alike(const lb_implementations *x, const lb_region *r)
+{
+    const lb_regions *all = &x->regions;
+    for (uint32_t i = 0; i < all->n; i++) {
+        const lb_region *other = &all->list[i];
+        const int64_t mine = size_of(x, r), its = size_of(x, other);
+        if (other != r && (its < mine || (its == mine && other < r)) && lb_region_bench_are_alike(x, r, other))
+            return false;
+    }
+    return true;
+}
+
+/* The optimizer's group by which the side's part of the region runs; NULL: a loop of the program's. */
+static const lb_group *group_of(const lb_implementations *x, const lb_region *r, int side)
+{
+    const lb_program *p = x->sides[side].program;
+    for (uint32_t g = 0; g < p->n_groups && r->n[side]; g++)
+        if (x->regions.ops[r->first[side]] - p->groups[g].first_op < p->groups[g].ops) return &p->groups[g];
+    return NULL;
+}
+
+static uint32_t options_of(const lb_program *p, const lb_group *g, double number)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->options; i++) n += p->scalars[g->first_option + i].number == number;
+    return n;
+}
+
+/* Have more of the group's options some number than the other group's? Switches, 0 and 1, are not asked. */
+static bool has_own_number(const lb_program *p, const lb_group *g, const lb_program *q, const lb_group *h)
+{
+    for (uint32_t i = 0; i < g->options; i++) {
+        const double number = p->scalars[g->first_option + i].number;
+        if (number != 0 && number != 1 && options_of(p, g, number) > options_of(q, h, number)) return true;
+    }
+    return false;
+}
+
+/* Are both sides' updates those of optimizers whose options differ? Then these say it (diff_arguments.h). */
+static bool differs_in_options(const lb_implementations *x, const lb_region *r)
+{
+    const lb_program *a = x->sides[0].program, *b = x->sides[1].program;
+    const lb_group *mine = group_of(x, r, 0), *its = group_of(x, r, 1);
+    return mine && its && has_own_number(a, mine, b, its) && has_own_number(b, its, a, mine);
+}
+
+/* May the region be an update whose formula differs, and does it stand for those that are alike? */
+static bool is_update_to_try(const lb_implementations *x, const lb_region *r)
+{
+    return lb_region_bench_is_update(x, r) && r->repair.kind == LB_REPAIR_NONE && !differs_in_options(x, r) &&
+           stands_for_alike(x, r);
+}
+
 /* Is what is named of the region a guess, and is it small enough for trials? */
-static bool is_guess(const lb_implementations *x, const lb_region *r)
+static bool is_guess(const lb_implementations *x, bool updates, const lb_region *r)
 {
     const lb_counterpart *c = &x->counterparts.list[r->counterpart];
-    const lb_exact_side *b = &x->sides[1];
-    const uint32_t giver = b->graph.giver[c->b];
-    const lb_phase phase = giver == LB_NONE ? LB_PHASE_OTHER : (lb_phase)b->program->ops[giver].phase;
-    /* Backward follows from forward; an optimizer's options are read off its formula (diff_arguments.h). */
-    if (phase == LB_PHASE_BACKWARD || phase == LB_PHASE_OPTIMIZER) return false;
+    const lb_phase phase = phase_of(x, r);
+    if (phase == LB_PHASE_BACKWARD) return false; /* it follows from forward */
+    if (phase == LB_PHASE_OPTIMIZER && !(updates && is_update_to_try(x, r))) return false;
     return !r->chosen && c->n == 1 && !c->in_parts && !c->turned_by_shape &&
            (r->reason == LB_REGION_OPS || r->reason == LB_REGION_MISSING || r->reason == LB_REGION_MASK ||
             r->reason == LB_REGION_SOURCE) &&
@@ -220,7 +315,7 @@ static lb_status lay_out_both(const lb_region_benches *t, const lb_region *r, lb
     return LB_OK;
 }
 
-static lb_status make(lb_implementations *x, lb_region_benches *t, lb_err *err)
+static lb_status make(lb_implementations *x, bool updates, lb_region_benches *t, lb_err *err)
 {
     lb_regions *all = &x->regions;
     *t = (lb_region_benches){.x = x};
@@ -228,7 +323,7 @@ static lb_status make(lb_implementations *x, lb_region_benches *t, lb_err *err)
     t->list = calloc((size_t)all->n + 1, sizeof *t->list);
     if (!t->maker[0] || !t->maker[1] || !t->list) return lb_fail(err, LB_ERR_NOMEM, "out of memory for regions");
     for (uint32_t i = 0; i < all->n; i++)
-        if (is_guess(x, &all->list[i])) LB_TRY(lay_out_both(t, &all->list[i], t->list[i], err));
+        if (is_guess(x, updates, &all->list[i])) LB_TRY(lay_out_both(t, &all->list[i], t->list[i], err));
     return run_sides(t, err);
 }
 
@@ -236,8 +331,11 @@ static lb_status make(lb_implementations *x, lb_region_benches *t, lb_err *err)
 static bool are_ready(lb_region_benches *t, uint32_t region)
 {
     lb_region_bench *b = t->list[region];
-    return b[0].n_ops && b[1].n_ops && take_leaves(t, 0, &b[0]) && take_leaves(t, 1, &b[1]) &&
-           take_targets(t, &t->x->regions.list[region], b);
+    const lb_region *r = &t->x->regions.list[region];
+    for (int k = 0; k < 2; k++)
+        if (b[k].n_ops && !take_leaves(t, k, &b[k])) b[k].n_ops = 0;
+    const bool ready = lb_region_bench_is_update(t->x, r) ? b[0].n_ops || b[1].n_ops : b[0].n_ops && b[1].n_ops;
+    return ready && take_targets(t, r, b);
 }
 
 lb_status lb_region_bench_from(lb_region_benches *t, uint32_t region, int side, uint32_t stop, lb_region_bench *out,
@@ -261,7 +359,7 @@ static void release(lb_region_benches *t)
     }
 }
 
-lb_status lb_region_benches_each(lb_implementations *x,
+lb_status lb_region_benches_each(lb_implementations *x, bool updates,
                                  lb_status (*visit)(void *context, lb_region_benches *benches, uint32_t region,
                                                     lb_err *err),
                                  void *context, lb_err *err)
@@ -269,10 +367,10 @@ lb_status lb_region_benches_each(lb_implementations *x,
     const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
     lb_region_benches benches;
     bool any = false;
-    for (uint32_t i = 0; i < x->regions.n; i++) any |= is_guess(x, &x->regions.list[i]);
+    for (uint32_t i = 0; i < x->regions.n; i++) any |= is_guess(x, updates, &x->regions.list[i]);
     if (!any || lb_rank_parts_are_parted(sides)) return LB_OK;
     lb_differences_force(x);
-    lb_status status = make(x, &benches, err);
+    lb_status status = make(x, updates, &benches, err);
     for (uint32_t i = 0; i < x->regions.n && status == LB_OK; i++)
         if (are_ready(&benches, i)) status = visit(context, &benches, i, err);
     lb_differences_unforce(x);

@@ -30,12 +30,17 @@ typedef struct lb_region_benches {
 } lb_region_benches;
 
 /* Visits each region whose named op is a guess and whose two parts can be run, with the numbers that they begin with
- * and are to give: one run of either side, B's from A's numbers. Nothing where ranks have values in parts. Fails as
- * `visit` does, or with LB_ERR_NOMEM. */
-lb_status lb_region_benches_each(lb_implementations *x,
+ * and are to give: one run of either side, B's from A's numbers. With `updates` regions of the optimizer, too, of which
+ * one part alone may be there to run: of several that are alike the smallest. Nothing where ranks have values in parts.
+ * Fails as `visit` does, or with LB_ERR_NOMEM. */
+lb_status lb_region_benches_each(lb_implementations *x, bool updates,
                                  lb_status (*visit)(void *context, lb_region_benches *benches, uint32_t region,
                                                     lb_err *err),
                                  void *context, lb_err *err);
+/* Does it end at what an optimizer leaves? */
+bool lb_region_bench_is_update(const lb_implementations *x, const lb_region *region);
+/* Do both sides compute the same ops with the same numbers in two regions, one of each parameter? */
+bool lb_region_bench_are_alike(const lb_implementations *x, const lb_region *a, const lb_region *b);
 /* Another one of a side of that region, which goes on from `stop` as from a leaf, and has no number for it yet. */
 lb_status lb_region_bench_from(lb_region_benches *benches, uint32_t region, int side, uint32_t stop,
                                lb_region_bench *out, lb_err *err);

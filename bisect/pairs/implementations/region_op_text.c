@@ -36,8 +36,10 @@ static void repair_text(const lb_implementations *x, const lb_region *r, char *t
 {
     const lb_repair *e = &r->repair;
     static const char *const sides[] = {"first", "second"};
-    const char *name = short_name(x->sides[e->side].program, e->op);
+    char name[160];
     const lb_repair *also = &r->also;
+    snprintf(name, sizeof name, "%.100s", short_name(x->sides[e->side].program, e->op));
+    if (e->times > 1) snprintf(name + strlen(name), sizeof name - strlen(name), ", all %u times,", e->times);
     if (e->kind == LB_REPAIR_FUNCTION)
         snprintf(text, size, "with %s in place of %s the %s side computes what the %s one does", e->function + 6, name,
                  sides[e->side], sides[!e->side]);

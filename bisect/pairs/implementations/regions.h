@@ -46,6 +46,7 @@ typedef struct lb_repair {
     uint32_t other;       /* the op of the other side that has the number, and that alone; LB_NONE */
     bool alone;           /* neither side has the other's number */
     bool swapped;         /* its first two operands change places: a sum's factor is that of the second */
+    uint32_t times;       /* ops of the region that it is made in: all of one line that are written so */
     uint32_t rank;        /* of several edits that do it the one with the lowest is what a person would change */
     /* What the op is written as now, and as it should be: name, first argument, how many. */
     uint32_t name[2], first_arg[2], args[2];

@@ -8,11 +8,12 @@
 
 enum { MOST_NUMBERS = 48, MOST_EDITS = 800 };
 
-enum { BY_OTHERS_NUMBER, BY_OP, BY_NUMBER, BY_COUNT, BY_UNWRITTEN };
+enum { BY_OTHERS_NUMBER, BY_OP, BY_NUMBER, BY_UPDATES, BY_COUNT, BY_UNWRITTEN };
 
 typedef struct number {
     double x;
-    uint32_t op; /* of the other side; LB_NONE: a count, or one that changes nothing */
+    uint32_t op;     /* of the other side; LB_NONE: a count, or one that changes nothing */
+    bool of_updates; /* not of the region, but of what the other side's optimizer does elsewhere */
 } number;
 
 typedef struct numbers {
@@ -25,6 +26,7 @@ typedef struct lister {
     const lb_regions *regions;
     const lb_region *region;
     int side;
+    uint32_t times; /* ops that are edited as one */
     numbers own, others;
     lb_repair_edits *out;
     bool failed;
@@ -44,7 +46,7 @@ static const number *find(const numbers *all, double x)
 
 static void add_number(numbers *all, double x, uint32_t op)
 {
-    if (isfinite(x) && all->n < MOST_NUMBERS && !find(all, x)) all->list[all->n++] = (number){x, op};
+    if (isfinite(x) && all->n < MOST_NUMBERS && !find(all, x)) all->list[all->n++] = (number){x, op, false};
 }
 
 /* Ops whose whole-number arguments are numbers to calculate with, and no dimensions. */
@@ -102,6 +104,32 @@ static double count_of(const lb_program *p, const lb_op *op)
     return n > 0 ? (double)lb_layout_numel(&p->values[first->u.value].layout) / (double)n : NAN;
 }
 
+/* Is the region one of the optimizer's? */
+static bool is_update(const lister *l)
+{
+    const int side = l->region->n[1] ? 1 : 0;
+    const uint32_t n = l->region->n[side];
+    return n && l->sides[side]->program->ops[ops_of(l, side)[n - 1]].phase == LB_PHASE_OPTIMIZER;
+}
+
+/* An update's states meet the other side's, so that numbers with which these are made lie outside of the region; and of
+ * two averages one is written with a decay, the other with what is left of it. */
+static void list_numbers_of_updates(lister *l)
+{
+    const lb_program *p = l->sides[!l->side]->program;
+    const uint32_t before = l->others.n;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        double x;
+        for (uint32_t k = 0; p->ops[i].phase == LB_PHASE_OPTIMIZER && k < p->ops[i].args; k++)
+            if (number_of(p, &p->ops[i], k, &x)) add_number(&l->others, x, LB_NONE);
+    }
+    const uint32_t all = l->others.n;
+    for (uint32_t i = 0; i < all; i++)
+        if (l->others.list[i].x > 0 && l->others.list[i].x < 1)
+            add_number(&l->others, 1 - l->others.list[i].x, LB_NONE);
+    for (uint32_t i = before; i < l->others.n; i++) l->others.list[i].of_updates = true;
+}
+
 /* Numbers of the other side come first, then what follows from them, then counts of either side. */
 static void list_others(lister *l)
 {
@@ -123,6 +151,7 @@ static void list_others(lister *l)
                     add_number(&l->others, l->others.list[m].x / n, l->others.list[m].op);
         }
     add_number(&l->others, 1, LB_NONE), add_number(&l->others, 0, LB_NONE);
+    if (is_update(l)) list_numbers_of_updates(l);
 }
 
 static void add_edit(lister *l, lb_repair edit)
@@ -131,7 +160,7 @@ static void add_edit(lister *l, lb_repair edit)
     l->failed |= !more && l->out->n < MOST_EDITS;
     if (!more) return;
     l->out->list = more;
-    edit.side = l->side;
+    edit.side = l->side, edit.times = l->times;
     l->out->list[l->out->n++] = edit;
 }
 
@@ -147,10 +176,11 @@ static void edit_number(lister *l, uint32_t at, uint32_t arg, double before, con
 {
     const lb_program *p = l->sides[l->side]->own;
     const bool alone = other->op != LB_NONE && !find(&l->own, other->x) && !find(&l->others, before);
-    const uint32_t rank = is_unwritten(p, &p->ops[at], arg) ? BY_UNWRITTEN
-                          : alone                           ? BY_OTHERS_NUMBER
-                          : other->op != LB_NONE            ? BY_NUMBER
-                                                            : BY_COUNT;
+    const uint32_t rank = is_unwritten(p, &p->ops[at], arg)                ? BY_UNWRITTEN
+                          : alone                                          ? BY_OTHERS_NUMBER
+                          : other->op != LB_NONE                           ? BY_NUMBER
+                          : other->of_updates && !find(&l->others, before) ? BY_UPDATES
+                                                                           : BY_COUNT;
     add_edit(l, (lb_repair){.kind = LB_REPAIR_NUMBER,
                             .op = at,
                             .arg = arg,
@@ -183,12 +213,21 @@ static void edit_numbers(lister *l, uint32_t at)
             }
 }
 
+/* The one value that the op gives, by writing it in place or not; LB_NONE. */
+static uint32_t gives_one(const lb_program *p, const lb_op *op)
+{
+    const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(p, op, 0) : LB_NONE;
+    for (uint32_t i = 1; i < lb_op_outcomes(op); i++)
+        if (lb_op_outcome(p, op, i) != v) return LB_NONE;
+    return v;
+}
+
 /* An op that gives what one of its operands could be. */
 static void edit_out(lister *l, uint32_t at)
 {
     const lb_program *p = l->sides[l->side]->own;
     const lb_op *op = &p->ops[at];
-    const uint32_t v = lb_op_outcomes(op) == 1 ? lb_op_outcome(p, op, 0) : LB_NONE;
+    const uint32_t v = gives_one(p, op);
     for (uint32_t k = 0; v != LB_NONE && k < op->args && k < 2; k++) {
         const lb_arg *a = &lb_op_args(p, op)[k];
         if (a->tag == LB_ARG_VALUE && a->u.value != LB_NONE && a->u.value != v &&
@@ -231,21 +270,67 @@ static void edit_function(lister *l, uint32_t at)
     }
 }
 
+/* ---- ops of one line ---- */
+
+/* Does the line that calls the op call the other one alike: the same op with the same numbers, on the next turn of a
+ * loop? */
+static bool is_called_alike(const lb_program *p, uint32_t op, uint32_t other)
+{
+    const lb_op *a = &p->ops[op], *b = &p->ops[other];
+    if (!a->line || a->line != b->line || a->name != b->name || a->args != b->args) return false;
+    for (uint32_t k = 0; k < a->args; k++) {
+        double x = 0, y = 0;
+        if (number_of(p, a, k, &x) != number_of(p, b, k, &y) || x != y) return false;
+    }
+    return true;
+}
+
+uint32_t lb_repair_edits_ops(const lb_exact_side *side, const lb_regions *regions, const lb_region *region,
+                             const lb_repair *edit, uint32_t *out)
+{
+    const uint32_t *ops = regions->ops + region->first[edit->side];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < region->n[edit->side]; i++)
+        if (ops[i] == edit->op || (edit->times > 1 && is_called_alike(side->program, edit->op, ops[i])))
+            out[n++] = ops[i];
+    return n;
+}
+
+/* How often the region has ops that are called alike; 0 where one stands before it. */
+static uint32_t times_called(const lister *l, uint32_t at)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->region->n[l->side]; i++) {
+        const uint32_t op = ops_of(l, l->side)[i];
+        if (op != at && !is_called_alike(l->sides[l->side]->program, at, op)) continue;
+        if (op < at) return 0;
+        n++;
+    }
+    return n;
+}
+
+/* ---- all edits ---- */
+
 /* Was it put right before? */
 static bool is_edited(const lb_exact_side *s, uint32_t op)
 {
     return s->own->ops[op].first_arg != s->program->ops[op].first_arg;
 }
 
-static void list_side(lister *l, int side)
+/* There is room for so many: first come ops as a whole, then numbers, then single turns of loops. */
+enum { OPS, NUMBERS, TURNS, PASSES };
+
+static void list_side(lister *l, int side, int pass)
 {
     l->side = side, l->own.n = l->others.n = 0;
     list_numbers(l, side, &l->own);
     list_others(l);
     for (uint32_t i = 0; i < l->region->n[side]; i++) {
-        const uint32_t at = ops_of(l, side)[i];
-        if (is_edited(l->sides[side], at)) continue;
-        edit_numbers(l, at), edit_out(l, at), edit_function(l, at);
+        const uint32_t at = ops_of(l, side)[i], times = times_called(l, at);
+        if (is_edited(l->sides[side], at) || (pass == TURNS ? times == 1 : !times)) continue;
+        l->times = pass == TURNS ? 1 : times;
+        if (pass != OPS) edit_numbers(l, at);
+        if (pass != NUMBERS) edit_out(l, at), edit_function(l, at);
     }
 }
 
@@ -254,6 +339,7 @@ static int by_rank(const void *x, const void *y)
     const lb_repair *a = x, *b = y;
     if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
     if (a->side != b->side) return a->side > b->side ? -1 : 1;
+    if ((a->times > 1) != (b->times > 1)) return a->times > 1 ? -1 : 1;
     if (a->op != b->op) return a->op < b->op ? -1 : 1;
     return a->kind != b->kind ? (int)a->kind - (int)b->kind : (int)a->arg - (int)b->arg;
 }
@@ -263,7 +349,7 @@ bool lb_repair_edits_list(const lb_exact_side *const sides[2], const lb_regions 
 {
     lister l = {.sides = sides, .regions = regions, .region = region, .out = out};
     *out = (lb_repair_edits){0};
-    list_side(&l, 1), list_side(&l, 0);
+    for (int pass = 0; pass < PASSES; pass++) list_side(&l, 1, pass), list_side(&l, 0, pass);
     if (out->n > 1) qsort(out->list, out->n, sizeof *out->list, by_rank);
     return !l.failed;
 }

@@ -42,12 +42,44 @@ bool lb_repair_set(lb_program *own, lb_repair *e, bool on)
 
 /* ---- trials ---- */
 
-static lb_status try_edit(const lb_region_bench *b, lb_repair *edit, bool *same, lb_err *err)
+/* What is tried of a region. */
+typedef struct trial {
+    const lb_regions *regions;
+    const lb_region *region;
+    const lb_region_bench *benches;
+    bool runs[2];  /* the part gives what its side gave */
+    uint32_t *ops; /* room for those that one edit is made in */
+} trial;
+
+/* Of the ops that are edited as one, all but the edit's own. */
+static bool set_turns(const trial *t, const lb_repair *edit, lb_repair *turns, uint32_t n, bool on)
 {
+    bool set = true;
+    for (uint32_t i = 0; i < n; i++) {
+        if (on) turns[i] = *edit, turns[i].op = t->ops[i], turns[i].args[0] = 0;
+        if (turns[i].op != edit->op) set = lb_repair_set(t->benches[edit->side].side->own, &turns[i], on) && set;
+    }
+    return set;
+}
+
+static lb_status try_edit(const trial *t, lb_repair *edit, bool *same, lb_err *err)
+{
+    const lb_region_bench *b = &t->benches[edit->side];
+    const uint32_t n = edit->times > 1 ? lb_repair_edits_ops(b->side, t->regions, t->region, edit, t->ops) : 0;
+    lb_repair *turns = calloc((size_t)n + 1, sizeof *turns);
     *same = false;
-    if (!lb_repair_set(b->side->own, edit, true)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for an edit");
-    const lb_status status = lb_region_bench_gives(b, b->target, same, err);
+    lb_status status = turns && lb_repair_set(b->side->own, edit, true)
+                           ? LB_OK
+                           : lb_fail(err, LB_ERR_NOMEM, "out of memory for an edit");
+    if (status != LB_OK) {
+        free(turns);
+        return status;
+    }
+    status = set_turns(t, edit, turns, n, true) ? lb_region_bench_gives(b, b->target, same, err)
+                                                : lb_fail(err, LB_ERR_NOMEM, "out of memory for an edit");
+    set_turns(t, edit, turns, n, false);
     lb_repair_set(b->side->own, edit, false);
+    free(turns);
     return status;
 }
 
@@ -78,22 +110,22 @@ static void name_repair(const lb_implementations *x, lb_region *r, const lb_repa
 enum { MOST_NUMBERS_IN_PAIRS = 64 };
 
 /* Two numbers that each side has alone, at once. */
-static lb_status try_pairs(const lb_region_bench benches[2], const bool runs[2], const lb_repair_edits *edits,
-                           lb_repair found[2], lb_err *err)
+static lb_status try_pairs(const trial *t, const lb_repair_edits *edits, lb_repair found[2], lb_err *err)
 {
     lb_repair *list[MOST_NUMBERS_IN_PAIRS];
     uint32_t n = 0;
     int64_t work = 0;
     for (uint32_t i = 0; i < edits->n && n < MOST_NUMBERS_IN_PAIRS; i++)
-        if (edits->list[i].kind == LB_REPAIR_NUMBER && edits->list[i].alone && runs[edits->list[i].side])
+        if (edits->list[i].kind == LB_REPAIR_NUMBER && edits->list[i].alone && edits->list[i].times == 1 &&
+            t->runs[edits->list[i].side])
             list[n++] = &edits->list[i];
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = i + 1; j < n && work < MOST_WORK; j++) {
-            const lb_region_bench *b = &benches[list[i]->side];
+            const lb_region_bench *b = &t->benches[list[i]->side];
             bool same;
             if (list[i]->side != list[j]->side || list[i]->op == list[j]->op) continue;
             if (!lb_repair_set(b->side->own, list[i], true)) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-            const lb_status status = try_edit(b, list[j], &same, err);
+            const lb_status status = try_edit(t, list[j], &same, err);
             lb_repair_set(b->side->own, list[i], false);
             LB_TRY(status);
             work += b->work;
@@ -104,20 +136,52 @@ static lb_status try_pairs(const lb_region_bench benches[2], const bool runs[2],
 }
 
 /* The first edit by which one side gives the other's numbers. */
-static lb_status try_edits(const lb_region_bench benches[2], const bool runs[2], const lb_repair_edits *edits,
-                           lb_repair *found, lb_err *err)
+static lb_status try_edits(const trial *t, const lb_repair_edits *edits, lb_repair *found, lb_err *err)
 {
     int64_t work = 0;
     for (uint32_t i = 0; i < edits->n && work < MOST_WORK; i++) {
         lb_repair *edit = &edits->list[i];
         bool same;
-        if (!runs[edit->side]) continue;
-        LB_TRY(try_edit(&benches[edit->side], edit, &same, err));
-        work += benches[edit->side].work;
+        if (!t->runs[edit->side]) continue;
+        LB_TRY(try_edit(t, edit, &same, err));
+        work += t->benches[edit->side].work;
         if (same) *found = *edit;
         if (same) return LB_OK;
     }
     return LB_OK;
+}
+
+/* Does the part, as it is, give what its side gave? Without ops it cannot be run. */
+static lb_status can_run(const lb_region_bench *b, const double *given, bool *runs, lb_err *err)
+{
+    *runs = false;
+    return b->n_ops ? lb_region_bench_gives(b, given, runs, err) : LB_OK;
+}
+
+/* The op of `like` that stands where `op` stands in `region`, on that side; `op` itself where it stands in neither. */
+static uint32_t op_alike(const lb_regions *all, const lb_region *region, const lb_region *like, int side, uint32_t op)
+{
+    for (uint32_t i = 0; i < region->n[side]; i++)
+        if (all->ops[region->first[side] + i] == op) return all->ops[like->first[side] + i];
+    return op;
+}
+
+/* An update is one formula for many parameters: what is proven of one is said of those that are alike. */
+static void name_alike(lb_implementations *x, const lb_region *proven, const lb_repair found[2])
+{
+    lb_regions *all = &x->regions;
+    const lb_region before = *proven;
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_region *like = &all->list[i];
+        if (like == proven || !lb_region_bench_are_alike(x, &before, like)) continue;
+        lb_repair mapped[2] = {found[0], found[1]};
+        for (int k = 0; k < 2; k++) {
+            mapped[k].op = op_alike(all, &before, like, mapped[k].side, mapped[k].op);
+            mapped[k].other = op_alike(all, &before, like, !mapped[k].side, mapped[k].other);
+            mapped[k].args[0] = 0; /* it is written anew where it is tried */
+        }
+        name_repair(x, like, mapped);
+    }
 }
 
 static lb_status repair_region(void *context, lb_region_benches *all, uint32_t region, lb_err *err)
@@ -126,20 +190,25 @@ static lb_status repair_region(void *context, lb_region_benches *all, uint32_t r
     lb_region *r = &x->regions.list[region];
     const lb_region_bench *benches = all->list[region];
     const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
-    lb_repair_edits edits;
+    lb_repair_edits edits = {0};
     lb_repair found[2] = {{.kind = LB_REPAIR_NONE}, {.kind = LB_REPAIR_NONE}};
-    bool runs[2];
-    for (int k = 0; k < 2; k++) LB_TRY(lb_region_bench_gives(&benches[k], benches[!k].target, &runs[k], err));
-    lb_status status = lb_repair_edits_list(sides, &x->regions, r, &edits)
-                           ? try_edits(benches, runs, &edits, found, err)
-                           : lb_fail(err, LB_ERR_NOMEM, "out of memory for edits");
-    if (status == LB_OK && found[0].kind == LB_REPAIR_NONE) status = try_pairs(benches, runs, &edits, found, err);
+    trial t = {.regions = &x->regions, .region = r, .benches = benches};
+    const bool update = lb_region_bench_is_update(x, r);
+    lb_status status = LB_OK;
+    for (int k = 0; k < 2 && status == LB_OK; k++) status = can_run(&benches[k], benches[!k].target, &t.runs[k], err);
+    t.ops = malloc(((size_t)r->n[0] + r->n[1] + 1) * sizeof *t.ops);
+    if (status == LB_OK && !(t.ops && lb_repair_edits_list(sides, &x->regions, r, &edits)))
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for edits");
+    if (status == LB_OK) status = try_edits(&t, &edits, &found[0], err);
+    if (status == LB_OK && found[0].kind == LB_REPAIR_NONE && !update) status = try_pairs(&t, &edits, found, err);
     lb_repair_edits_release(&edits);
+    free(t.ops);
+    if (found[0].kind != LB_REPAIR_NONE && update) name_alike(x, r, found);
     if (found[0].kind != LB_REPAIR_NONE) name_repair(x, r, found);
     return status;
 }
 
 lb_status lb_repairs_find(lb_implementations *x, lb_err *err)
 {
-    return lb_region_benches_each(x, repair_region, x, err);
+    return lb_region_benches_each(x, true, repair_region, x, err);
 }

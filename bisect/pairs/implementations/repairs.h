@@ -7,7 +7,8 @@
  * there; a count; one that changes nothing), left out, or as the function it is mistaken for most easily (max for min),
  * and the region is run exactly from the numbers that it begins with. An edit that gives the other side's numbers is
  * the difference; where several ops do, the one whose number the other side alone has. Where no single edit does, two
- * numbers are tried at once (0.8 x + 0.2 y beside 0.9 x + 0.1 y). */
+ * numbers are tried at once (0.8 x + 0.2 y beside 0.9 x + 0.1 y), but for updates: these have a rate, so that some
+ * number puts right whatever scales them. */
 #ifndef LB_BISECT_REPAIRS_H
 #define LB_BISECT_REPAIRS_H
 

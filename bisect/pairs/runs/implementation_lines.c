@@ -418,14 +418,19 @@ void lb_implementation_lines_list(const lb_implementations *x, const lb_region *
     lb_implementation_lines_ops(x, r, ops);
     for (int k = 0; k < 2; k++) {
         const lb_code_line *named = &said[k];
+        const bool edited = r->reason == LB_REGION_REPAIRED && r->repair.side == k;
         const bool guess = r->reason == LB_REGION_OPS || r->reason == LB_REGION_SOURCE ||
-                           r->reason == LB_REGION_ORDER || r->reason == LB_REGION_MASK || lone;
+                           r->reason == LB_REGION_ORDER || r->reason == LB_REGION_MASK || lone ||
+                           (r->reason == LB_REGION_REPAIRED && !edited && r->op[k] == LB_NONE);
         if (named->number) add_line(&lines[k], named->number);
         for (uint32_t i = 0; i < r->n[k] && guess && named->number; i++) {
             const uint32_t op = x->regions.ops[r->first[k] + i];
             add_line_of(x, k, op, named->file, &lines[k]);
             list_lines_before(x, k, op, named->file, &lines[k]);
         }
+        /* The number may have been made behind what the op reads. */
+        if (edited && named->number && is_of_loop(x, k, r->repair.op))
+            list_lines_before(x, k, r->repair.op, named->file, &lines[k]);
         if (r->reason == LB_REGION_SOURCE && named->number) list_lines_of_source(x, r, k, named->file, &lines[k]);
         if (lone && named->number) list_lines_behind(x, r, k, named->file, &lines[k]);
         if (is_lost_scale(x, r) && named->number) list_lines_of_scale(x, r, k, named->file, &lines[k]);

@@ -368,12 +368,8 @@ static void note_input(void *context, uint32_t value)
 
 bool lb_cross_feed_op_hands_on(const lb_program *p, const lb_op *op)
 {
-    static const char *const names[] = {"_to_copy", "clone", "contiguous", "detach"};
-    const char *name = lb_op_name(p, op);
-    if (strncmp(name, "aten::", 6)) return false;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (name[6] == *names[i] && !strcmp(name + 6, names[i])) return true;
-    return false;
+    static const char *const names[] = {"aten::_to_copy", "aten::clone", "aten::contiguous", "aten::detach"};
+    return lb_op_name_among(p, op, names, 4) >= 0;
 }
 
 /* What gave the value in the first place: casts and copies hand on what they read, and one side may have some that the

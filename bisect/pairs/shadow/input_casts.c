@@ -20,7 +20,7 @@ static uint32_t cast_of_input(const lb_program *p, uint32_t op)
 {
     const lb_op *o = &p->ops[op];
     const lb_arg *args = lb_op_args(p, o);
-    if (strcmp(lb_op_name(p, o), "aten::_to_copy") || !o->results || !o->args) return LB_NONE;
+    if (!lb_op_is_cast(p, o) || !o->results || !o->args) return LB_NONE;
     if (args[0].tag != LB_ARG_VALUE || args[0].u.value == LB_NONE) return LB_NONE;
     const uint32_t v = lb_op_results(p, o)[0];
     const lb_value *from = &p->values[args[0].u.value];

@@ -6,7 +6,7 @@
 Each side is recorded once and stays in the folder of recordings. Of an innocent pair `diverged` is wrong. Of a planted fault an answer is
 exact where a divergence stands at its place on either side; partly where some faults are found, or more places are named than are faulty;
 wrong where none of the named places is faulty; missing where no divergence is named. `held` is an innocent pair that is undecided; `failed`
-that diff itself did not answer. `--confirm` runs all sides in float64 instead, and says which pairs are not what they are listed as."""
+that diff itself did not answer. Of a diverged answer the first place that a person reads is judged by itself: `headline`. `--confirm` runs all sides in float64 instead, and says which pairs are not what they are listed as."""
 
 import argparse
 import collections
@@ -131,6 +131,15 @@ def score(pair, truths, code, answer):
     return "exact" if all(found) and not stray else "partly"
 
 
+def headline(truths, answer):
+    """Is the place in the first lines of the answer that of a fault?"""
+    first = answer.get("first") or {}
+    if answer.get("verdict") != "diverged" or first.get("layer") is None:
+        return None
+    called = names(first) | (names({**first, "layer": first["layer_b"]}) if first.get("layer_b") is not None else set())
+    return any(fnmatch.fnmatchcase(layer, place) for layer in called for truth in truths for place in truth)
+
+
 def truths_of(pair, folder):
     if pair.faults[0] in released_pairs.RELEASES:
         return [released_pairs.RELEASES[fault] for fault in pair.faults]
@@ -177,12 +186,27 @@ def main():
             result, answer, code = "unrecorded", {"error": "a side could not be recorded"}, None
         else:
             code, answer = ask(binary, *sides, args.limit)
-            result = score(pair, truths_of(pair, args.recordings) if pair.faults else [], code, answer)
-        table[kind][result] += 1
+            truths = truths_of(pair, args.recordings) if pair.faults else []
+            result = score(pair, truths, code, answer)
+            if pair.faults and headline(truths, answer) is not None:
+                table["headline"]["right" if headline(truths, answer) else "elsewhere"] += 1
+                result += "" if headline(truths, answer) else "*"
+        table[kind][result.rstrip("*")] += 1
         print("%-10s %5.1f s  %-70s %s" % (result, time.time() - began, pair.name, said(answer)), flush=True)
         if args.out:
             with open(args.out, "a") as out:
-                out.write(json.dumps(dict(name=pair.name, score=result, code=code, named=[sorted(p) for p in places(answer)])) + "\n")
+                out.write(
+                    json.dumps(
+                        dict(
+                            name=pair.name,
+                            score=result.rstrip("*"),
+                            headline=not result.endswith("*"),
+                            code=code,
+                            named=[sorted(p) for p in places(answer)],
+                        )
+                    )
+                    + "\n"
+                )
     for kind, row in table.items():
         print(kind, ", ".join(f"{n} {result}" for result, n in sorted(row.items())))
 
