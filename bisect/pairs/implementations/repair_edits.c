@@ -334,10 +334,17 @@ static void list_side(lister *l, int side, int pass)
     }
 }
 
+/* Is the number of another sign than the one that is there? */
+static bool turns_sign(const lb_repair *e)
+{
+    return e->kind == LB_REPAIR_NUMBER && e->before * e->after < 0;
+}
+
 static int by_rank(const void *x, const void *y)
 {
     const lb_repair *a = x, *b = y;
     if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
+    if (turns_sign(a) != turns_sign(b)) return turns_sign(a) - turns_sign(b);
     if (a->side != b->side) return a->side > b->side ? -1 : 1;
     if ((a->times > 1) != (b->times > 1)) return a->times > 1 ? -1 : 1;
     if (a->op != b->op) return a->op < b->op ? -1 : 1;

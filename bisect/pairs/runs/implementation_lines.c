@@ -361,19 +361,19 @@ static void list_lines_of_idle(const lb_implementations *x, int side, uint32_t o
     }
 }
 
-/* The line from which a place of a loop may lie: that of the last op before it in the same function. Options of an
- * optimizer may be set anywhere before it is called: that of the first one. What a side lacks may have stood anywhere
- * since it went back. */
+/* The line from which a place of a loop may lie, whose first line is `until`: that of the last op before it in the same
+ * function. Options of an optimizer may be set anywhere before it is called: that of the first one. What a side lacks
+ * may have stood anywhere since it went back. */
 static uint32_t first_line_of_stretch(const lb_implementations *x, const lb_region *r, int side, uint32_t op,
-                                      const lb_code_line *named)
+                                      const lb_code_line *named, uint32_t until)
 {
     const bool option = r->reason == LB_REGION_ARGUMENTS && x->sides[side].program->ops[op].phase == LB_PHASE_OPTIMIZER;
     const bool lacks = r->reason == LB_REGION_MISSING && r->op[side] == LB_NONE;
-    uint32_t first = op, found = named->number;
+    uint32_t first = op, found = until;
     if (r->n[side] && x->regions.ops[r->first[side]] < first) first = x->regions.ops[r->first[side]];
     for (uint32_t i = 0; i < first; i++) {
         const lb_code_line line = lb_op_line(x->sides[side].program, &x->sides[side].program->ops[i]);
-        if (!line.number || line.number >= named->number || strcmp(line.function, named->function) != 0 ||
+        if (!line.number || line.number >= until || strcmp(line.function, named->function) != 0 ||
             strcmp(line.file, named->file) != 0)
             continue;
         if (lacks && lb_counterpart_scales_seeded(&x->sides[side], i) == LB_NONE) continue;
@@ -388,8 +388,9 @@ static void fill_stretch(const lb_implementations *x, const lb_region *r, int si
                          const lb_code_line *named, lb_diff_lines *lines)
 {
     if (op == LB_NONE || !lines->n || !(is_of_loop(x, side, op) || op == op_without_sum(x, r, side))) return;
-    const uint32_t before = first_line_of_stretch(x, r, side, op, named), first = lines->list[0],
-                   from = before < first ? before : first, to = lines->list[lines->n - 1];
+    const uint32_t first = lines->list[0], until = r->repair.kind == LB_REPAIR_NONE ? named->number : first,
+                   before = first_line_of_stretch(x, r, side, op, named, until), from = before < first ? before : first,
+                   to = lines->list[lines->n - 1];
     for (uint32_t number = from; number < to && to - from < LB_DIFF_LINES; number++) add_line(lines, number);
 }
 
@@ -418,10 +419,10 @@ void lb_implementation_lines_list(const lb_implementations *x, const lb_region *
     lb_implementation_lines_ops(x, r, ops);
     for (int k = 0; k < 2; k++) {
         const lb_code_line *named = &said[k];
-        const bool edited = r->reason == LB_REGION_REPAIRED && r->repair.side == k;
+        const bool repaired = r->reason == LB_REGION_REPAIRED, edited = repaired && r->repair.side == k;
+        const bool beside = repaired && !edited && (r->op[k] == LB_NONE || is_of_loop(x, k, r->op[k]));
         const bool guess = r->reason == LB_REGION_OPS || r->reason == LB_REGION_SOURCE ||
-                           r->reason == LB_REGION_ORDER || r->reason == LB_REGION_MASK || lone ||
-                           (r->reason == LB_REGION_REPAIRED && !edited && r->op[k] == LB_NONE);
+                           r->reason == LB_REGION_ORDER || r->reason == LB_REGION_MASK || lone || beside;
         if (named->number) add_line(&lines[k], named->number);
         for (uint32_t i = 0; i < r->n[k] && guess && named->number; i++) {
             const uint32_t op = x->regions.ops[r->first[k] + i];

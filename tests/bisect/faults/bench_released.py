@@ -132,11 +132,14 @@ def score(pair, truths, code, answer):
 
 
 def headline(truths, answer):
-    """Is the place in the first lines of the answer that of a fault?"""
+    """Is the place in the first lines of the answer that of a fault? It may be called as the same place among the differences is."""
     first = answer.get("first") or {}
     if answer.get("verdict") != "diverged" or first.get("layer") is None:
         return None
-    called = names(first) | (names({**first, "layer": first["layer_b"]}) if first.get("layer_b") is not None else set())
+    called = names(first)
+    for row, names_of_row in zip(answer.get("differences") or [], places(answer)):
+        if all(row[key] == first[key] for key in ("step", "phase", "layer")):
+            called |= names_of_row
     return any(fnmatch.fnmatchcase(layer, place) for layer in called for truth in truths for place in truth)
 
 
