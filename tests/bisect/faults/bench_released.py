@@ -131,16 +131,22 @@ def score(pair, truths, code, answer):
     return "exact" if all(found) and not stray else "partly"
 
 
-def headline(truths, answer):
-    """Is the place in the first lines of the answer that of a fault? It may be called as the same place among the differences is."""
+def leading(answer):
+    """What the place in the first lines of the answer may be called, by either side where it is one of the list as well; None: there is none."""
     first = answer.get("first") or {}
     if answer.get("verdict") != "diverged" or first.get("layer") is None:
         return None
     called = names(first)
-    for row, names_of_row in zip(answer.get("differences") or [], places(answer)):
-        if all(row[key] == first[key] for key in ("step", "phase", "layer")):
-            called |= names_of_row
-    return any(fnmatch.fnmatchcase(layer, place) for layer in called for truth in truths for place in truth)
+    for row in answer.get("differences") or []:
+        if all(row[key] == first[key] for key in ("layer", "op", "phase", "step", "index")) and row["layer_b"] is not None:
+            called |= names({**row, "layer": row["layer_b"]})
+    return called
+
+
+def headline(truths, answer):
+    """Is the place in the first lines of the answer that of a fault?"""
+    called = leading(answer)
+    return called and any(fnmatch.fnmatchcase(layer, place) for layer in called for truth in truths for place in truth)
 
 
 def truths_of(pair, folder):
@@ -204,6 +210,7 @@ def main():
                             name=pair.name,
                             score=result.rstrip("*"),
                             headline=not result.endswith("*"),
+                            first=sorted(leading(answer) or ()),
                             code=code,
                             named=[sorted(p) for p in places(answer)],
                         )

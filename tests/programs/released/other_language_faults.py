@@ -2,7 +2,7 @@
 
 Patterns of the same place on the other side stand behind each row, since a difference may show there alone."""
 
-ATTENTION = ("*.1.self_attn*", "*.1.attn*", "*.1.attention*", "*attentions.1*", "*.1.layer.0.SelfAttention*", "transformer_layer_1.self_attention*")
+ATTENTION = ("*.1.self_attn*", "*.1.attn*", "*.1.attention*", "*attentions.1*", "*.1.layer.0.SelfAttention*", "*transformer_layer_1.self_attention*")
 FEED = (
     "*.1.mlp*",
     "*.1.ff_sub_layer*",
@@ -13,10 +13,10 @@ FEED = (
     "*.1.intermediate*",
     "*.1.output*",
     "*.1.layer.1*",
-    "transformer_layer_1.feedforward*",
-    "transformer_layer_1.*_moe_block*",
+    "*transformer_layer_1.feedforward*",
+    "*transformer_layer_1.*_moe_block*",
 )
-LAYER = ("*.layers.1", "*.layer.1", "*.blocks.1", "*.h.1", "blocks.1", "*.block.1", "transformer_layer_1")
+LAYER = ("*.layers.1", "*.layer.1", "*.blocks.1", "*.h.1", "blocks.1", "*.block.1", "*transformer_layer_1")
 
 FMS = {
     "dropped-residual": ("", "forward", "x = x + residual\n\n    # then", "x = x\n\n    # then", *LAYER),

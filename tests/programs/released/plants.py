@@ -352,7 +352,7 @@ def line(model, path, layer, row):
         own.append(f"{at}.*")
     if not place.startswith("/"):
         own += elsewhere(place)
-    return own + [p if place.startswith("/") or p.startswith("*") else f"{name}.{p}" for p in further]
+    return own + [p if place.startswith("/") or p.startswith(("*", "(")) else f"{name}.{p}" for p in further]
 
 
 def plant(faults, model, path, layers, lines):
