@@ -67,18 +67,32 @@ static uint32_t list_exits(const lb_exact_side *s, uint32_t **out)
     return n;
 }
 
-/* Does an op in a module of forward go on from the value, directly or through ops that lie in none? A program whose
- * outermost module is never called itself hands the results of one part to the next one: these do not leave. */
+/* The op behind the last call that hands the value out: what goes on from it before is in that call. */
+static uint32_t handed_out_at(const lb_program *p, uint32_t value)
+{
+    uint32_t op = 0;
+    for (uint32_t i = 0; i < p->n_boundaries; i++) {
+        const lb_boundary *b = &p->boundaries[i];
+        if (b->output && !b->recompute && b->value == value && b->op > op) op = b->op;
+    }
+    return op;
+}
+
+/* Does an op in a module of forward go on from the value that was handed out, directly or through ops that lie in none?
+ * A program whose outermost module is never called itself hands the results of one part to the next one: these do not
+ * leave. A result that its own module reads, too (as a pooler does), leaves. */
 static bool enters_module(const lb_exact_side *s, uint32_t value, uint8_t *reached)
 {
     const lb_program *p = s->program;
     const lb_value_graph *g = &s->graph;
     const bool trains = lb_op_any_backward(p);
+    const uint32_t behind = handed_out_at(p, value);
     memset(reached, 0, p->n_values);
     reached[value] = 1;
     for (uint32_t v = value + 1; v < p->n_values; v++) {
         const lb_op *op = g->giver[v] == LB_NONE ? NULL : &p->ops[g->giver[v]];
-        if (!op || !lb_op_is_of_forward(op, trains) || !lb_dtype_is_float(p->values[v].dtype)) continue;
+        if (!op || g->giver[v] < behind || !lb_op_is_of_forward(op, trains) || !lb_dtype_is_float(p->values[v].dtype))
+            continue;
         for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1] && !reached[v]; k++)
             reached[v] = reached[g->preds[k]];
         if (reached[v] && g->given[v] && op->scope) return true;
