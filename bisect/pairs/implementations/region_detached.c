@@ -129,11 +129,17 @@ static bool forward_differs(const lb_region_question *asked)
     return false;
 }
 
-/* The value of a side that the other has, too, and that a gradient passes there alone. */
-static bool find(const lb_region_question *asked, const nodes of[2], lb_region_detached *out)
+/* A value that both sides have, and that a gradient passes on one of them alone. */
+typedef struct stop {
+    uint32_t ops[2], values[2];
+    int side; /* on which it stops */
+} stop;
+
+/* The next one from op `from` of B on; false: there is none. */
+static bool next_stop(const lb_region_question *asked, const nodes of[2], uint32_t from, stop *out)
 {
     const lb_exact_side *b = asked->sides[1];
-    for (uint32_t i = 0; i < b->program->n_ops; i++) {
+    for (uint32_t i = from; i < b->program->n_ops; i++) {
         const uint32_t vb = first_outcome(b->program, i);
         if (b->program->ops[i].phase != LB_PHASE_FORWARD || vb == LB_NONE || !b->graph.given[vb] ||
             !lb_value_graph_computes(b->program, &b->program->ops[i]) || asked->met[1][vb] == LB_NONE)
@@ -141,14 +147,79 @@ static bool find(const lb_region_question *asked, const nodes of[2], lb_region_d
         const uint32_t va = asked->met[1][vb], a = asked->sides[0]->graph.giver[va];
         if (a == LB_NONE || asked->met[0][va] != vb || asked->sides[0]->program->ops[a].phase != LB_PHASE_FORWARD)
             continue;
-        const uint32_t ops[] = {a, i}, values[] = {va, vb};
-        for (int k = 0; k < 2; k++) {
-            if (!stops_at(&of[k], ops[k], values[k]) || !of[!k].ran[ops[!k]]) continue;
-            out->op[k] = detach_near(&of[k], ops[k], values[k]), out->op[!k] = ops[!k], out->side = k;
-            return true;
-        }
+        *out = (stop){{a, i}, {va, vb}, 0};
+        for (; out->side < 2; out->side++)
+            if (stops_at(&of[out->side], out->ops[out->side], out->values[out->side]) &&
+                of[!out->side].ran[out->ops[!out->side]])
+                return true;
     }
     return false;
+}
+
+/* Do both sides end with the same gradient of B's parameter? */
+static bool has_same_gradient(const lb_region_question *asked, uint32_t parameter)
+{
+    const lb_value *values = asked->sides[1]->program->values;
+    for (uint32_t i = 0; i < asked->counterparts->n; i++) {
+        const lb_counterpart *c = &asked->counterparts->list[i];
+        if (c->kind == LB_COUNTERPART_GRADIENT && values[c->b].name == values[parameter].name)
+            return c->state == LB_COUNTERPART_SAME;
+    }
+    return false;
+}
+
+/* The weight that a value of B follows from by the fewest steps; LB_NONE. A bias is none: behind it a softmax or a norm
+ * may take its gradient to zero. False when out of memory. */
+static bool find_weight(const lb_exact_side *b, uint32_t value, uint32_t *weight)
+{
+    const lb_value_graph *g = &b->graph;
+    const lb_value *values = b->program->values;
+    uint8_t *seen = calloc((size_t)b->program->n_values + 1, 1);
+    uint32_t *queue = malloc(((size_t)b->program->n_values + 1) * sizeof *queue), n = 0;
+    const bool room = seen && queue;
+    *weight = LB_NONE;
+    if (room) queue[n++] = value, seen[value] = 1;
+    for (uint32_t i = 0; i < n && *weight == LB_NONE; i++) {
+        const uint32_t v = queue[i];
+        if (values[v].flags & LB_VALUE_PARAMETER && values[v].layout.ndim > 1) *weight = v;
+        for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++)
+            if (!seen[g->preds[k]]) queue[n++] = g->preds[k], seen[g->preds[k]] = 1;
+    }
+    free(seen), free(queue);
+    return room;
+}
+
+/* Where the gradient goes on by another way (a derivative that is written by hand, a value that one side computes a
+ * second time) the weight before it has the other side's gradient: `by_line` notes the line of such a stop, per side.
+ * False when out of memory. */
+static bool note_other_ways(const lb_region_question *asked, const nodes of[2], uint8_t *by_line[2])
+{
+    stop s;
+    for (uint32_t i = 0; next_stop(asked, of, i, &s); i = s.ops[1] + 1) {
+        uint32_t weight;
+        if (!find_weight(asked->sides[1], s.values[1], &weight)) return false;
+        const uint32_t line = asked->sides[s.side]->program->ops[s.ops[s.side]].line;
+        if (line && weight != LB_NONE && has_same_gradient(asked, weight)) by_line[s.side][line] = 1;
+    }
+    return true;
+}
+
+/* The first stop that is no such way in any layer. */
+static bool find(const lb_region_question *asked, const nodes of[2], lb_region_detached *out)
+{
+    uint8_t *by_line[2];
+    stop s;
+    bool found = false;
+    for (int k = 0; k < 2; k++) by_line[k] = calloc((size_t)asked->sides[k]->program->n_lines + 2, 1);
+    const bool noted = by_line[0] && by_line[1] && note_other_ways(asked, of, by_line);
+    for (uint32_t i = 0; noted && !found && next_stop(asked, of, i, &s); i = s.ops[1] + 1)
+        found = !by_line[s.side][asked->sides[s.side]->program->ops[s.ops[s.side]].line];
+    if (found) {
+        out->op[s.side] = detach_near(&of[s.side], s.ops[s.side], s.values[s.side]);
+        out->op[!s.side] = s.ops[!s.side], out->side = s.side;
+    }
+    free(by_line[0]), free(by_line[1]);
+    return found;
 }
 
 lb_region_detached lb_region_detached_find(const lb_region_question *asked)
