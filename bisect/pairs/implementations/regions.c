@@ -681,10 +681,11 @@ static void drop_followers(finder *f)
     all->n = kept;
 }
 
-/* Does a part of forward hold most of what both sides compute there? */
+/* Does a part of forward hold most of what both sides compute there? An op that one of them lacks in so much says
+ * little. */
 static bool is_vague(const finder *f, const lb_region *r)
 {
-    if (r->reason != LB_REGION_OPS) return false;
+    if (r->reason != LB_REGION_OPS && r->reason != LB_REGION_MISSING) return false;
     for (int k = 0; k < 2; k++) {
         const lb_program *p = f->asked->sides[k]->program;
         uint32_t all = 0;

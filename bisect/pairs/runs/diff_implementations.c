@@ -249,7 +249,7 @@ static uint32_t module_without(const writer *w, const lb_region *r, int side, ui
 }
 
 /* The layer of B beside the place: of the op that is named there, unless several layers share that one; else the module
- * beside A's, or where B's part of the region begins. */
+ * beside A's, or where B's part of the region begins, if the line that is shown lies in it, too. */
 static const char *layer_beside(const writer *w, const lb_region *r)
 {
     const lb_program *p = w->p[1];
@@ -259,7 +259,11 @@ static const char *layer_beside(const writer *w, const lb_region *r)
     if (scope != LB_NONE && (!known || (w->beside[1][scope] != LB_NONE && lb_modules_is_in(p, scope, module))))
         return lb_op_layer(p, &p->ops[r->op[1]]);
     if (known) return lb_program_text(p, p->scopes[scope == LB_NONE ? module_without(w, r, 1, module) : module].path);
-    return r->n[1] ? lb_op_layer(p, &p->ops[w->x->regions.ops[r->first[1]]]) : NULL;
+    if (!r->n[1]) return NULL;
+    uint32_t first = w->x->regions.ops[r->first[1]], shown[2];
+    lb_implementation_lines_ops(w->x, r, shown);
+    if (shown[1] != LB_NONE && !lb_modules_is_in(p, p->ops[shown[1]].scope, p->ops[first].scope)) first = shown[1];
+    return lb_op_layer(p, &p->ops[first]);
 }
 
 static void add_difference(writer *w, const lb_region *r)
