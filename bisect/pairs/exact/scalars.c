@@ -1,22 +1,71 @@
 /* Scalars of both sides: see scalars.h. */
 #include "exact/scalars.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The one number of a program's constants that becomes `x` in f32 and is not `x`; x where there is none, or several. */
-static double unrounded(const lb_program *p, double x)
+/* Constants that kernels of one fused op compute with, and a person writes down: sqrt(2 / pi) of a GELU by tanh, and
+ * what its derivative multiplies a square by; sqrt(1 / 2) and 1 / sqrt(2 pi) of one by erf and of its derivative. */
+static const double OF_KERNELS[] = {0.79788456080286535588, 0.10703222440890037, 0.70710678118654752440,
+                                    0.39894228040143267794};
+
+/* The constants of both programs, each once. */
+typedef struct constants {
+    double *list;
+    uint32_t n;
+} constants;
+
+static bool list_constants(const lb_exact_side sides[2], constants *out)
 {
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = sides[k].program;
+        for (uint32_t i = 0; i < p->n_args; i++) {
+            if (p->args[i].tag != LB_ARG_FLOAT) continue;
+            const double x = p->args[i].u.f;
+            uint32_t at = 0;
+            while (at < out->n && out->list[at] != x) at++;
+            if (at < out->n || isnan(x)) continue;
+            double *more = lb_array_grow(out->list, out->n, sizeof *more);
+            if (!more) return false;
+            out->list = more, out->list[out->n++] = x;
+        }
+    }
+    return true;
+}
+
+/* All constants that are `x` in f32 are one number: of a kernel, or the lowest of those that f32 does not hold (1e-06
+ * beside 9.99999997475e-07). */
+static double one_in_f32(const constants *all, double x)
+{
+    const float narrow = (float)x;
     double found = x;
-    for (uint32_t i = 0; i < p->n_args; i++) {
-        const double y = p->args[i].tag == LB_ARG_FLOAT ? p->args[i].u.f : x;
-        if (y == x || y == found || (double)(float)y != x) continue;
-        if (found != x) return x;
-        found = y;
+    if (!isnormal(narrow)) return x;
+    for (size_t i = 0; i < sizeof OF_KERNELS / sizeof *OF_KERNELS; i++)
+        if ((float)OF_KERNELS[i] == narrow) return OF_KERNELS[i];
+    for (uint32_t i = 0; i < all->n; i++) {
+        const double y = all->list[i];
+        if ((float)y != narrow || (double)(float)y == y) continue;
+        if ((double)(float)found == found || y < found) found = y;
     }
     return found;
+}
+
+/* Per argument: an op computes with it in f64, where more digits count. malloc'ed; NULL: out of memory. */
+static uint8_t *list_wide(const lb_program *p)
+{
+    uint8_t *wide = calloc((size_t)p->n_args + 1, 1);
+    for (uint32_t i = 0; i < p->n_ops && wide; i++)
+        for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[i]); k++) {
+            const uint32_t v = lb_op_outcome(p, &p->ops[i], k);
+            if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype) || lb_dtype_bits(p->values[v].dtype) <= 32)
+                continue;
+            memset(wide + p->ops[i].first_arg, 1, p->ops[i].args);
+        }
+    return wide;
 }
 
 /* Does the program read numbers of tensors that f32 or less rounded, as 1 - mu_product.item() does? */
@@ -49,20 +98,30 @@ static double nearest(const lb_program *p, double x)
     return found;
 }
 
+static lb_status settle_side(lb_exact_side sides[2], int side, const constants *all, lb_err *err)
+{
+    lb_program *p = sides[side].own;
+    const bool rounded = reads_rounded_scalars(p);
+    uint8_t *wide = list_wide(p);
+    if (!wide) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u arguments", p->n_args);
+    for (uint32_t i = 0; i < p->n_args; i++) {
+        if (p->args[i].tag != LB_ARG_FLOAT) continue;
+        double *x = &p->args[i].u.f;
+        if (!wide[i] || (double)(float)*x == *x) *x = one_in_f32(all, *x);
+        if (rounded) *x = nearest(sides[!side].own, *x);
+    }
+    free(wide);
+    return lb_exact_side_prepare(&sides[side], err);
+}
+
 lb_status lb_scalars_settle(lb_exact_side sides[2], lb_err *err)
 {
-    for (int k = 0; k < 2; k++) {
-        lb_program *p = sides[k].own;
-        const bool rounded = reads_rounded_scalars(p);
-        for (uint32_t i = 0; i < p->n_args; i++) {
-            if (p->args[i].tag != LB_ARG_FLOAT) continue;
-            double *x = &p->args[i].u.f;
-            if ((double)(float)*x == *x) *x = unrounded(sides[!k].program, *x);
-            if (rounded) *x = nearest(sides[!k].own, *x);
-        }
-        LB_TRY(lb_exact_side_prepare(&sides[k], err));
-    }
-    return LB_OK;
+    constants all = {0};
+    lb_status status =
+        list_constants(sides, &all) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u constants", all.n);
+    for (int k = 0; k < 2 && status == LB_OK; k++) status = settle_side(sides, k, &all, err);
+    free(all.list);
+    return status;
 }
 
 /* ---- numbers read from tensors ---- */

@@ -10,9 +10,10 @@
 #include "exact/exact_side.h"
 
 /* A constant that one side rounded to f32 before it was recorded (an eps that went through C++) is the other side's:
- * 9.99999997475e-07 is 1e-06 in f32. Where one side's constant is the f32 of exactly one constant of the other, both
- * run with that one. A program that reads numbers of f32 tensors makes constants of them with a few such roundings (the
- * products of momenta that NAdam keeps in a tensor): they are the other side's, too. Before the first run. */
+ * 9.99999997475e-07 is 1e-06 in f32. So is one that was written with fewer digits (0.79788456 of sqrt(2 / pi)), where
+ * ops compute in f32 or less: to them both are one number, and both sides run with it. A program that reads numbers of
+ * f32 tensors makes constants of them with a few such roundings (the products of momenta that NAdam keeps in a tensor):
+ * they are the other side's, too. Before the first run. */
 lb_status lb_scalars_settle(lb_exact_side sides[2], lb_err *err);
 /* Behind runs of both sides. Where the program of `side` reads numbers of tensors in f32 or less, a constant of its own
  * that has more digits than people write becomes the one exact scalar of `other` that is within a few such roundings of
