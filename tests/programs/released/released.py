@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
 import keras_models  # noqa: E402
 import language_models  # noqa: E402
 import later_data_models  # noqa: E402
@@ -37,6 +38,7 @@ import ported_language_models  # noqa: E402
 import ported_vision_models  # noqa: E402
 import rewritten_models  # noqa: E402
 import vision_models  # noqa: E402
+import wide_floats  # noqa: E402
 import written_models  # noqa: E402
 
 
@@ -225,13 +227,6 @@ def loaded(words):
         traceback.print_exc()
 
 
-def widened():
-    """From here on every float is a float64, also those that a program names otherwise."""
-    torch.float32 = torch.float = torch.float64
-    torch.Tensor.float = torch.Tensor.double
-    torch.set_default_dtype(torch.float64)
-
-
 def in_a_fork(work, *given):
     """Did `work(*given)` end without an exception? What it does to this process's modules and settings stays in the fork."""
     child = os.fork()
@@ -275,7 +270,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1] in ("--many", "--wide"):
         if sys.argv[1] == "--wide":
-            widened()
+            wide_floats.widened()
         done = {"--many": record, "--wide": confirm}[sys.argv[1]]
         entries = json.load(open(sys.argv[2]))
         for words in {tuple(entry["words"][:2]) for entry in entries}:
