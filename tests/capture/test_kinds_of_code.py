@@ -149,6 +149,41 @@ def test_threads_that_train_beside_each_other_are_reported_once(record):
     assert "MainThread and Thread-" in said
 
 
+def test_gradients_that_another_thread_computes_are_not_read(record):
+    """Autograd sets `p.grad` without the interpreter's lock: a recorder that reads it at that moment kills the program."""
+    capture = record("""
+        class Watched(torch.nn.Parameter):
+            reads = 0
+            @property
+            def grad(self):
+                Watched.reads += 1
+                return torch.Tensor.grad.__get__(self)
+            @grad.setter
+            def grad(self, value):
+                torch.Tensor.grad.__set__(self, value)
+        other, inside, go = Net(), threading.Event(), threading.Event()
+        other.second.weight = Watched(other.second.weight.detach())
+        def train():
+            opt = torch.optim.SGD(other.parameters(), lr=0.1)
+            other(torch.ones(3, 4)).sum().backward(); opt.step(); opt.zero_grad()
+            y = other(torch.ones(3, 4)).sum()
+            y.register_hook(lambda grad: (inside.set(), go.wait()) and None)
+            y.backward(); opt.step(); opt.zero_grad()
+        model(torch.ones(3, 4)).sum().backward(); opt.step(); opt.zero_grad()
+        t = threading.Thread(target=train)
+        t.start()
+        inside.wait()
+        before = Watched.reads
+        for _ in range(3):
+            model(torch.ones(3, 4)).sum().backward(); opt.step(); opt.zero_grad()
+        during = Watched.reads - before
+        go.set(); t.join()
+        assert before and Watched.reads > before + during, "it is read where it may be"
+        assert during == 0, during
+    """)
+    assert all(program.complete for program in capture.programs[0].values()) and len(capture.steps) > 3
+
+
 def test_a_thread_that_evaluates_beside_the_training_is_no_trainer(record):
     capture = record("""
         def evaluate():

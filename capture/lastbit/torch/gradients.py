@@ -2,7 +2,8 @@
 nothing else than that they are zeroed or replaced before the next forward.
 
 No hook sees `p.grad = None` and `p.grad.zero_()`, so the gradients are looked at when the next outermost forward begins. No
-reference to a gradient is kept: holding one would change what autograd does.
+reference to a gradient is kept: holding one would change what autograd does. Which there are is asked of Threads.gradients_of, by which
+none is read that another thread's backward may set; what cannot be asked is not known, and says nothing.
 """
 
 import sys
@@ -20,16 +21,17 @@ _SAMPLE = 16  # of a parameter
 
 
 class Gradients:
-    def __init__(self):
+    def __init__(self, gradients_of):
+        self.gradients_of = gradients_of
         self.left = {}  # id(parameter) -> (weak reference, storage of its gradient, version of it)
 
     def remember(self, parameters):
         """A backward has ended. Of many gradients some speak for all: they are zeroed together."""
         self.left = {}
-        found = [p for p in parameters if p.grad is not None]
-        for p in found[:: max(1, len(found) // _MANY)]:
+        found = self.gradients_of(parameters) or []
+        for p, grad in found[:: max(1, len(found) // _MANY)]:
             try:
-                self.left[id(p)] = (weakref.ref(p), *_state(p.grad))
+                self.left[id(p)] = (weakref.ref(p), *_state(grad))
             except (RuntimeError, NotImplementedError, AttributeError):
                 pass  # a gradient without a storage of its own (sparse)
 
@@ -48,10 +50,13 @@ class Gradients:
         """Whether all of them were zeroed or replaced. What is gone is forgotten."""
         if not self.left:
             return False
+        found = self.gradients_of([p for p in (ref() for ref, _, _ in self.left.values()) if p is not None])
+        if found is None:
+            return False
+        there = {id(p): grad for p, grad in found}
         try:
-            for key, (ref, storage, version) in list(self.left.items()):
-                p = ref()
-                grad = None if p is None else p.grad
+            for key, (_, storage, version) in list(self.left.items()):
+                grad = there.get(key)
                 if grad is not None:
                     now, since = _state(grad)
                     if now == storage and (since == version or is_capturing() or not _is_zero(grad)):
@@ -67,11 +72,12 @@ class Weights:
     """Whether parameters were written since a backward: a program without an optimizer updates them by itself. Writes through `p.data`
     count no version, so that of tensors on the CPU a few elements are looked at, too."""
 
-    def __init__(self):
+    def __init__(self, gradients_of):
+        self.gradients_of = gradients_of
         self.seen = {}  # id(parameter) -> (weak reference, storage, version, a few elements)
 
     def remember(self, parameters):
-        found = [p for p in parameters if p.grad is not None]
+        found = [p for p, _ in self.gradients_of(parameters) or ()]
         self.seen = {}
         for p in found[:: max(1, len(found) // _MANY)]:
             try:

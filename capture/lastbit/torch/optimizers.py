@@ -263,10 +263,9 @@ class Optimizers:
     def name_gradients(self):
         session = self.session
         names = session.roles.names
-        for ref in session.parameters:
-            p = ref()
-            if p is not None and p.grad is not None:
-                session.roles.role(p.grad, library.OTHER_SOURCE, library.IS_GRADIENT, names.get(id(p), "?"), p)
+        parameters = [p for p in (ref() for ref in session.parameters) if p is not None]
+        for p, grad in session.threads.gradients_of(parameters) or ():
+            session.roles.role(grad, library.OTHER_SOURCE, library.IS_GRADIENT, names.get(id(p), "?"), p)
 
     # ---- steps
 

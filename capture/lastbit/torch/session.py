@@ -65,8 +65,6 @@ class Session(SessionSteps):
         self.step = -1
         self.opened_by = None  # id of the root module whose forward opened the step
         self.steps = Steps()
-        self.gradients = Gradients()
-        self.weights = Weights()
         self.missing = []  # what this torch does not offer
         self.unwrapped = set()
         self.plain = set()
@@ -99,6 +97,8 @@ class Session(SessionSteps):
         self.devices = devices.Devices()
         self.graphs = Graphs(self)
         self.threads = Threads(self)
+        self.gradients = Gradients(self.threads.gradients_of)
+        self.weights = Weights(self.threads.gradients_of)
         self.escapes = Escapes(self)
         self.roles = Roles(self)
         self.lines = Lines(self.started) if settings.get("lines", True) else None

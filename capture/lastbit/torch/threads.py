@@ -17,6 +17,7 @@ class Threads:
         self.together = False  # another one does so beside it
         self.strangers = set()  # names of threads that are not covered
         self.backwards = 0  # that run, in all threads
+        self.counting = threading.RLock()  # none begins or ends meanwhile
 
     inherited = 0  # modes of ours that a fork left on this thread; they do nothing
 
@@ -121,11 +122,20 @@ class Threads:
         thread._lastbit = True  # of autograd's engine, which takes the modes of the thread that called it
         return True
 
+    def gradients_of(self, parameters):
+        """[(parameter, gradient)] of those that have one; None while a thread beside this one runs a backward. Autograd sets `p.grad`
+        without the interpreter's lock: one that is read at that moment is freed twice, and the program dies."""
+        with self.counting:
+            if self.backwards > getattr(self.here, "backwards", 0):
+                return None
+            return [(p, grad) for p in parameters for grad in (p.grad,) if grad is not None]
+
     def backward(self, begins):
         """Backward begins or ends in this thread; how many run in it now."""
         here = self.here
-        here.backwards = max(0, getattr(here, "backwards", 0) + (1 if begins else -1))
-        self.backwards = max(0, self.backwards + (1 if begins else -1))
+        with self.counting:
+            here.backwards = max(0, getattr(here, "backwards", 0) + (1 if begins else -1))
+            self.backwards = max(0, self.backwards + (1 if begins else -1))
         try:
             return self.session.native.backward(begins)
         except Exception as error:
