@@ -17,6 +17,7 @@ class Threads:
         self.together = False  # another one does so beside it
         self.strangers = set()  # names of threads that are not covered
         self.backwards = 0  # that run, in all threads
+        self.differentiating = set()  # threads that ran one
         self.counting = threading.RLock()  # none begins or ends meanwhile
 
     inherited = 0  # modes of ours that a fork left on this thread; they do nothing
@@ -123,10 +124,12 @@ class Threads:
         return True
 
     def gradients_of(self, parameters):
-        """[(parameter, gradient)] of those that have one; None while a thread beside this one runs a backward. Autograd sets `p.grad`
-        without the interpreter's lock: one that is read at that moment is freed twice, and the program dies."""
+        """[(parameter, gradient)] of those that have one; None where a thread beside this one runs a backward, or ran one and may run
+        another while they are looked at. Autograd sets `p.grad` without the interpreter's lock: one that is read at that moment is
+        freed twice, and the program dies."""
         with self.counting:
-            if self.backwards > getattr(self.here, "backwards", 0):
+            self.differentiating &= {thread.ident for thread in threading.enumerate()}
+            if self.backwards > getattr(self.here, "backwards", 0) or self.differentiating - {threading.get_ident()}:
                 return None
             return [(p, grad) for p in parameters for grad in (p.grad,) if grad is not None]
 
@@ -134,6 +137,7 @@ class Threads:
         """Backward begins or ends in this thread; how many run in it now."""
         here = self.here
         with self.counting:
+            self.differentiating.add(threading.get_ident())
             here.backwards = max(0, getattr(here, "backwards", 0) + (1 if begins else -1))
             self.backwards = max(0, self.backwards + (1 if begins else -1))
         try:
