@@ -2,6 +2,7 @@
 
 Captures are of 20 ranks, more than a diff takes together, computed by make_ranks.c: each with a fault at a known place."""
 
+import ctypes
 import json
 import os
 import pathlib
@@ -223,3 +224,47 @@ def test_a_batch_script_is_no_worker(place):
     env = {**PLAIN, "SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "64"}
     said = run(place, "verify", "few.lb", env=env)
     assert said.returncode == 0 and said.stdout and not list(pathlib.Path(place).glob("*.parts"))
+
+
+def sealed(body):
+    """A frame of a part around `body`: its digest is right, whatever the body says."""
+
+    class Digest(ctypes.Structure):
+        _fields_ = [("hi", ctypes.c_uint64), ("lo", ctypes.c_uint64)]
+
+    digest = ctypes.CDLL(str(BUILD / "liblastbit.so")).lb_digest_bytes
+    digest.argtypes, digest.restype = [ctypes.c_char_p, ctypes.c_size_t], Digest
+    value = digest(body, len(body))
+    return b"LBPART1\n" + len(body).to_bytes(8, "little") + value.hi.to_bytes(8, "big") + value.lo.to_bytes(8, "big") + body
+
+
+def frames(part):
+    """The bodies of a part's frames."""
+    bodies, at = [], 0
+    while at < len(part):
+        size = int.from_bytes(part[at + 8 : at + 16], "little")
+        bodies.append(part[at + 32 : at + 32 + size])
+        at += 32 + size
+    return bodies
+
+
+@pytest.mark.parametrize("name", ["check", "explain", "ranks", "diff, poisoned", "verify, damaged"])
+def test_a_part_with_a_right_digest_is_not_believed(place, tmp_path, name):
+    """Bytes changed at random within a record: an answer or a refusal, and never a lack of memory or a signal."""
+    part, draw = tmp_path / "part", random.Random(name)
+    assert run(place, *QUESTIONS[name], "--part", "1/1", "-o", part).returncode == 0
+    bodies = frames(part.read_bytes())
+    assert b"".join(map(sealed, bodies)) == part.read_bytes()
+    refused = 0
+    for _ in range(400 if FULL else 25):
+        changed = [bytearray(body) for body in bodies]
+        body = draw.choice(changed[1:])  # the first is the command, which has to be the same
+        for _ in range(draw.choice([1, 1, 2, 8])):
+            body[draw.randrange(len(body))] = draw.choice([0, 0x7F, 0x80, 0xC3, 0xFF, draw.randrange(256)])
+        part.write_bytes(b"".join(sealed(bytes(each)) for each in changed))
+        merged = run(place, QUESTIONS[name][0], "--merge", part, "--json")
+        other = merged.returncode == 129 and b"is a part of another question" in merged.stderr  # what changed was whose record it is
+        assert other or merged.returncode in (0, 1, 125, 128), (merged.returncode, merged.stderr)
+        assert b"out of memory" not in merged.stderr, merged.stderr
+        refused += merged.returncode == 128
+    assert refused

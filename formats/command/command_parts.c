@@ -345,17 +345,28 @@ static lb_status ask(void *context, char **bytes, size_t *n, lb_err *err)
     return *bytes ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for the answer");
 }
 
+/* Anyone may have written the part: its digest says that it arrived whole, not that it is right. */
 static lb_status read_asked(const char *bytes, size_t n, lb_command_answer *answer, lb_err *err)
 {
     asked_head head = {0};
+    json_error_t why = {0};
     if (n >= sizeof head) memcpy(&head, bytes, sizeof head);
-    if (n < sizeof head || head.object > n - sizeof head) return lb_fail(err, LB_ERR_CORRUPT, "a part holds no answer");
+    const bool ends = head.code == LB_EXIT_SAME || head.code == LB_EXIT_DIFFERENT || head.code == LB_EXIT_UNTESTABLE;
+    if (n < sizeof head || head.object > n - sizeof head || !ends)
+        return lb_fail(err, LB_ERR_CORRUPT, "a part holds no answer");
+    const char *object = bytes + sizeof head, *text = object + head.object;
+    const size_t length = (size_t)(bytes + n - text);
+    if (memchr(text, '\0', length)) return lb_fail(err, LB_ERR_CORRUPT, "the text of a part's answer holds a NUL");
     answer->code = head.code;
-    answer->object = json_loadb(bytes + sizeof head, (size_t)head.object, 0, NULL);
-    if (head.text) answer->text = strndup(bytes + sizeof head + head.object, n - sizeof head - (size_t)head.object);
-    if (answer->object && (!head.text || answer->text)) return LB_OK;
+    answer->object = json_loadb(object, (size_t)head.object, 0, &why);
+    const bool contradicts = answer->object ? !json_is_object(answer->object)
+                                            : why.text[0] && json_error_code(&why) != json_error_out_of_memory;
+    if (answer->object && !contradicts && head.text) answer->text = strndup(text, length);
+    if (answer->object && !contradicts && (!head.text || answer->text)) return LB_OK;
     json_decref(answer->object), free(answer->text);
-    return lb_fail(err, LB_ERR_NOMEM, "out of memory for the answer");
+    *answer = (lb_command_answer){0};
+    return contradicts ? lb_fail(err, LB_ERR_CORRUPT, "a part's answer cannot be read as a JSON object: %s", why.text)
+                       : lb_fail(err, LB_ERR_NOMEM, "out of memory for the answer");
 }
 
 static int print_answer(const char *command, lb_command_answer *answer, bool json, const char *html)
