@@ -123,8 +123,10 @@ static bool forward_differs(const lb_region_question *asked)
     for (uint32_t i = 0; i < asked->counterparts->n; i++) {
         const lb_counterpart *c = &asked->counterparts->list[i];
         const uint32_t giver = b->graph.giver[c->b];
-        if (c->state == LB_COUNTERPART_APART && giver != LB_NONE && b->program->ops[giver].phase == LB_PHASE_FORWARD)
-            return true;
+        if (c->state != LB_COUNTERPART_APART || giver == LB_NONE) continue;
+        /* A parameter that is never updated ends as the source that it was. */
+        const lb_op *op = &b->program->ops[giver];
+        if (op->phase == LB_PHASE_FORWARD && !lb_op_is_source(b->program, op)) return true;
     }
     return false;
 }
@@ -156,14 +158,34 @@ static bool next_stop(const lb_region_question *asked, const nodes of[2], uint32
     return false;
 }
 
-/* Do both sides end with the same gradient of B's parameter? */
-static bool has_same_gradient(const lb_region_question *asked, uint32_t parameter)
+/* Is something of backward apart that B computes behind the gradient of the weight before it, and before op `until`? */
+static bool is_apart_before(const lb_region_question *asked, uint32_t until)
 {
-    const lb_value *values = asked->sides[1]->program->values;
+    const lb_exact_side *b = asked->sides[1];
+    uint32_t from = 0, last = 0;
+    bool apart = false;
     for (uint32_t i = 0; i < asked->counterparts->n; i++) {
         const lb_counterpart *c = &asked->counterparts->list[i];
-        if (c->kind == LB_COUNTERPART_GRADIENT && values[c->b].name == values[parameter].name)
-            return c->state == LB_COUNTERPART_SAME;
+        const uint32_t giver = b->graph.giver[c->b];
+        if (giver == LB_NONE || giver >= until || b->program->ops[giver].phase != LB_PHASE_BACKWARD) continue;
+        if (c->kind == LB_COUNTERPART_GRADIENT && b->program->values[c->b].layout.ndim > 1 && giver > from)
+            from = giver;
+        if (c->state == LB_COUNTERPART_APART && giver >= last) last = giver, apart = true;
+    }
+    return apart && last > from;
+}
+
+/* Do both sides end with the same gradient of B's parameter, and not only because B went on from A's numbers of what it
+ * is made of? */
+static bool has_same_gradient(const lb_region_question *asked, uint32_t parameter)
+{
+    const lb_exact_side *b = asked->sides[1];
+    for (uint32_t i = 0; i < asked->counterparts->n; i++) {
+        const lb_counterpart *c = &asked->counterparts->list[i];
+        if (c->kind != LB_COUNTERPART_GRADIENT || b->program->values[c->b].name != b->program->values[parameter].name)
+            continue;
+        const uint32_t giver = b->graph.giver[c->b];
+        return c->state == LB_COUNTERPART_SAME && giver != LB_NONE && !is_apart_before(asked, giver);
     }
     return false;
 }
@@ -219,6 +241,24 @@ static bool find(const lb_region_question *asked, const nodes of[2], lb_region_d
         out->op[!s.side] = s.ops[!s.side], out->side = s.side;
     }
     free(by_line[0]), free(by_line[1]);
+    return found;
+}
+
+bool lb_region_detached_takes_from(const lb_region_question *asked, const lb_region_detached *d, int64_t storage)
+{
+    const lb_exact_side *s = asked->sides[!d->side];
+    const uint32_t value = d->found ? first_outcome(s->program, d->op[!d->side]) : LB_NONE;
+    uint8_t *seen = calloc((size_t)s->program->n_values + 1, 1);
+    uint32_t *todo = malloc(((size_t)s->program->n_values + 1) * sizeof *todo), n = 0;
+    bool found = false;
+    if (seen && todo && value != LB_NONE) todo[n++] = value, seen[value] = 1;
+    while (n && !found) {
+        const uint32_t v = todo[--n];
+        found = s->program->values[v].flags & LB_VALUE_PARAMETER && s->program->values[v].storage == storage;
+        for (uint32_t k = s->graph.first_pred[v]; k < s->graph.first_pred[v + 1]; k++)
+            if (!seen[s->graph.preds[k]]) seen[s->graph.preds[k]] = 1, todo[n++] = s->graph.preds[k];
+    }
+    free(seen), free(todo);
     return found;
 }
 

@@ -19,5 +19,9 @@ typedef struct lb_region_detached {
 
 /* Of counterparts that were compared. */
 lb_region_detached lb_region_detached_find(const lb_region_question *asked);
+/* Does the parameter in that storage, of the side on which the gradient passes, lose its gradient, or part of it, where
+ * it stops on the other? False, too, when out of memory. */
+bool lb_region_detached_takes_from(const lb_region_question *asked, const lb_region_detached *detached,
+                                   int64_t storage);
 
 #endif

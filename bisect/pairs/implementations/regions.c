@@ -578,6 +578,7 @@ static lb_phase phase_of(const finder *f, const lb_region *r)
 {
     const lb_exact_side *b = f->asked->sides[1];
     const uint32_t giver = b->graph.giver[f->asked->counterparts->list[r->counterpart].b];
+    if (r->reason == LB_REGION_UPDATE) return LB_PHASE_OPTIMIZER; /* what B never updates ends as its source */
     return giver == LB_NONE ? LB_PHASE_OTHER : (lb_phase)b->program->ops[giver].phase;
 }
 
@@ -649,7 +650,7 @@ static bool sums_alone(const finder *f, const lb_region *r)
  * that the other side does not use? Where forward differs both do. */
 static bool updates_by_unmet(const finder *f, const lb_region *r)
 {
-    static const char *const norms[] = {"aten::linalg_vector_norm"};
+    static const char *const norms[] = {"aten::linalg_vector_norm", "aten::_foreach_norm"};
     bool normed[2] = {false, false};
     if (phase_of(f, r) != LB_PHASE_OPTIMIZER || r->reason == LB_REGION_ARGUMENTS) return false;
     for (int k = 0; k < 2; k++)
@@ -657,19 +658,35 @@ static bool updates_by_unmet(const finder *f, const lb_region *r)
             const lb_program *p = f->asked->sides[k]->program;
             const lb_op *op = &p->ops[f->out->ops[r->first[k] + i]];
             if (op->phase == LB_PHASE_BACKWARD) return true;
-            normed[k] |= lb_op_name_among(p, op, norms, 1) >= 0;
+            normed[k] |= lb_op_name_among(p, op, norms, 2) >= 0;
         }
     return normed[0] && normed[1];
+}
+
+/* Where a gradient stops on one side, is that why the side does not update a parameter, or updates by a norm of all
+ * gradients that lacks some? */
+static bool follows_from_stop(const finder *f, const lb_region *r, bool update)
+{
+    if (!f->detached.found || r->reason == LB_REGION_DETACHED) return false;
+    if (r->reason != LB_REGION_UPDATE) return update;
+    const lb_counterpart *c = &f->asked->counterparts->list[r->counterpart];
+    const int passes = !f->detached.side;
+    const uint32_t v = passes ? c->b : f->asked->counterparts->pieces[c->first].tensor;
+    return r->op[!passes] == LB_NONE &&
+           lb_region_detached_takes_from(f->asked, &f->detached, f->asked->sides[passes]->program->values[v].storage);
 }
 
 static void drop_followers(finder *f)
 {
     lb_regions *all = f->out;
     uint32_t kept = 0;
+    bool stops = false;
+    for (uint32_t i = 0; i < all->n; i++) stops |= all->list[i].reason == LB_REGION_DETACHED;
+    if (stops) f->detached = lb_region_detached_find(f->asked);
     for (uint32_t i = 0; i < all->n; i++) {
         const bool backward = phase_of(f, &all->list[i]) == LB_PHASE_BACKWARD,
                    sums = backward && sums_alone(f, &all->list[i]), update = updates_by_unmet(f, &all->list[i]);
-        bool dropped = false;
+        bool dropped = follows_from_stop(f, &all->list[i], update);
         for (uint32_t j = 0; j < all->n && (backward || update) && !dropped; j++)
             dropped = phase_of(f, &all->list[j]) == LB_PHASE_FORWARD &&
                       (sums || update || follows(f, &all->list[i], &all->list[j]));
