@@ -175,10 +175,8 @@ static bool is_of_one_rank(lb_capture *capture)
 }
 
 /* The walk's first place is one of ops that each side spells in a way of its own, and no difference by values lies
- * there: what these ops give is the same then, and the place is none. In forward it stands for all of these up to where
- * the sides have an op in common again, a mask that the model makes for all of its layers among them: a difference by
- * values says which, unless it is known what they are for. Nor is a tensor a place whose numbers the other side has in
- * another order. Of several ranks the walk knows which one holds what: there a rank may hold another one's part, and
+ * there: what these ops give is the same then, and the place is none. Nor is a tensor whose numbers the other side has
+ * in another order. Of several ranks the walk knows which one holds what: there a rank may hold another one's part, and
  * all numbers are on the other side, too. */
 static bool is_refuted(const lb_diff_session *s, const lb_diff_report *by_value)
 {
@@ -186,7 +184,6 @@ static bool is_refuted(const lb_diff_session *s, const lb_diff_report *by_value)
     if (!s->report->has_first || !is_of_one_rank(s->a) || !is_of_one_rank(s->b)) return false;
     if (first->value && first->layer && by_value->n_differences && is_mapped(by_value, first->layer)) return true;
     bool named = !first->lone || !first->layer || !by_value->n_differences;
-    if (!named && !first->value && !first->means && first->phase == LB_PHASE_FORWARD) return true;
     for (uint32_t i = 0; i < by_value->n_differences && !named; i++) {
         const char *const layers[] = {by_value->differences[i].row.layer, by_value->differences[i].layer_b};
         for (int k = 0; k < 2; k++)
