@@ -39,12 +39,15 @@ static bool reserve(lb_binding *b)
 /* False when it could not be. */
 static bool hold(lb_binding *b, int64_t key, uint64_t promised)
 {
-    if (!reserve(b)) return false;
     PyObject *address = py.PyLong_FromUnsignedLongLong((uint64_t)key);
     PyObject *storage = address ? py.PyObject_CallFunctionObjArgs(b->of.hold, address, NULL) : NULL;
     py.Py_DecRef(address);
     if (!storage) {
         py.PyErr_Clear();
+        return false;
+    }
+    if (!reserve(b)) { /* behind the call, in which another thread may have held something */
+        py.Py_DecRef(storage);
         return false;
     }
     b->held[b->n_held++] = (lb_held){storage, promised};

@@ -174,11 +174,12 @@ static bool is_gone(lb_binding *b, PyObject *address)
 /* Lets the address go, here and in the recorder. */
 static bool let_go(lb_binding *b, int64_t key, PyObject *address)
 {
-    PyObject *freed = py.PyObject_CallFunctionObjArgs(b->of.free_weak_ref, address, NULL);
-    py.Py_DecRef(freed);
     lb_binding_lock(b);
     if (b->recorder) lb_recorder_forget(b->recorder, key);
     pthread_mutex_unlock(&b->lock);
+    /* Until now no other storage could have that address. */
+    PyObject *freed = py.PyObject_CallFunctionObjArgs(b->of.free_weak_ref, address, NULL);
+    py.Py_DecRef(freed);
     return freed != NULL;
 }
 
