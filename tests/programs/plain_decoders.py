@@ -227,9 +227,7 @@ class OlmoLayer(Groups):
         super().__init__()
         attn, mlp = block.self_attn, block.mlp
         self.taken(attn)
-        norms = dict(nq=attn.q_norm, nk=attn.k_norm, n1=block.post_attention_layernorm, n2=block.post_feedforward_layernorm)
-        for name, norm in norms.items():
-            self.register_parameter(name, nn.Parameter(norm.weight.detach().clone()))
+        self.take_weights(nq=attn.q_norm, nk=attn.k_norm, n1=block.post_attention_layernorm, n2=block.post_feedforward_layernorm)
         self.gate_up, self.down = fused(mlp.gate_proj, mlp.up_proj), own(mlp.down_proj)
 
     def attention(self, h):
@@ -290,9 +288,7 @@ class ExpertsLayer(Groups):
         super().__init__()
         attn, mlp = block.self_attn, block.mlp
         self.taken(attn)
-        norms = dict(nq=attn.q_norm, nk=attn.k_norm, n1=block.input_layernorm, n2=block.post_attention_layernorm)
-        for name, norm in norms.items():
-            self.register_parameter(name, nn.Parameter(norm.weight.detach().clone()))
+        self.take_weights(nq=attn.q_norm, nk=attn.k_norm, n1=block.input_layernorm, n2=block.post_attention_layernorm)
         self.router = nn.Parameter(mlp.gate.weight.detach().clone())
         self.up, self.down = (nn.Parameter(p.detach().clone()) for p in (mlp.experts.gate_up_proj, mlp.experts.down_proj))
 

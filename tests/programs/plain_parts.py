@@ -16,6 +16,11 @@ class Layer(nn.Module):
     def has(self, fault):
         return self.fault == fault
 
+    def take_weights(self, **modules):
+        """A copy of each one's weight, by a name of this layer's."""
+        for name, module in modules.items():
+            self.register_parameter(name, nn.Parameter(module.weight.detach().clone()))
+
 
 def own(module):
     """A copy with memory of its own."""

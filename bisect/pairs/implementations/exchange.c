@@ -1,6 +1,8 @@
 /* A difference put right: see exchange.h. */
 #include "implementations/exchange.h"
 
+#include "implementations/differences.h"
+
 #include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
@@ -192,11 +194,10 @@ static lb_status take_tables(const lb_table_question *asked, const lb_regions *a
 /* ---- both ---- */
 
 /* Behind what an optimizer leaves nothing is hidden. */
-static bool ends_the_step(const lb_exact_side *b, const lb_counterpart *c)
+static bool ends_the_step(const lb_exact_side *b, const lb_counterparts *counterparts, const lb_region *r)
 {
-    const uint32_t giver = b->graph.giver[c->b];
-    return giver != LB_NONE && b->program->ops[giver].phase == LB_PHASE_OPTIMIZER &&
-           (c->kind == LB_COUNTERPART_EXIT || c->kind == LB_COUNTERPART_FINAL);
+    return lb_regions_phase(b, counterparts, r) == LB_PHASE_OPTIMIZER &&
+           lb_differences_leave(&counterparts->list[r->counterpart]);
 }
 
 lb_status lb_exchange_make(const lb_table_question *asked, const lb_regions *regions, const lb_region *r,
@@ -204,8 +205,7 @@ lb_status lb_exchange_make(const lb_table_question *asked, const lb_regions *reg
 {
     *x = (lb_exchange){.op = LB_NONE, .first_table = counterparts->n};
     if (r->also.kind != LB_REPAIR_NONE || r->repair.times > 1) return LB_OK; /* one op is exchanged, not several */
-    if (r->repair.kind != LB_REPAIR_NONE && ends_the_step(asked->sides[1], &counterparts->list[r->counterpart]))
-        return LB_OK;
+    if (r->repair.kind != LB_REPAIR_NONE && ends_the_step(asked->sides[1], counterparts, r)) return LB_OK;
     if (r->repair.kind != LB_REPAIR_NONE)
         take_repair(&r->repair, x);
     else if (r->reason == LB_REGION_ARGUMENTS)

@@ -3,6 +3,7 @@
 
 #include "implementations/differences.h"
 #include "implementations/rank_parts.h"
+#include "pair/op_kind.h"
 #include "shadow/shadow_numbers.h"
 #include "subprogram/exact_run.h"
 
@@ -142,27 +143,12 @@ lb_status lb_region_bench_gives(const lb_region_bench *b, const double *numbers,
 
 static lb_phase phase_of(const lb_implementations *x, const lb_region *r)
 {
-    const lb_exact_side *b = &x->sides[1];
-    const uint32_t giver = b->graph.giver[x->counterparts.list[r->counterpart].b];
-    return giver == LB_NONE ? LB_PHASE_OTHER : (lb_phase)b->program->ops[giver].phase;
+    return lb_regions_phase(&x->sides[1], &x->counterparts, r);
 }
 
 bool lb_region_bench_is_update(const lb_implementations *x, const lb_region *r)
 {
     return phase_of(x, r) == LB_PHASE_OPTIMIZER && lb_differences_leave(&x->counterparts.list[r->counterpart]);
-}
-
-/* Arguments other than tensors are the same. */
-static bool same_numbers(const lb_program *p, const lb_op *x, const lb_op *y)
-{
-    if (x->name != y->name || x->args != y->args) return false;
-    for (uint32_t i = 0; i < x->args; i++) {
-        const lb_arg *a = &lb_op_args(p, x)[i], *b = &lb_op_args(p, y)[i];
-        if (a->tag != b->tag) return false;
-        if (a->tag == LB_ARG_FLOAT && memcmp(&a->u.f, &b->u.f, sizeof a->u.f) != 0) return false;
-        if (a->tag == LB_ARG_INT && a->u.i != b->u.i) return false;
-    }
-    return true;
 }
 
 bool lb_region_bench_are_alike(const lb_implementations *x, const lb_region *a, const lb_region *b)
@@ -172,7 +158,8 @@ bool lb_region_bench_are_alike(const lb_implementations *x, const lb_region *a, 
         const lb_program *p = x->sides[k].program;
         if (a->n[k] != b->n[k]) return false;
         for (uint32_t i = 0; i < a->n[k]; i++)
-            if (!same_numbers(p, &p->ops[x->regions.ops[a->first[k] + i]], &p->ops[x->regions.ops[b->first[k] + i]]))
+            if (!lb_op_same_numbers(p, &p->ops[x->regions.ops[a->first[k] + i]],
+                                    &p->ops[x->regions.ops[b->first[k] + i]]))
                 return false;
     }
     return true;
@@ -367,7 +354,7 @@ lb_status lb_region_benches_each(lb_implementations *x, bool updates,
     const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
     lb_region_benches benches;
     bool any = false;
-    for (uint32_t i = 0; i < x->regions.n; i++) any |= is_guess(x, updates, &x->regions.list[i]);
+    for (uint32_t i = 0; i < x->regions.n && !any; i++) any = is_guess(x, updates, &x->regions.list[i]);
     if (!any || lb_rank_parts_are_parted(sides)) return LB_OK;
     lb_differences_force(x);
     lb_status status = make(x, updates, &benches, err);

@@ -163,16 +163,15 @@ static bool is_apart_before(const lb_region_question *asked, uint32_t until)
 {
     const lb_exact_side *b = asked->sides[1];
     uint32_t from = 0, last = 0;
-    bool apart = false;
     for (uint32_t i = 0; i < asked->counterparts->n; i++) {
         const lb_counterpart *c = &asked->counterparts->list[i];
         const uint32_t giver = b->graph.giver[c->b];
         if (giver == LB_NONE || giver >= until || b->program->ops[giver].phase != LB_PHASE_BACKWARD) continue;
         if (c->kind == LB_COUNTERPART_GRADIENT && b->program->values[c->b].layout.ndim > 1 && giver > from)
             from = giver;
-        if (c->state == LB_COUNTERPART_APART && giver >= last) last = giver, apart = true;
+        if (c->state == LB_COUNTERPART_APART && giver > last) last = giver;
     }
-    return apart && last > from;
+    return last > from;
 }
 
 /* Do both sides end with the same gradient of B's parameter, and not only because B went on from A's numbers of what it
@@ -190,25 +189,44 @@ static bool has_same_gradient(const lb_region_question *asked, uint32_t paramete
     return false;
 }
 
-/* The weight that a value of B follows from by the fewest steps; LB_NONE. A bias is none: behind it a softmax or a norm
- * may take its gradient to zero. False when out of memory. */
-static bool find_weight(const lb_exact_side *b, uint32_t value, uint32_t *weight)
+/* A walk back from a value, nearest first, to one that is looked for. */
+typedef struct walk_back {
+    const lb_exact_side *side;
+    bool (*is_it)(const lb_value *value, int64_t storage);
+    int64_t storage;
+    uint32_t found; /* LB_NONE: it is not before the value */
+} walk_back;
+
+/* False when out of memory. */
+static bool go_back(walk_back *w, uint32_t value)
 {
-    const lb_value_graph *g = &b->graph;
-    const lb_value *values = b->program->values;
-    uint8_t *seen = calloc((size_t)b->program->n_values + 1, 1);
-    uint32_t *queue = malloc(((size_t)b->program->n_values + 1) * sizeof *queue), n = 0;
+    const lb_value_graph *g = &w->side->graph;
+    const lb_program *p = w->side->program;
+    uint8_t *seen = calloc((size_t)p->n_values + 1, 1);
+    uint32_t *queue = malloc(((size_t)p->n_values + 1) * sizeof *queue), n = 0;
     const bool room = seen && queue;
-    *weight = LB_NONE;
+    w->found = LB_NONE;
     if (room) queue[n++] = value, seen[value] = 1;
-    for (uint32_t i = 0; i < n && *weight == LB_NONE; i++) {
+    for (uint32_t i = 0; i < n && w->found == LB_NONE; i++) {
         const uint32_t v = queue[i];
-        if (values[v].flags & LB_VALUE_PARAMETER && values[v].layout.ndim > 1) *weight = v;
+        if (w->is_it(&p->values[v], w->storage)) w->found = v;
         for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++)
             if (!seen[g->preds[k]]) queue[n++] = g->preds[k], seen[g->preds[k]] = 1;
     }
     free(seen), free(queue);
     return room;
+}
+
+/* A bias is none: behind it a softmax or a norm may take its gradient to zero. */
+static bool is_weight(const lb_value *value, int64_t storage)
+{
+    (void)storage;
+    return value->flags & LB_VALUE_PARAMETER && value->layout.ndim > 1;
+}
+
+static bool is_parameter_in(const lb_value *value, int64_t storage)
+{
+    return value->flags & LB_VALUE_PARAMETER && value->storage == storage;
 }
 
 /* Where the gradient goes on by another way (a derivative that is written by hand, a value that one side computes a
@@ -218,10 +236,10 @@ static bool note_other_ways(const lb_region_question *asked, const nodes of[2], 
 {
     stop s;
     for (uint32_t i = 0; next_stop(asked, of, i, &s); i = s.ops[1] + 1) {
-        uint32_t weight;
-        if (!find_weight(asked->sides[1], s.values[1], &weight)) return false;
+        walk_back weight = {.side = asked->sides[1], .is_it = is_weight};
+        if (!go_back(&weight, s.values[1])) return false;
         const uint32_t line = asked->sides[s.side]->program->ops[s.ops[s.side]].line;
-        if (line && weight != LB_NONE && has_same_gradient(asked, weight)) by_line[s.side][line] = 1;
+        if (line && weight.found != LB_NONE && has_same_gradient(asked, weight.found)) by_line[s.side][line] = 1;
     }
     return true;
 }
@@ -246,20 +264,9 @@ static bool find(const lb_region_question *asked, const nodes of[2], lb_region_d
 
 bool lb_region_detached_takes_from(const lb_region_question *asked, const lb_region_detached *d, int64_t storage)
 {
-    const lb_exact_side *s = asked->sides[!d->side];
-    const uint32_t value = d->found ? first_outcome(s->program, d->op[!d->side]) : LB_NONE;
-    uint8_t *seen = calloc((size_t)s->program->n_values + 1, 1);
-    uint32_t *todo = malloc(((size_t)s->program->n_values + 1) * sizeof *todo), n = 0;
-    bool found = false;
-    if (seen && todo && value != LB_NONE) todo[n++] = value, seen[value] = 1;
-    while (n && !found) {
-        const uint32_t v = todo[--n];
-        found = s->program->values[v].flags & LB_VALUE_PARAMETER && s->program->values[v].storage == storage;
-        for (uint32_t k = s->graph.first_pred[v]; k < s->graph.first_pred[v + 1]; k++)
-            if (!seen[s->graph.preds[k]]) seen[s->graph.preds[k]] = 1, todo[n++] = s->graph.preds[k];
-    }
-    free(seen), free(todo);
-    return found;
+    walk_back parameter = {.side = asked->sides[!d->side], .is_it = is_parameter_in, .storage = storage};
+    const uint32_t value = d->found ? first_outcome(parameter.side->program, d->op[!d->side]) : LB_NONE;
+    return value != LB_NONE && go_back(&parameter, value) && parameter.found != LB_NONE;
 }
 
 lb_region_detached lb_region_detached_find(const lb_region_question *asked)

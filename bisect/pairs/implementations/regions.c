@@ -574,12 +574,16 @@ bool lb_regions_append(lb_regions *to, const lb_regions *from, const lb_region *
 
 /* ---- what backward does of a part of forward ---- */
 
+lb_phase lb_regions_phase(const lb_exact_side *b, const lb_counterparts *counterparts, const lb_region *r)
+{
+    const uint32_t giver = b->graph.giver[counterparts->list[r->counterpart].b];
+    if (r->reason == LB_REGION_UPDATE) return LB_PHASE_OPTIMIZER;
+    return giver == LB_NONE ? LB_PHASE_OTHER : (lb_phase)b->program->ops[giver].phase;
+}
+
 static lb_phase phase_of(const finder *f, const lb_region *r)
 {
-    const lb_exact_side *b = f->asked->sides[1];
-    const uint32_t giver = b->graph.giver[f->asked->counterparts->list[r->counterpart].b];
-    if (r->reason == LB_REGION_UPDATE) return LB_PHASE_OPTIMIZER; /* what B never updates ends as its source */
-    return giver == LB_NONE ? LB_PHASE_OTHER : (lb_phase)b->program->ops[giver].phase;
+    return lb_regions_phase(f->asked->sides[1], f->asked->counterparts, r);
 }
 
 static bool lists(const lb_regions *all, const lb_region *r, int side, uint32_t op)

@@ -108,6 +108,9 @@ bool lb_regions_append(lb_regions *to, const lb_regions *from, const lb_region *
 /* One difference that shows in several regions (one op, one source, one optimizer over many parameters; a part of
  * forward, and its backward) becomes one row. At the end: rows that are joined share no values any more. */
 void lb_regions_join_alike(const lb_region_question *asked, lb_regions *regions);
+/* The phase in which B computes what is apart at the region's end. What it never updates ends as its source, and is the
+ * optimizer's all the same. */
+lb_phase lb_regions_phase(const lb_exact_side *b, const lb_counterparts *counterparts, const lb_region *region);
 /* Does backward add a gradient to those of backwards before it by this op (LB_NONE: none)? */
 bool lb_regions_accumulates(const lb_exact_side *side, uint32_t op);
 void lb_regions_release(lb_regions *regions);

@@ -1,6 +1,8 @@
 /* The edits of one op: see repair_edits.h. */
 #include "implementations/repair_edits.h"
 
+#include "pair/op_kind.h"
+
 #include "base/array.h"
 #include <math.h>
 #include <stdlib.h>
@@ -272,17 +274,11 @@ static void edit_function(lister *l, uint32_t at)
 
 /* ---- ops of one line ---- */
 
-/* Does the line that calls the op call the other one alike: the same op with the same numbers, on the next turn of a
- * loop? */
+/* Does the line that calls the op call the other one alike, on the next turn of a loop? */
 static bool is_called_alike(const lb_program *p, uint32_t op, uint32_t other)
 {
     const lb_op *a = &p->ops[op], *b = &p->ops[other];
-    if (!a->line || a->line != b->line || a->name != b->name || a->args != b->args) return false;
-    for (uint32_t k = 0; k < a->args; k++) {
-        double x = 0, y = 0;
-        if (number_of(p, a, k, &x) != number_of(p, b, k, &y) || x != y) return false;
-    }
-    return true;
+    return a->line && a->line == b->line && lb_op_same_numbers(p, a, b);
 }
 
 uint32_t lb_repair_edits_ops(const lb_exact_side *side, const lb_regions *regions, const lb_region *region,
@@ -320,14 +316,11 @@ static bool is_edited(const lb_exact_side *s, uint32_t op)
 /* There is room for so many: first come ops as a whole, then numbers, then single turns of loops. */
 enum { OPS, NUMBERS, TURNS, PASSES };
 
-static void list_side(lister *l, int side, int pass)
+static void list_edits(lister *l, int pass)
 {
-    l->side = side, l->own.n = l->others.n = 0;
-    list_numbers(l, side, &l->own);
-    list_others(l);
-    for (uint32_t i = 0; i < l->region->n[side]; i++) {
-        const uint32_t at = ops_of(l, side)[i], times = times_called(l, at);
-        if (is_edited(l->sides[side], at) || (pass == TURNS ? times == 1 : !times)) continue;
+    for (uint32_t i = 0; i < l->region->n[l->side]; i++) {
+        const uint32_t at = ops_of(l, l->side)[i], times = times_called(l, at);
+        if (is_edited(l->sides[l->side], at) || (pass == TURNS ? times == 1 : !times)) continue;
         l->times = pass == TURNS ? 1 : times;
         if (pass != OPS) edit_numbers(l, at);
         if (pass != NUMBERS) edit_out(l, at), edit_function(l, at);
@@ -354,11 +347,16 @@ static int by_rank(const void *x, const void *y)
 bool lb_repair_edits_list(const lb_exact_side *const sides[2], const lb_regions *regions, const lb_region *region,
                           lb_repair_edits *out)
 {
-    lister l = {.sides = sides, .regions = regions, .region = region, .out = out};
+    lister of[2];
     *out = (lb_repair_edits){0};
-    for (int pass = 0; pass < PASSES; pass++) list_side(&l, 1, pass), list_side(&l, 0, pass);
+    for (int k = 0; k < 2; k++) {
+        of[k] = (lister){.sides = sides, .regions = regions, .region = region, .side = k, .out = out};
+        list_numbers(&of[k], k, &of[k].own), list_others(&of[k]);
+    }
+    for (int pass = 0; pass < PASSES; pass++)
+        for (int k = 2; k-- > 0;) list_edits(&of[k], pass);
     if (out->n > 1) qsort(out->list, out->n, sizeof *out->list, by_rank);
-    return !l.failed;
+    return !of[0].failed && !of[1].failed;
 }
 
 void lb_repair_edits_release(lb_repair_edits *edits)

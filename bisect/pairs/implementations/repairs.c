@@ -47,39 +47,28 @@ typedef struct trial {
     const lb_regions *regions;
     const lb_region *region;
     const lb_region_bench *benches;
-    bool runs[2];  /* the part gives what its side gave */
-    uint32_t *ops; /* room for those that one edit is made in */
+    bool runs[2];     /* the part gives what its side gave */
+    uint32_t *ops;    /* room for those that one edit is made in */
+    lb_repair *turns; /* and for the edit of each */
 } trial;
-
-/* Of the ops that are edited as one, all but the edit's own. */
-static bool set_turns(const trial *t, const lb_repair *edit, lb_repair *turns, uint32_t n, bool on)
-{
-    bool set = true;
-    for (uint32_t i = 0; i < n; i++) {
-        if (on) turns[i] = *edit, turns[i].op = t->ops[i], turns[i].args[0] = 0;
-        if (turns[i].op != edit->op) set = lb_repair_set(t->benches[edit->side].side->own, &turns[i], on) && set;
-    }
-    return set;
-}
 
 static lb_status try_edit(const trial *t, lb_repair *edit, bool *same, lb_err *err)
 {
     const lb_region_bench *b = &t->benches[edit->side];
-    const uint32_t n = edit->times > 1 ? lb_repair_edits_ops(b->side, t->regions, t->region, edit, t->ops) : 0;
-    lb_repair *turns = calloc((size_t)n + 1, sizeof *turns);
-    *same = false;
-    lb_status status = turns && lb_repair_set(b->side->own, edit, true)
-                           ? LB_OK
-                           : lb_fail(err, LB_ERR_NOMEM, "out of memory for an edit");
-    if (status != LB_OK) {
-        free(turns);
-        return status;
+    const uint32_t n = lb_repair_edits_ops(b->side, t->regions, t->region, edit, t->ops);
+    bool set = true;
+    for (uint32_t i = 0; i < n; i++) {
+        t->turns[i] = *edit;
+        if (t->ops[i] != edit->op) t->turns[i].op = t->ops[i], t->turns[i].args[0] = 0;
+        set = set && lb_repair_set(b->side->own, &t->turns[i], true);
     }
-    status = set_turns(t, edit, turns, n, true) ? lb_region_bench_gives(b, b->target, same, err)
-                                                : lb_fail(err, LB_ERR_NOMEM, "out of memory for an edit");
-    set_turns(t, edit, turns, n, false);
-    lb_repair_set(b->side->own, edit, false);
-    free(turns);
+    *same = false;
+    const lb_status status =
+        set ? lb_region_bench_gives(b, b->target, same, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for an edit");
+    for (uint32_t i = 0; i < n; i++) {
+        if (t->turns[i].args[0]) lb_repair_set(b->side->own, &t->turns[i], false);
+        if (t->ops[i] == edit->op) *edit = t->turns[i];
+    }
     return status;
 }
 
@@ -196,13 +185,14 @@ static lb_status repair_region(void *context, lb_region_benches *all, uint32_t r
     const bool update = lb_region_bench_is_update(x, r);
     lb_status status = LB_OK;
     for (int k = 0; k < 2 && status == LB_OK; k++) status = can_run(&benches[k], benches[!k].target, &t.runs[k], err);
-    t.ops = malloc(((size_t)r->n[0] + r->n[1] + 1) * sizeof *t.ops);
-    if (status == LB_OK && !(t.ops && lb_repair_edits_list(sides, &x->regions, r, &edits)))
+    const size_t most = (size_t)r->n[0] + r->n[1] + 1;
+    t.ops = malloc(most * sizeof *t.ops), t.turns = malloc(most * sizeof *t.turns);
+    if (status == LB_OK && !(t.ops && t.turns && lb_repair_edits_list(sides, &x->regions, r, &edits)))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for edits");
     if (status == LB_OK) status = try_edits(&t, &edits, &found[0], err);
     if (status == LB_OK && found[0].kind == LB_REPAIR_NONE && !update) status = try_pairs(&t, &edits, found, err);
     lb_repair_edits_release(&edits);
-    free(t.ops);
+    free(t.ops), free(t.turns);
     if (found[0].kind != LB_REPAIR_NONE && update) name_alike(x, r, found);
     if (found[0].kind != LB_REPAIR_NONE) name_repair(x, r, found);
     return status;

@@ -90,6 +90,18 @@ bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb,
     return args_equal(pa, lb_op_args(pa, a), a->args, pb, lb_op_args(pb, b), b->args, parts);
 }
 
+bool lb_op_same_numbers(const lb_program *p, const lb_op *x, const lb_op *y)
+{
+    if (x->name != y->name || x->args != y->args) return false;
+    for (uint32_t i = 0; i < x->args; i++) {
+        const lb_arg *a = &lb_op_args(p, x)[i], *b = &lb_op_args(p, y)[i];
+        if (a->tag != b->tag) return false;
+        if (a->tag == LB_ARG_FLOAT && memcmp(&a->u.f, &b->u.f, sizeof a->u.f) != 0) return false;
+        if (a->tag == LB_ARG_INT && a->u.i != b->u.i) return false;
+    }
+    return true;
+}
+
 /* ---- name and shapes as one number ---- */
 
 static uint64_t mix(uint64_t hash, uint64_t word)

@@ -24,6 +24,8 @@ bool lb_op_same_place(const lb_program *pa, uint32_t a, const lb_program *pb, ui
  * they are sizes, and so may the factor of a mean: 1 / 2 of two ranks is 1 / 4 of four. */
 bool lb_op_kind_same_arg(const lb_program *pa, const lb_arg *a, const lb_program *pb, const lb_arg *b);
 bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b, uint32_t parts);
+/* Are two ops of a program calls of one op with the same numbers, tensors and lists left aside? */
+bool lb_op_same_numbers(const lb_program *program, const lb_op *x, const lb_op *y);
 /* Does the program have a backward? Where it has none, what it computes under no_grad is its forward. */
 bool lb_op_any_backward(const lb_program *program);
 bool lb_op_is_of_forward(const lb_op *op, bool trains);

@@ -6,7 +6,9 @@
 Each side is recorded once and stays in the folder of recordings. Of an innocent pair `diverged` is wrong. Of a planted fault an answer is
 exact where a divergence stands at its place on either side; partly where some faults are found, or more places are named than are faulty;
 wrong where none of the named places is faulty; missing where no divergence is named. `held` is an innocent pair that is undecided; `failed`
-that diff itself did not answer. Of a diverged answer the first place that a person reads is judged by itself: `headline`. `--confirm` runs all sides in float64 instead, and says which pairs are not what they are listed as."""
+that diff itself did not answer. Of a diverged answer the first place that a person reads is judged by itself: `headline`; a star marks a
+score whose first place is not that of a fault. `--confirm` runs all sides in float64 instead, and says which pairs are not what they are
+listed as."""
 
 import argparse
 import collections
@@ -189,6 +191,7 @@ def main():
     binary = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release")) / "lastbit"
     table = collections.defaultdict(collections.Counter)
     for pair in pairs:
+        first_is_right = None
         began, sides = time.time(), [recording(args.recordings, side) for side in (pair.a, pair.b)]
         kind = "fault" if pair.faults else "innocent"
         if not all(pathlib.Path(f"{s}.truth").exists() for s in sides):
@@ -197,19 +200,20 @@ def main():
             code, answer = ask(binary, *sides, args.limit)
             truths = truths_of(pair, args.recordings) if pair.faults else []
             result = score(pair, truths, code, answer)
-            if pair.faults and headline(truths, answer) is not None:
-                table["headline"]["right" if headline(truths, answer) else "elsewhere"] += 1
-                result += "" if headline(truths, answer) else "*"
-        table[kind][result.rstrip("*")] += 1
-        print("%-10s %5.1f s  %-70s %s" % (result, time.time() - began, pair.name, said(answer)), flush=True)
+            if pair.faults:
+                first_is_right = headline(truths, answer)
+        if first_is_right is not None:
+            table["headline"]["right" if first_is_right else "elsewhere"] += 1
+        table[kind][result] += 1
+        print("%-10s %5.1f s  %-70s %s" % (result + "*" * (first_is_right is False), time.time() - began, pair.name, said(answer)), flush=True)
         if args.out:
             with open(args.out, "a") as out:
                 out.write(
                     json.dumps(
                         dict(
                             name=pair.name,
-                            score=result.rstrip("*"),
-                            headline=not result.endswith("*"),
+                            score=result,
+                            headline=first_is_right is not False,
                             first=sorted(leading(answer) or ()),
                             code=code,
                             named=[sorted(p) for p in places(answer)],
