@@ -18,8 +18,10 @@ const char *lb_content_relation_name(lb_content_relation relation)
 
 /* ---- vectors ---- */
 
-/* The ways a tensor is cut into vectors. */
-typedef enum cut { WHOLE, ROWS, FLAT_ROWS, COLUMNS, FLAT_COLUMNS, CUTS } cut;
+/* The ways a tensor is cut into vectors: rows along its last dimension or all others, columns along the one before the
+ * last or the first, and along those in between. Of stacked weights that are transposed, (layers, inputs, 3, heads,
+ * size), the rows of one layer's weight run along the second. */
+typedef enum cut { WHOLE, ROWS, FLAT_ROWS, COLUMNS, FLAT_COLUMNS, ALONG_SECOND, ALONG_THIRD, ALONG_FOURTH, CUTS } cut;
 
 typedef struct vector {
     uint32_t tensor;
@@ -31,28 +33,43 @@ typedef struct vectors {
     int64_t count, n; /* how many, and numbers of each */
 } vectors;
 
+/* The dimension that columns run along; -1: the cut is none of columns, or this tensor has no such ones. */
+static int32_t dimension_along(const lb_layout *layout, cut how)
+{
+    const int32_t d = layout->ndim, between = 1 + (int32_t)how - ALONG_SECOND;
+    if (how == COLUMNS) return d >= 2 ? d - 2 : -1;
+    if (how == FLAT_COLUMNS) return d >= 3 ? 0 : -1;
+    return how >= ALONG_SECOND && between < d - 2 ? between : -1;
+}
+
 static vectors vectors_of(const lb_layout *layout, cut how)
 {
-    const int32_t d = layout->ndim;
+    const int32_t d = layout->ndim, along = dimension_along(layout, how);
     const int64_t all = lb_layout_numel(layout);
     if (all <= 0) return (vectors){0, 0};
     switch (how) {
     case WHOLE: return (vectors){1, all};
     case ROWS: return d >= 2 ? (vectors){all / layout->shape[d - 1], layout->shape[d - 1]} : (vectors){0, 0};
     case FLAT_ROWS: return d >= 3 ? (vectors){layout->shape[0], all / layout->shape[0]} : (vectors){0, 0};
-    case COLUMNS: return d >= 2 ? (vectors){all / layout->shape[d - 2], layout->shape[d - 2]} : (vectors){0, 0};
-    case FLAT_COLUMNS: return d >= 3 ? (vectors){all / layout->shape[0], layout->shape[0]} : (vectors){0, 0};
-    case CUTS: break;
+    default: return along >= 0 ? (vectors){all / layout->shape[along], layout->shape[along]} : (vectors){0, 0};
     }
-    return (vectors){0, 0};
+}
+
+/* How far apart the numbers of a column are; 0: the cut is none of columns. */
+static int64_t width_of(const lb_layout *layout, cut how)
+{
+    const int32_t along = dimension_along(layout, how);
+    int64_t width = along >= 0;
+    for (int32_t d = along + 1; d < layout->ndim && along >= 0; d++) width *= layout->shape[d];
+    return width;
 }
 
 static vector vector_at(uint32_t tensor, const lb_layout *layout, cut how, int64_t i)
 {
     const vectors all = vectors_of(layout, how);
     vector v = {tensor, (uint8_t)how, i * all.n, 1, all.n};
-    if (how != COLUMNS && how != FLAT_COLUMNS) return v;
-    const int64_t width = how == COLUMNS ? layout->shape[layout->ndim - 1] : all.count;
+    const int64_t width = width_of(layout, how);
+    if (!width) return v;
     v.start = i / width * all.n * width + i % width, v.stride = width;
     return v;
 }
@@ -126,9 +143,9 @@ static void hash_vectors(const source *s, cut how, uint64_t *out)
 {
     const vectors all = vectors_of(&s->t->layout, how);
     double x[PORTION];
-    if (how == COLUMNS || how == FLAT_COLUMNS) {
-        const lb_layout *l = &s->t->layout;
-        hash_columns(s, how == COLUMNS ? l->shape[l->ndim - 1] : all.count, all.n, out);
+    const int64_t width = width_of(&s->t->layout, how);
+    if (width) {
+        hash_columns(s, width, all.n, out);
         return;
     }
     for (int64_t i = 0; i < all.count; i++) {
@@ -522,7 +539,7 @@ static bool tells(const finder *f)
 /* The first way in which all of it is found; false: there is none. */
 static bool match_tensor(finder *f, bool cast, lb_content *c)
 {
-    static const cut order[] = {WHOLE, FLAT_ROWS, ROWS, COLUMNS, FLAT_COLUMNS};
+    static const cut order[] = {WHOLE, FLAT_ROWS, ROWS, COLUMNS, FLAT_COLUMNS, ALONG_SECOND, ALONG_THIRD, ALONG_FOURTH};
     for (size_t k = 0; k < sizeof order / sizeof *order && !f->failed; k++) {
         lb_content now = {.tensor = LB_NONE};
         if (order[k] != WHOLE && !tells(f)) break;

@@ -144,6 +144,51 @@ static void weights_and_biases_of_several_dimensions_are_found(void **state)
     free(w), free(bias);
 }
 
+enum {
+    STACKED = 5,
+    LAYERS = 2,
+    INPUTS = 11,
+    PARTS = 3,
+    HEADS_OF = 4,
+    SIZE_OF = 7,
+    OUTPUTS = PARTS * HEADS_OF * SIZE_OF
+};
+
+/* The weights of all layers in one tensor, whose dimension d is dimension order[d] of (layer, input, part, head, size):
+ * each must be found in the others, both ways. */
+static void stack_and_find(const int order[STACKED], float *const weights[LAYERS])
+{
+    static const int64_t sizes[STACKED] = {LAYERS, INPUTS, PARTS, HEADS_OF, SIZE_OF};
+    static float stacked[LAYERS * INPUTS * OUTPUTS];
+    lb_content_tensor plain[LAYERS], whole = {.name = "stacked", .tensor = {stacked, LB_F32, {0}}};
+    int64_t shape[STACKED], at[STACKED] = {0};
+    for (int d = 0; d < STACKED; d++) shape[d] = sizes[order[d]];
+    whole.tensor.layout = lb_layout_contiguous(STACKED, shape);
+    for (int64_t i = 0; i < LAYERS * INPUTS * OUTPUTS; i++) {
+        int64_t rest = i;
+        for (int d = STACKED; d-- > 0; rest /= shape[d]) at[order[d]] = rest % shape[d];
+        stacked[i] = weights[at[0]][((at[2] * HEADS_OF + at[3]) * SIZE_OF + at[4]) * INPUTS + at[1]];
+    }
+    for (int l = 0; l < LAYERS; l++) plain[l] = matrix(l ? "w1" : "w0", weights[l], OUTPUTS, INPUTS);
+    assert_int_equal(relation(plain, LAYERS, whole), LB_CONTENT_FUSED);
+    for (int l = 0; l < LAYERS; l++) assert_int_not_equal(relation(&whole, 1, plain[l]), LB_CONTENT_NONE);
+}
+
+static void stacked_layers_are_found_in_every_order_of_dimensions(void **state)
+{
+    (void)state;
+    float *weights[LAYERS] = {drawn(OUTPUTS * INPUTS), drawn(OUTPUTS * INPUTS)};
+    int orders = 0;
+    for (int code = 0; code < STACKED * STACKED * STACKED * STACKED * STACKED; code++) {
+        int order[STACKED], rest = code, seen = 0;
+        for (int d = 0; d < STACKED; d++, rest /= STACKED) order[d] = rest % STACKED, seen |= 1 << order[d];
+        if (seen != (1 << STACKED) - 1) continue;
+        stack_and_find(order, weights), orders++;
+    }
+    assert_int_equal(orders, 120);
+    for (int l = 0; l < LAYERS; l++) free(weights[l]);
+}
+
 static void padding_is_told_from_numbers_that_nothing_holds(void **state)
 {
     (void)state;
@@ -263,6 +308,7 @@ int main(void)
         cmocka_unit_test(several_tensors_in_one_are_found_whole_and_interleaved),
         cmocka_unit_test(biases_behind_each_other_and_permuted_are_found),
         cmocka_unit_test(weights_and_biases_of_several_dimensions_are_found),
+        cmocka_unit_test(stacked_layers_are_found_in_every_order_of_dimensions),
         cmocka_unit_test(padding_is_told_from_numbers_that_nothing_holds),
         cmocka_unit_test(one_number_that_is_not_the_same_is_no_match),
         cmocka_unit_test(equal_tensors_meet_in_their_order),
