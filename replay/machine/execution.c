@@ -190,12 +190,35 @@ static bool chooses_by_mask(lb_machine *machine, const lb_op *op, const lb_prepa
     return m.held;
 }
 
+typedef struct float_search {
+    const lb_program *program;
+    bool found;
+} float_search;
+
+static void look_for_float(void *context, uint32_t value)
+{
+    float_search *s = context;
+    s->found |= value != LB_NONE && lb_dtype_is_float(s->program->values[value].dtype);
+}
+
+/* Are floats made into whole numbers or bools? A cast is no choice by its name, and yet it steps: a logarithm of 2 that
+ * is 1.9999… is in another bucket. */
+static bool steps_from_floats(const lb_program *program, const lb_op *op)
+{
+    float_search s = {program, false};
+    const uint32_t first = op->results + op->written ? lb_op_outcome(program, op, 0) : LB_NONE;
+    if (first == LB_NONE || !lb_dtype_is_integer(program->values[first].dtype)) return false;
+    lb_op_each_input(program, op, look_for_float, &s);
+    return s.found;
+}
+
 /* The shadow of an op that is not continuous is what the recording chose, if that was kept. */
 static bool shadow_takes_recorded(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     if (!machine->is_shadow) return false;
-    if (!(op->flags & LB_OP_DECISION) && !(prepared->row->flags & LB_ROW_DISCONTINUOUS)) return false;
-    if (chooses_by_mask(machine, op, prepared)) return false;
+    const bool steps = steps_from_floats(machine->prepared->program, op);
+    if (!(op->flags & LB_OP_DECISION) && !(prepared->row->flags & LB_ROW_DISCONTINUOUS) && !steps) return false;
+    if (!steps && chooses_by_mask(machine, op, prepared)) return false;
     const lb_program *program = machine->prepared->program;
     const uint32_t first = op->results + op->written ? lb_op_outcome(program, op, 0) : LB_NONE;
     if (prepared->row->complex && first != LB_NONE && lb_dtype_is_complex(program->values[first].dtype))

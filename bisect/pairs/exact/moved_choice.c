@@ -7,44 +7,97 @@
 /* Relative L2, of what a choice reads, from what was recorded: far beyond rounding in f32. */
 static const double MOVED = 1e-3;
 
+/* Values that follow from one choice: more are not looked through. */
+enum { MOST_FOLLOWED = 256 };
+
+typedef struct followed {
+    uint32_t list[MOST_FOLLOWED], n;
+    bool steers; /* a shape or Python may depend on one of them */
+} followed;
+
+static void follow(followed *f, uint32_t v)
+{
+    for (uint32_t i = 0; i < f->n; i++)
+        if (f->list[i] == v) return;
+    f->steers |= f->n == MOST_FOLLOWED;
+    if (!f->steers) f->list[f->n++] = v;
+}
+
+/* What the readers of a value make of it that is no float, either. Returns how many readers there are. Python may look
+ * at the smallest and the largest place (one_hot does): these are checked, and steer nothing. */
+static uint32_t follow_readers(followed *f, const lb_exact_side *s, uint32_t v)
+{
+    const lb_value_graph *g = &s->graph;
+    const lb_program *p = g->program;
+    for (uint32_t k = g->first_use[v]; k < g->first_use[v + 1]; k++) {
+        const lb_op *op = &p->ops[g->uses[k]];
+        if (lb_op_is(p, op, "aten::aminmax")) continue;
+        f->steers |= (op->flags & LB_OP_DECISION) != 0;
+        for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
+            const uint32_t next = lb_op_outcome(p, op, i);
+            if (next != LB_NONE && !lb_dtype_is_float(p->values[next].dtype)) follow(f, next);
+        }
+    }
+    return g->first_use[v + 1] - g->first_use[v];
+}
+
+/* Does everything that reads the value, or what is made of it, only compute numbers from it? Whole numbers that are
+ * made of it and that no op reads may be what Python goes on with: counts of rows, of which it makes shapes. */
+static bool steers_nothing(const lb_exact_side *s, uint32_t choice)
+{
+    followed f = {.list = {choice}, .n = 1};
+    for (uint32_t i = 0; i < f.n && !f.steers; i++) {
+        const uint32_t v = f.list[i], giver = s->graph.giver[v];
+        uint32_t readers = follow_readers(&f, s, v);
+        for (uint32_t k = giver == LB_NONE ? 0 : s->first_window[giver];
+             giver != LB_NONE && k < s->first_window[giver + 1]; k++)
+            if (s->program->values[s->windows[k]].storage == s->program->values[v].storage)
+                readers += follow_readers(&f, s, s->windows[k]);
+        f.steers |= i && !readers && s->program->values[v].dtype != LB_BOOL;
+    }
+    return !f.steers;
+}
+
 static bool is_index(const lb_program *p, uint32_t v)
 {
     return lb_dtype_is_integer(p->values[v].dtype) && p->values[v].dtype != LB_BOOL;
 }
 
-static bool steers_nothing(const lb_exact_side *s, uint32_t v);
-
-/* Does what reads the value itself only compute numbers from it? Indices may go into backward, bools into further
- * bools. */
-static bool is_only_computed_with(const lb_exact_side *s, uint32_t v)
+static bool is_read_in_forward(const lb_exact_side *s, uint32_t v)
 {
-    const lb_value_graph *g = &s->graph;
-    const lb_program *p = g->program;
-    const bool index = is_index(p, v);
-    for (uint32_t k = g->first_use[v]; k < g->first_use[v + 1]; k++) {
-        const lb_op *op = &p->ops[g->uses[k]];
-        if (op->flags & LB_OP_DECISION || (index && op->phase != LB_PHASE_BACKWARD)) return false;
-        for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
-            const uint32_t next = lb_op_outcome(p, op, i);
-            if (!index && next != LB_NONE && next != v && !lb_dtype_is_float(p->values[next].dtype) &&
-                (is_index(p, next) || !steers_nothing(s, next)))
-                return false;
-        }
-    }
-    return true;
+    for (uint32_t k = s->graph.first_use[v]; k < s->graph.first_use[v + 1]; k++)
+        if (s->program->ops[s->graph.uses[k]].phase != LB_PHASE_BACKWARD) return true;
+    return false;
 }
 
-/* The same of what reads it through a window. */
-static bool steers_nothing(const lb_exact_side *s, uint32_t v)
+/* Do places that are chosen in the same call of a module steer something? A router may choose groups and then experts:
+ * either both are made anew or neither. */
+static bool stands_beside_steering(const lb_exact_side *s, const lb_op *op)
 {
-    const uint32_t giver = s->graph.giver[v];
-    if (!is_only_computed_with(s, v)) return false;
-    for (uint32_t k = giver == LB_NONE ? 0 : s->first_window[giver]; giver != LB_NONE && k < s->first_window[giver + 1];
-         k++)
-        if (s->program->values[s->windows[k]].storage == s->program->values[v].storage &&
-            !is_only_computed_with(s, s->windows[k]))
-            return false;
-    return true;
+    const lb_program *p = s->program;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *other = &p->ops[i];
+        if (other->scope != op->scope || other->call != op->call || lb_op_is_source(p, other) ||
+            lb_op_is(p, other, "aten::aminmax"))
+            continue;
+        for (uint32_t k = 0; k < lb_op_outcomes(other); k++) {
+            const uint32_t v = lb_op_outcome(p, other, k);
+            if (v != LB_NONE && is_index(p, v) && !steers_nothing(s, v)) return true;
+        }
+    }
+    return false;
+}
+
+static bool can_be_made(const lb_exact_side *s, const lb_op *op)
+{
+    bool places = false;
+    for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
+        const uint32_t v = lb_op_outcome(s->program, op, i);
+        if (v == LB_NONE || lb_dtype_is_float(s->program->values[v].dtype)) continue;
+        if (!steers_nothing(s, v)) return false;
+        places |= is_index(s->program, v) && is_read_in_forward(s, v);
+    }
+    return !places || !stands_beside_steering(s, op);
 }
 
 /* What the run at hand goes on with there; beside the last run, what that left where nothing changes. NULL: not
@@ -64,19 +117,29 @@ static bool is_moved(const lb_exact_side *s, uint32_t v)
     const double *now = numbers_of(s, v);
     if (!now || !lb_dtype_is_float(value->dtype) || lb_dtype_bits(value->dtype) < 32) return false;
     double *recorded = lb_exact_side_recorded(s, v), off = 0, size = 0;
-    for (int64_t i = 0; recorded && i < n; i++)
-        off += (now[i] - recorded[i]) * (now[i] - recorded[i]), size += recorded[i] * recorded[i];
+    bool masked = false /* on one of them alone */, whole = true;
+    for (int64_t i = 0; recorded && i < n; i++) {
+        if (!isfinite(now[i]) || !isfinite(recorded[i]))
+            masked |= isfinite(now[i]) || isfinite(recorded[i]);
+        else
+            off += (now[i] - recorded[i]) * (now[i] - recorded[i]), size += recorded[i] * recorded[i];
+        whole &= recorded[i] == floor(recorded[i]) && now[i] == floor(now[i]);
+    }
     free(recorded);
-    return off > MOVED * MOVED * size;
+    return masked || off > (whole ? 0 : MOVED * MOVED * size); /* counts and masks have no rounding */
 }
 
-/* The float that an op reads, or what it is a window on. */
-static bool has_moved(const lb_exact_side *s, uint32_t v)
+enum { MOST_BETWEEN = 4 };
+
+/* A float that an op reads, or what it is a window on, or what a mask that it reads was made of (`depth` ops back). */
+static bool has_moved(const lb_exact_side *s, const uint8_t *anew, uint32_t v, uint32_t depth)
 {
     const lb_value_graph *g = &s->graph;
-    if (g->given[v] || numbers_of(s, v)) return is_moved(s, v);
+    const bool is_float = lb_dtype_is_float(s->program->values[v].dtype);
+    if (anew[v] || (is_float && is_moved(s, v))) return true;
+    if (!depth || (is_float && (g->given[v] || numbers_of(s, v)))) return false;
     for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++)
-        if (is_moved(s, g->preds[k])) return true;
+        if (has_moved(s, anew, g->preds[k], depth - 1)) return true;
     return false;
 }
 
@@ -86,19 +149,15 @@ bool lb_moved_choice_is_made(const lb_exact_side *s, uint8_t *anew, uint32_t num
     const lb_op *op = &p->ops[number];
     bool moved = false;
     if (op->flags & LB_OP_DECISION || !lb_op_outcomes(op)) return false;
-    for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
-        const uint32_t v = lb_op_outcome(p, op, i);
-        if (v != LB_NONE && !lb_dtype_is_float(p->values[v].dtype) && !steers_nothing(s, v)) return false;
-    }
     for (uint32_t k = 0; k < op->args && !moved; k++) {
         const lb_arg *arg = &lb_op_args(p, op)[k];
         if (arg->tag != LB_ARG_VALUE || arg->u.value == LB_NONE) continue;
-        const uint32_t v = lb_value_graph_whole(&s->graph, arg->u.value);
-        moved = anew[v] || has_moved(s, v);
+        moved = has_moved(s, anew, lb_value_graph_whole(&s->graph, arg->u.value), MOST_BETWEEN);
     }
+    moved = moved && can_be_made(s, op);
     for (uint32_t i = 0; i < lb_op_outcomes(op) && moved; i++) {
         const uint32_t v = lb_op_outcome(p, op, i);
-        if (v != LB_NONE) anew[v] = p->values[v].dtype == LB_BOOL;
+        if (v != LB_NONE) anew[v] = !lb_dtype_is_float(p->values[v].dtype);
     }
     return moved;
 }

@@ -15,7 +15,7 @@ import second_architectures  # noqa: E402
 FAULTS = [("train-" * trained + name, fault) for name, way, fault, trained in second_architectures.pairs() if fault]
 LAYER = re.compile(r"(^|\.)(layers|layer|h)\.1(\.|$)")
 # A fault moves a choice of experts, and only the choices that were recorded are known.
-CHOSEN_OTHERWISE = [("olmoe", "one-expert-less"), ("train-olmoe", "no-query-norm")]
+CHOSEN_OTHERWISE = [("olmoe", "one-expert-less")]
 # A factor that one side takes before the head and the other behind it is named behind a fault, too.
 SCALED_OTHERWISE = [("cohere", "groups-repeated"), ("cohere", "in-turn"), ("cohere", "gate-and-value"), ("train-cohere", "turned-halves")]
 # The second side's tables of places lack two rows that nothing reads: that these are updated alike is not known.
