@@ -124,6 +124,45 @@ lb_status lb_scalars_settle(lb_exact_side sides[2], lb_err *err)
     return status;
 }
 
+/* ---- numbers that are tensors ---- */
+
+/* A number that the program made a tensor of, in f32 or less: torch.tensor(3.9). */
+static bool is_constant_tensor(const lb_program *p, uint32_t v)
+{
+    const lb_value *value = &p->values[v];
+    return lb_layout_numel(&value->layout) == 1 && lb_dtype_is_float(value->dtype) &&
+           lb_dtype_bits(value->dtype) <= 32 &&
+           !(value->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT | LB_VALUE_INPUT));
+}
+
+/* The side goes on from the constant of either program that the tensor's number is in f32. */
+static void hold_constant(lb_exact_side *s, uint32_t v, const constants *all)
+{
+    double *number = lb_exact_side_recorded(s, v);
+    const double one = number ? one_in_f32(all, *number) : 0;
+    if (!number || one == *number) {
+        free(number);
+        return;
+    }
+    *number = one;
+    lb_exact_side_hold(s, v, number);
+}
+
+lb_status lb_scalars_hold(lb_exact_side sides[2], lb_err *err)
+{
+    constants all = {0};
+    const bool room = list_constants(sides, &all);
+    for (int k = 0; k < 2 && room; k++) {
+        const lb_program *p = sides[k].program;
+        for (uint32_t i = 0; i < p->n_ops; i++) {
+            const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
+            if (v != LB_NONE && is_constant_tensor(p, v)) hold_constant(&sides[k], v, &all);
+        }
+    }
+    free(all.list);
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u constants", all.n);
+}
+
 /* ---- numbers read from tensors ---- */
 
 static bool is_scalar(const lb_exact_side *s, uint32_t v)

@@ -15,6 +15,9 @@
  * f32 tensors makes constants of them with a few such roundings (the products of momenta that NAdam keeps in a tensor):
  * they are the other side's, too. Before the first run. */
 lb_status lb_scalars_settle(lb_exact_side sides[2], lb_err *err);
+/* Tensors of one number that a program made (torch.tensor(3.9), rounded to f32) hold the constant of either program
+ * that they round: clamp(max=3.9) has it as f64. Behind what B takes from A, before the first run. */
+lb_status lb_scalars_hold(lb_exact_side sides[2], lb_err *err);
 /* Behind runs of both sides. Where the program of `side` reads numbers of tensors in f32 or less, a constant of its own
  * that has more digits than people write becomes the one exact scalar of `other` that is within a few such roundings of
  * it, where there is no second one. `*changed`: some did; the side is to run again. */

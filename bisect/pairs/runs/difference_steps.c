@@ -1,6 +1,7 @@
 /* Which difference of a later step is one of an earlier step again: see difference_steps.h. */
 #include "runs/difference_steps.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,24 +13,41 @@ static int by_effect(const void *x, const void *y)
     return e != f ? (e < f) - (e > f) : (a->row.order > b->row.order) - (a->row.order < b->row.order);
 }
 
-/* Do both updates differ by the same options of the optimizer? Between two steps states and spellings may change. */
+/* Do both updates differ by the same options of the optimizer? A schedule may change their numbers in each step. */
 static bool have_same_options(const lb_diff_row *x, const lb_diff_row *y)
 {
-    if (x->phase != LB_PHASE_OPTIMIZER || !x->n_arguments || x->n_arguments != y->n_arguments) return false;
+    if (x->phase != LB_PHASE_OPTIMIZER || y->phase != x->phase || !x->n_arguments || x->n_arguments != y->n_arguments)
+        return false;
     for (uint32_t i = 0; i < x->n_arguments; i++) {
         const lb_diff_argument *p = &x->arguments[i], *q = &y->arguments[i];
-        if (strcmp(p->name, q->name) || strcmp(p->first, q->first) || strcmp(p->second, q->second)) return false;
+        if (strcmp(p->name, q->name)) return false;
+        if (x->step == y->step && (strcmp(p->first, q->first) || strcmp(p->second, q->second))) return false;
     }
-    return x->local == y->local && !strcmp(x->op, y->op);
+    return x->local == y->local;
 }
 
-static bool is_again(const lb_diff_difference *x, const lb_diff_difference *y)
+static bool have_one_line(const lb_diff_row *x, const lb_diff_row *y)
 {
-    if (x->row.step != y->row.step && x->row.phase == y->row.phase && have_same_options(&x->row, &y->row)) return true;
-    if (x->row.step == y->row.step || x->row.phase != y->row.phase || !x->op_b != !y->op_b) return false;
-    if (strcmp(x->row.layer, y->row.layer) || strcmp(x->row.op, y->row.op) || strcmp(x->row.why, y->row.why))
-        return false;
+    for (int k = 0; k < 2; k++) {
+        const lb_code_line *p = &x->lines[k], *q = &y->lines[k];
+        if (!p->number || p->number != q->number || strcmp(p->file, q->file)) return false;
+    }
+    return true;
+}
+
+static bool are_alike(const lb_diff_difference *x, const lb_diff_difference *y)
+{
+    if (x->row.phase != y->row.phase || !x->op_b != !y->op_b) return false;
+    if (strcmp(x->row.layer, y->row.layer) || strcmp(x->row.op, y->row.op)) return false;
     return !x->op_b || (!strcmp(x->op_b, y->op_b) && !strcmp(x->layer_b, y->layer_b));
+}
+
+/* One option, one line that runs several times (for each micro-batch or parameter), or one op of several steps. */
+static bool is_one_place(const lb_diff_difference *x, const lb_diff_difference *y)
+{
+    if (have_same_options(&x->row, &y->row)) return true;
+    if (!are_alike(x, y)) return false;
+    return have_one_line(&x->row, &y->row) || (x->row.step != y->row.step && !strcmp(x->row.why, y->row.why));
 }
 
 /* Does an update of a later step differ where the first one's forward pass does? The states of what that leaves without
@@ -49,13 +67,18 @@ void lb_difference_steps_join(lb_diff_report *report)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < report->n_differences; i++) {
+        const lb_diff_difference d = report->differences[i];
         uint32_t j = 0;
-        if (follows_from_first(report, &report->differences[i])) continue;
-        while (j < kept && !is_again(&report->differences[j], &report->differences[i])) j++;
+        if (follows_from_first(report, &d)) continue;
+        while (j < kept && !is_one_place(&report->differences[j], &d)) j++;
+        lb_diff_difference *before = &report->differences[j];
         if (j == kept)
-            report->differences[kept++] = report->differences[i];
+            report->differences[kept++] = d;
+        else if (before->row.step != d.row.step)
+            before->steps += before->last_step != d.row.step;
         else
-            report->differences[j].steps++;
+            before->times += d.times, before->effect = fmax(before->effect, d.effect);
+        before->last_step = d.row.step;
     }
     report->n_differences = kept;
     if (kept) qsort(report->differences, kept, sizeof *report->differences, by_effect);

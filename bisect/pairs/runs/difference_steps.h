@@ -1,4 +1,5 @@
-/* Differences of two implementations over several steps: a place that differs in each step is one place. */
+/* Differences of two implementations over several steps: a place that differs in each step, or in each turn of a loop,
+ * is one place, and so is an option of the optimizer that several of its ops are called with. */
 #ifndef LB_BISECT_DIFFERENCE_STEPS_H
 #define LB_BISECT_DIFFERENCE_STEPS_H
 
