@@ -29,7 +29,8 @@ static uint32_t row_factor(const lb_exact_side *s, uint32_t op, uint32_t value)
     if (lb_op_name_among(p, &p->ops[op], names, 2) < 0 || p->ops[op].args < 2 || rows < 2) return LB_NONE;
     for (uint32_t k = 0; k < 2; k++) {
         const lb_arg *arg = &lb_op_args(p, &p->ops[op])[k];
-        if (arg->tag == LB_ARG_VALUE && arg->u.value != LB_NONE && numel(p, arg->u.value) == rows && rows < n)
+        if (arg->tag == LB_ARG_VALUE && arg->u.value != LB_NONE && numel(p, arg->u.value) == rows && rows < n &&
+            width_of(p, arg->u.value) == 1)
             return arg->u.value;
     }
     return LB_NONE;

@@ -13,6 +13,7 @@ typedef struct product {
     uint32_t part;                 /* the rank */
     uint32_t result;               /* the value with its bias */
     int64_t batch, rows, features; /* of the result: (batch, rows, features), features of all batches numbered on */
+    int64_t behind; /* rows that run faster than features: (rows / behind, features, behind); 1: features are last */
     bool biased;
     uint32_t bias;  /* the source that is added; LB_NONE */
     uint64_t *keys; /* per feature: its column of the operand; 0: all of it is one number */
@@ -119,8 +120,22 @@ static bool is_forward(const lb_program *p, uint32_t op)
     return p->ops[op].phase == LB_PHASE_FORWARD;
 }
 
+/* How many elements of a sum stand behind each feature of a bias that is added: 1 for (12, 64) + (64), 16 for
+ * (2, 64, 16) + (64, 1). 0: it has several dimensions. */
+static int64_t elements_behind(const lb_layout *sum, const lb_layout *bias, int64_t features)
+{
+    int64_t behind = 1;
+    int d = bias->ndim - 1, of_sum = sum->ndim - 1;
+    for (; d >= 0 && bias->shape[d] != features; d--, of_sum--) {
+        if (bias->shape[d] != 1 || of_sum < 0) return 0;
+        behind *= sum->shape[of_sum];
+    }
+    return d >= 0 && of_sum >= 0 && sum->shape[of_sum] == features ? behind : 0;
+}
+
 /* The sum with a bias of as many features, where the next op takes it; else the value itself. */
-static uint32_t with_bias(const lb_exact_side *s, uint32_t product, uint32_t value, int64_t features, uint32_t *bias)
+static uint32_t with_bias(const lb_exact_side *s, uint32_t product, uint32_t value, int64_t features, uint32_t *bias,
+                          int64_t *behind)
 {
     const lb_program *p = s->program;
     const uint32_t op = lb_exact_side_only_reader(s, product, value);
@@ -133,7 +148,9 @@ static uint32_t with_bias(const lb_exact_side *s, uint32_t product, uint32_t val
                        source = other == LB_NONE ? LB_NONE : lb_value_graph_source(&s->graph, other);
         if (source != LB_NONE && p->values[source].flags & LB_VALUE_PARAMETER &&
             lb_layout_numel(&p->values[source].layout) == features) {
-            *bias = source;
+            const int64_t n = elements_behind(&p->values[result].layout, &p->values[other].layout, features);
+            if (!n) return value;
+            *bias = source, *behind = n;
             return result;
         }
     }
@@ -200,13 +217,13 @@ static bool add_product(products *all, uint32_t op, int position)
     if (source == LB_NONE || result == LB_NONE) return true;
     const lb_layout *l = &p->values[w].layout, *r = &p->values[result].layout;
     if (!is_matrix(l, r)) return true;
-    product x = {.op = op, .source = source, .result = result, .bias = LB_NONE};
+    product x = {.op = op, .source = source, .result = result, .bias = LB_NONE, .behind = 1};
     x.part = lb_program_view_part_of(s->view, op), x.use = count_uses(all, source, x.part);
     x.batch = l->ndim == 3 ? l->shape[0] : 1;
     x.rows = r->shape[r->ndim - 2], x.features = x.batch * l->shape[l->ndim - 1];
     x.keys = list_keys(s, w, &x);
     if (!x.keys) return true; /* its numbers are not known */
-    if (x.batch == 1) x.result = with_bias(s, op, result, x.features, &x.bias);
+    if (x.batch == 1) x.result = with_bias(s, op, result, x.features, &x.bias, &x.behind);
     x.biased = x.result != result || position == 2;
     const uint32_t added = x.result == result && position == 2 ? value_at(p, &p->ops[op], 0) : LB_NONE;
     if (added != LB_NONE) x.bias = lb_value_graph_source(&s->graph, added);
@@ -292,6 +309,27 @@ static bool share_rows(const products *a, const product *x, const products *b, c
     return x->rows == y->rows || x->rows == y->rows * ranks[1] || y->rows == x->rows * ranks[0];
 }
 
+/* Of as many rows, which on either side may run faster than features. */
+static bool put_blocks(lb_counterparts *out, const product *x, int64_t feature, const product *y, int64_t j)
+{
+    const product *const of[] = {x, y};
+    const int64_t features[] = {feature, j};
+    int64_t block = x->rows;
+    for (int k = 0; k < 2; k++)
+        if (of[k]->behind != 1 && of[k]->behind < block) block = of[k]->behind;
+    for (int64_t row = 0; row < x->rows; row += block) {
+        int64_t at[2], stride[2];
+        for (int k = 0; k < 2; k++) {
+            const product *z = of[k];
+            at[k] = row / z->behind * z->behind * z->features + features[k] * z->behind + row % z->behind;
+            stride[k] = z->behind == 1 ? z->features : 1;
+        }
+        const lb_content_run run = {x->result, at[0], stride[0], at[1], stride[1], block};
+        if (!lb_counterparts_add_piece(out, run)) return false;
+    }
+    return true;
+}
+
 static bool put_rows(lb_counterparts *out, const products *a, const product *x, int64_t feature, const products *b,
                      const product *y, int64_t j, int64_t turn)
 {
@@ -300,6 +338,7 @@ static bool put_rows(lb_counterparts *out, const products *a, const product *x, 
     const int64_t rows = x->rows < y->rows ? x->rows : y->rows, across = x->features / x->batch,
                   width = y->features / y->batch, from = first_of(x, feature) + first_from * across,
                   to = first_of(y, j) + first_to * width;
+    if (x->behind != 1 || y->behind != 1) return x->rows != y->rows || put_blocks(out, x, feature, y, j);
     const bool turns = turn && x->rows == y->rows;
     const int64_t parts = turns ? rows / turn : 1, each = turns ? turn : rows;
     for (int64_t i = 0; i < parts; i++)
@@ -323,7 +362,7 @@ static bool put_tokens(lb_counterparts *out, const products *a, const product *x
     const uint32_t *beside = b->side->tokens->beside[b->side->number];
     const int64_t across = x->features / x->batch, width = y->features / y->batch, from = first_of(x, feature),
                   to = first_of(y, j);
-    if (!of_a || !of_b || x->biased != y->biased) return true;
+    if (!of_a || !of_b || x->biased != y->biased || x->behind != 1 || y->behind != 1) return true;
     for (int64_t i = 0; i < y->rows; i++) {
         const uint32_t token = beside[of_b->first + i];
         if (token < of_a->first || token >= of_a->first + x->rows) continue; /* LB_NONE is above all */
@@ -448,7 +487,7 @@ static counted_rows count_rows(const lb_exact_side *s, const product *x)
 {
     const uint32_t op = s->graph.giver[x->result];
     counted_rows found;
-    if (op == LB_NONE) return (counted_rows){0, 0};
+    if (op == LB_NONE || x->behind != 1) return (counted_rows){0, 0};
     if (count_by_view(&s->program->values[x->result].layout, x, &found)) return found;
     for (uint32_t k = s->first_window[op]; k < s->first_window[op + 1]; k++) {
         const uint32_t v = s->windows[k];
@@ -523,7 +562,8 @@ static bool note_turn(turns *t, const lb_counterparts *all, const lb_counterpart
     for (int64_t i = 0; own && i < n; i++)
         numbers[i] = known[i] ? numbers[i] : 0, own[i] = known[i] ? b->kept[c->b][i] : 0;
     const bool same = own && lb_counterparts_distance(numbers, own, n) < 0x1p-30;
-    const int64_t turn = own && !same && n % x->rows == 0 ? find_turn(numbers, own, x->rows, n / x->rows) : 0;
+    const int64_t turn =
+        own && !same && n % x->rows == 0 && x->behind == 1 ? find_turn(numbers, own, x->rows, n / x->rows) : 0;
     free(numbers), free(own), free(known);
     if (!same && !turn) return true;
     turned_rows *more = lb_array_grow(t->list, t->n, sizeof *more);
