@@ -90,11 +90,13 @@ static uint32_t result_behind(const lb_exact_side *s, uint32_t v)
     return LB_NONE;
 }
 
-static bool begins_at(const lb_exact_side *s, const lb_regions *all, const lb_region *r, uint32_t value)
+static bool begins_at(const lb_region_question *asked, const lb_regions *all, const lb_region *r, int side,
+                      uint32_t value)
 {
+    const lb_exact_side *s = asked->sides[side];
     const lb_value_graph *g = &s->graph;
-    for (uint32_t i = 0; i < r->n[0]; i++) {
-        const lb_op *op = &s->program->ops[all->ops[r->first[0] + i]];
+    for (uint32_t i = 0; i < r->n[side]; i++) {
+        const lb_op *op = &s->program->ops[all->ops[r->first[side] + i]];
         const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(s->program, op, 0) : LB_NONE;
         for (uint32_t k = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && k < g->first_pred[v + 1]; k++)
             if (result_behind(s, g->preds[k]) == value) return true;
@@ -102,22 +104,22 @@ static bool begins_at(const lb_exact_side *s, const lb_regions *all, const lb_re
     return false;
 }
 
-/* The one result of A, of as many elements, that two regions begin at where B computes another one for both: what B has
- * in the place of it; LB_NONE. */
+/* The one result of a side, of as many elements, that two regions begin at where the other side computes another one
+ * for both: what it has in the place of that; LB_NONE. */
 static uint32_t begin_shared(const lb_region_question *asked, const lb_regions *all, const lb_region *x,
-                             const lb_region *y, int64_t elements)
+                             const lb_region *y, int side, int64_t elements)
 {
-    const lb_exact_side *s = asked->sides[0];
+    const lb_exact_side *s = asked->sides[side];
     const lb_value_graph *g = &s->graph;
     uint32_t found = LB_NONE;
-    for (uint32_t i = 0; i < x->n[0]; i++) {
-        const lb_op *op = &s->program->ops[all->ops[x->first[0] + i]];
+    for (uint32_t i = 0; i < x->n[side]; i++) {
+        const lb_op *op = &s->program->ops[all->ops[x->first[side] + i]];
         const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(s->program, op, 0) : LB_NONE;
         for (uint32_t k = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && k < g->first_pred[v + 1]; k++) {
             const uint32_t from = result_behind(s, g->preds[k]);
             if (from == LB_NONE || from == found || lb_layout_numel(&s->program->values[from].layout) != elements ||
-                lists(all, x, 0, g->giver[from]) || !lb_dtype_is_float(s->program->values[from].dtype) ||
-                !begins_at(s, all, y, from))
+                lists(all, x, side, g->giver[from]) || !lb_dtype_is_float(s->program->values[from].dtype) ||
+                !begins_at(asked, all, y, side, from))
                 continue;
             if (found != LB_NONE) return LB_NONE;
             found = from;
@@ -164,7 +166,67 @@ static void find_beside(const lb_region_question *asked, const lb_regions *all, 
     found->a = last_shared_like(asked, all, x, y, found->b);
     found->is_guess = found->a == LB_NONE;
     if (found->is_guess && last) found->a = last_shared_of_any_op(asked, all, x, y, found->b);
-    if (found->a == LB_NONE && last) found->a = begin_shared(asked, all, x, y, elements);
+    if (found->a == LB_NONE && last) found->a = begin_shared(asked, all, x, y, 0, elements);
+}
+
+enum { MOST_READ = 64 };
+
+typedef struct read_values {
+    uint32_t list[MOST_READ], n;
+} read_values;
+
+static void note_read(void *context, uint32_t value)
+{
+    read_values *r = context;
+    if (value != LB_NONE && r->n < MOST_READ) r->list[r->n++] = value;
+}
+
+static read_values list_reads(const lb_exact_side *s, uint32_t value)
+{
+    read_values r = {.n = 0};
+    lb_op_each_input(s->program, &s->program->ops[s->graph.giver[value]], note_read, &r);
+    return r;
+}
+
+/* Is each quantity of the other side that one op reads read by the other one, too, and is there any? */
+static bool read_the_same(const lb_region_question *asked, uint32_t a, uint32_t b)
+{
+    const read_values of[] = {list_reads(asked->sides[0], a), list_reads(asked->sides[1], b)};
+    uint32_t found = 0;
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < of[k].n; i++) {
+            const uint32_t v = of[k].list[i];
+            if (asked->met[k][v] == LB_NONE) continue;
+            bool there = false;
+            for (uint32_t j = 0; j < of[!k].n && !there; j++)
+                there =
+                    lb_quantities_agree(&asked->sides[k]->quantities[v], &asked->sides[!k]->quantities[of[!k].list[j]]);
+            if (!there) return false;
+            found++;
+        }
+    return found > 0;
+}
+
+/* The last values of forward that both regions share which ops of one name give from the same quantities, and from
+ * others that do not meet. */
+static bool find_sure(const lb_region_question *asked, const lb_regions *all, const lb_region *x, const lb_region *y,
+                      lb_region_shared *found)
+{
+    const lb_exact_side *b = asked->sides[1];
+    sought any = {.before = LB_NONE, .beside = LB_NONE};
+    while ((found->b = last_shared(asked, all, x, y, 1, &any)) != LB_NONE) {
+        any.before = b->graph.giver[found->b];
+        sought like = {LB_NONE, found->b, b->program, any.before};
+        if (any.before == LB_NONE) return false;
+        if (b->program->ops[any.before].phase != LB_PHASE_FORWARD || is_counterpart(asked, found->b)) continue;
+        while ((found->a = last_shared(asked, all, x, y, 0, &like)) != LB_NONE) {
+            if (may_be_shared(asked, found->a, found->b) && !was_refused(asked, found->a, found->b) &&
+                read_the_same(asked, found->a, found->b))
+                return true;
+            like.before = asked->sides[0]->graph.giver[found->a];
+        }
+    }
+    return false;
 }
 
 /* The last value of B that both regions share, beside what A has in its place. Where that put nothing right, an earlier
@@ -184,9 +246,38 @@ static bool find_between(const lb_region_question *asked, const lb_regions *all,
     return false;
 }
 
-/* ---- the same numbers in another order ---- */
+/* Does an op of A read what B's value is, or is it the one that gives B's? */
+static bool is_made_of(const lb_region_question *asked, uint32_t a, uint32_t b)
+{
+    const lb_exact_side *const *s = asked->sides;
+    const read_values read = list_reads(s[0], a);
+    bool found = lb_region_same_op(s[0]->program, &s[0]->program->ops[s[0]->graph.giver[a]], s[1]->program,
+                                   &s[1]->program->ops[s[1]->graph.giver[b]]);
+    for (uint32_t i = 0; i < read.n && !found; i++)
+        found = lb_quantities_agree(&s[0]->quantities[read.list[i]], &s[1]->quantities[b]);
+    return found;
+}
 
-enum { MOST_READ = 64 };
+/* The last value of forward that A alone computes for both regions, beside the result of B that both begin at: what A
+ * makes it of, or what B has of the same op. */
+static bool find_left_out(const lb_region_question *asked, const lb_regions *all, const lb_region *x,
+                          const lb_region *y, lb_region_shared *found)
+{
+    const lb_exact_side *a = asked->sides[0];
+    sought any = {.before = LB_NONE, .beside = LB_NONE};
+    while ((found->a = last_shared(asked, all, x, y, 0, &any)) != LB_NONE) {
+        any.before = a->graph.giver[found->a];
+        if (any.before == LB_NONE) return false;
+        if (a->program->ops[any.before].phase != LB_PHASE_FORWARD) continue;
+        found->b = begin_shared(asked, all, x, y, 1, lb_layout_numel(&a->program->values[found->a].layout));
+        return found->b != LB_NONE && is_made_of(asked, found->a, found->b) &&
+               may_be_shared(asked, found->a, found->b) && !is_counterpart(asked, found->b) &&
+               !was_refused(asked, found->a, found->b);
+    }
+    return false;
+}
+
+/* ---- the same numbers in another order ---- */
 
 typedef struct results_read {
     const lb_exact_side *side;
@@ -238,9 +329,17 @@ static bool find_rearranged(const lb_region_question *asked, const lb_regions *a
 
 bool lb_region_shared_find(const lb_region_question *asked, const lb_regions *all, lb_region_shared *found)
 {
+    found->is_guess = true;
+    for (uint32_t i = 0; i < all->n; i++)
+        for (uint32_t j = i + 1; j < all->n; j++)
+            if (find_sure(asked, all, &all->list[i], &all->list[j], found)) return true;
     for (uint32_t i = 0; i < all->n; i++)
         for (uint32_t j = i + 1; j < all->n; j++)
             if (find_between(asked, all, &all->list[i], &all->list[j], found)) return true;
+    found->is_guess = true;
+    for (uint32_t i = 0; i < all->n; i++)
+        for (uint32_t j = i + 1; j < all->n; j++)
+            if (find_left_out(asked, all, &all->list[i], &all->list[j], found)) return true;
     for (uint32_t i = 0; i < all->n && !lb_rank_parts_are_parted(asked->sides); i++)
         if (find_rearranged(asked, all, &all->list[i], found)) return true;
     return false;
