@@ -12,7 +12,8 @@
  *     after a backward, one whose results only such ops take or write      is of the optimizer: momentum, bias corrections
  *     anything else                                                        is as the host says
  *
- * The last but one is known when the step ends; until then the rows of such ops are remembered. */
+ * The last but one is known when the step ends; until then the rows of such ops are remembered. Then it is known, too,
+ * that nothing in the step has a phase: functions that infer, without modules and without grad mode, are a forward. */
 #include "recorder/recorder.h"
 
 #include "base/array.h"
@@ -134,9 +135,17 @@ static bool meets(const lb_storage_set *set, uint32_t first, uint32_t n)
     return false;
 }
 
+static void settle_step_without_phases(lb_program *program)
+{
+    for (uint32_t o = 0; o < program->n_ops; o++)
+        if (program->ops[o].phase != LB_PHASE_OTHER) return;
+    for (uint32_t o = 0; o < program->n_ops; o++) program->ops[o].phase = LB_PHASE_FORWARD;
+}
+
 lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err)
 {
     lb_program *program = recorder->program;
+    settle_step_without_phases(program);
     lb_storage_set taken = {.program = program};
     bool fine = true;
     uint32_t left = recorder->unclassified.n;

@@ -1,5 +1,6 @@
 """Programs of plain functions: no module with parameters is called, and yet there are steps, and names."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -368,3 +369,34 @@ def test_steps_that_a_program_of_functions_says_itself_have_its_names(tmp_path):
     for step in capture.programs[0].values():
         assert {"p.w1", "p.b1", "p.w2"} <= named_sources(step) and not count(step, "aten::exp")
         assert {recorded.PHASES[op.phase] for op in find(step, "aten::sub_.Tensor")} == {"optimizer"}
+
+
+BESIDE_MODULES = """
+import sys, torch, lastbit.torch
+torch.set_num_threads(1)
+net = torch.nn.Linear(3, 3)  # it is there, and nothing calls it
+with torch.no_grad(), lastbit.torch.capture(sys.argv[1], level="ops") as capture:
+    x = torch.randn(3, 3)
+    %s
+"""
+
+
+def capture_beside_modules(tmp_path, work):
+    program = tmp_path / "beside.py"
+    program.write_text(BESIDE_MODULES % work)
+    out = tmp_path / "beside.lb"
+    environment = dict(os.environ, PYTHONPATH=os.path.join(recorded.ROOT, "capture"), OMP_NUM_THREADS="1")
+    done = subprocess.run([sys.executable, program, out], env=environment, capture_output=True, text=True, check=True)
+    return out, done.stderr
+
+
+def test_functions_that_infer_in_a_step_are_a_forward(lastbit, tmp_path):
+    out, said = capture_beside_modules(tmp_path, "with capture.step(): torch.tanh(x @ x)")
+    assert said == ""
+    (step,) = lastbit.json("ls", out)["programs"]
+    assert step["phases"]["forward"] >= 2 and step["phases"]["other"] == 0
+
+
+def test_a_capture_without_a_step_says_so(tmp_path):
+    out, said = capture_beside_modules(tmp_path, "torch.tanh(x @ x)")
+    assert not out.exists() and "nothing was recorded" in said and "with capture.step()" in said

@@ -40,6 +40,27 @@ static bool is_last_number(const lb_exact_side *s, uint32_t v, bool trains)
            lb_value_graph_computes(p, op);
 }
 
+/* Does an op go on from the value, or from a window on it? */
+static bool is_read(const lb_exact_side *s, uint32_t v)
+{
+    const uint32_t giver = s->graph.giver[v];
+    bool read = s->graph.first_use[v] < s->graph.first_use[v + 1];
+    for (uint32_t k = s->first_window[giver]; k < s->first_window[giver + 1] && !read; k++)
+        read = s->windows[k] != v && s->program->values[s->windows[k]].storage == s->program->values[v].storage;
+    return read;
+}
+
+/* What a program that calls no module ends with: numbers of forward that nothing goes on from, through the last window
+ * on them. */
+static bool is_last_of_functions(const lb_exact_side *s, uint32_t v)
+{
+    const lb_program *p = s->program;
+    const uint32_t giver = s->graph.giver[v];
+    if (giver == LB_NONE || s->graph.first_pred[v] == s->graph.first_pred[v + 1] || is_read(s, v)) return false;
+    if (!lb_op_is_of_forward(&p->ops[giver], false) || lb_op_is_source(p, &p->ops[giver])) return false;
+    return !s->graph.given[v] || lb_op_outcome(p, &p->ops[giver], 0) == v;
+}
+
 /* Results of the outermost module calls, then numbers that forward ends with: losses, numbers that Python reads. */
 static uint32_t list_exits(const lb_exact_side *s, uint32_t **out)
 {
@@ -47,7 +68,9 @@ static uint32_t list_exits(const lb_exact_side *s, uint32_t **out)
     uint8_t *called = calloc(p->n_scopes + 1, 1), *listed = calloc(p->n_values + 1, 1);
     const bool trains = lb_op_any_backward(p);
     uint32_t n = 0;
+    bool calls = trains;
     *out = malloc((p->n_boundaries + p->n_values + 1) * sizeof **out);
+    for (uint32_t i = 0; i < p->n_boundaries && !calls; i++) calls = p->boundaries[i].output;
     for (uint32_t i = 0; called && i < p->n_boundaries; i++) called[p->boundaries[i].scope] |= p->boundaries[i].output;
     for (uint32_t i = 0; called && listed && *out && i < p->n_boundaries; i++) {
         const lb_boundary *b = &p->boundaries[i];
@@ -62,7 +85,9 @@ static uint32_t list_exits(const lb_exact_side *s, uint32_t **out)
         listed[b->value] = 1, (*out)[n++] = b->value;
     }
     for (uint32_t v = 0; called && listed && *out && v < p->n_values; v++)
-        if (!listed[v] && lb_dtype_is_float(p->values[v].dtype) && is_last_number(s, v, trains)) (*out)[n++] = v;
+        if (!listed[v] && lb_dtype_is_float(p->values[v].dtype) &&
+            (is_last_number(s, v, trains) || (!calls && is_last_of_functions(s, v))))
+            (*out)[n++] = v;
     free(called), free(listed);
     return n;
 }

@@ -1,6 +1,7 @@
 /* Values that stand for the same thing: see counterparts.h. */
 #include "implementations/counterparts.h"
 
+#include "exact/given_anew.h"
 #include "implementations/counterpart_exits.h"
 #include "implementations/counterpart_orders.h"
 #include "implementations/norms.h"
@@ -188,6 +189,24 @@ static bool adds_to_sum(const lb_exact_side *s, const uint32_t *source_of, uint3
     return false;
 }
 
+/* Is a bias in what the op gives? */
+static bool gives_biased(const lb_program *p, const lb_op *op)
+{
+    static const char *const sums[] = {"aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm"};
+    static const char *const may[] = {"aten::linear", "aten::convolution"};
+    const lb_arg *bias = op->args > 2 ? &lb_op_args(p, op)[2] : NULL;
+    if (lb_op_name_among(p, op, sums, sizeof sums / sizeof *sums) >= 0) return true;
+    return bias && lb_op_name_among(p, op, may, 2) >= 0 && bias->tag == LB_ARG_VALUE && bias->u.value != LB_NONE;
+}
+
+/* Does one side's product have the bias in it, and the other side's not? */
+static bool is_biased_on_one_side(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
+{
+    static const char *const bare[] = {"aten::mm", "aten::bmm", "aten::mv", "aten::dot"};
+    return (gives_biased(pa, a) && lb_op_name_among(pb, b, bare, 4) >= 0) ||
+           (gives_biased(pb, b) && lb_op_name_among(pa, a, bare, 4) >= 0);
+}
+
 /* Whether ops of both sides that read the same tensor give the same thing: in forward the last reader of a norm's
  * weight, or a bias, gives the result, whatever ops come before; in backward only a product says so by itself. */
 static bool may_anchor(const maker *m, uint32_t *const source_of[2], const uint32_t source[2], const uint32_t ops[2],
@@ -198,6 +217,7 @@ static bool may_anchor(const maker *m, uint32_t *const source_of[2], const uint3
         numel(pa, values[0]) < 2)
         return false;
     if (pa->ops[ops[0]].phase != LB_PHASE_FORWARD) return is_product(pa, ops[0]) && is_product(pb, ops[1]);
+    if (is_biased_on_one_side(pa, &pa->ops[ops[0]], pb, &pb->ops[ops[1]])) return false;
     return adds_to_sum(m->sides[0], source_of[0], source[0], ops[0]) ==
            adds_to_sum(m->sides[1], source_of[1], source[1], ops[1]);
 }
@@ -332,19 +352,33 @@ static uint32_t final_of(const lb_exact_side *s, uint32_t source)
                                                                                                               : LB_NONE;
 }
 
-/* The same; of a parameter that the step leaves alone, what it began with. */
+/* The same; of a parameter that the step gives anew, that, and of one that it leaves alone what it began with. */
 static uint32_t final_or_source(const lb_exact_side *s, uint32_t source)
 {
-    return last_written(s, source) == LB_NONE ? source : final_of(s, source);
+    if (last_written(s, source) != LB_NONE) return final_of(s, source);
+    const uint32_t anew = lb_given_anew(s, source);
+    return anew == LB_NONE ? source : anew;
 }
 
-/* Does one side alone update the parameter, or a part of it? */
+/* A parameter of B, or a tensor that is made of parameters of A: functions are given weights that nothing calls so. */
+static bool is_parameter(const maker *m, uint32_t row)
+{
+    const lb_content *c = &m->contents->list[row];
+    bool of_a = c->n > 0;
+    for (uint32_t k = 0; k < c->n && of_a; k++) {
+        const lb_step_source *a = &m->sources[0]->list[m->contents->runs[c->first + k].tensor];
+        of_a = m->sides[0]->program->values[a->value].flags & LB_VALUE_PARAMETER;
+    }
+    return of_a || m->sides[1]->program->values[m->sources[1]->list[row].value].flags & LB_VALUE_PARAMETER;
+}
+
+/* Does one side alone update the parameter in its place, or a part of it? */
 static bool is_updated_on_one_side(const maker *m, uint32_t row)
 {
     const lb_content *c = &m->contents->list[row];
     const uint32_t b = m->sources[1]->list[row].value;
     uint32_t written = 0;
-    if (!(m->sides[1]->program->values[b].flags & LB_VALUE_PARAMETER)) return false;
+    if (!is_parameter(m, row)) return false;
     for (uint32_t k = 0; k < c->n; k++) {
         const uint32_t a = m->contents->runs[c->first + k].tensor;
         written += last_written(m->sides[0], m->sources[0]->list[a].value) != LB_NONE;
@@ -410,6 +444,13 @@ static uint32_t gradient_of(const lb_exact_side *s, uint32_t source)
     return found == LB_NONE || is_sum_of_all(s, source, found) ? found : LB_NONE;
 }
 
+/* The same; of a parameter that is given anew, whose gradient no name tells, what the new one follows from. */
+static uint32_t gradient_or_from(const lb_exact_side *s, uint32_t source)
+{
+    const uint32_t found = gradient_of(s, source);
+    return found != LB_NONE || last_written(s, source) != LB_NONE ? found : lb_given_anew_from(s, source);
+}
+
 /* Zeros that an optimizer begins with are those of a bias, and a copy of a parameter has its numbers: a state and a
  * parameter need not end alike. */
 static bool is_state_beside_parameter(const maker *m, uint32_t row)
@@ -427,6 +468,11 @@ static bool is_state_beside_parameter(const maker *m, uint32_t row)
     return unlike;
 }
 
+static bool is_given_anew(const lb_exact_side *s, uint32_t source, uint32_t final)
+{
+    return final != source && last_written(s, source) == LB_NONE;
+}
+
 /* What both sides have in the place of a tensor that B is made of A's: `find` says what that is. */
 static void add_image(maker *m, uint32_t row, lb_counterpart_kind kind,
                       uint32_t (*find)(const lb_exact_side *, uint32_t))
@@ -436,24 +482,44 @@ static void add_image(maker *m, uint32_t row, lb_counterpart_kind kind,
                    vb = found == LB_NONE ? LB_NONE
                                          : lb_value_graph_whole(&m->sides[1]->graph, found); /* B can go on from it */
     bool fits = vb != LB_NONE && lb_dtype_is_float(m->sides[1]->program->values[vb].dtype);
+    bool anew = fits && is_given_anew(m->sides[1], m->sources[1]->list[row].value, found);
     for (uint32_t k = 0; k < c->n && fits; k++) {
         lb_content_run run = m->contents->runs[c->first + k];
-        run.tensor = find(m->sides[0], m->sources[0]->list[run.tensor].value);
+        const uint32_t of_a = m->sources[0]->list[run.tensor].value;
+        run.tensor = find(m->sides[0], of_a);
         fits = run.tensor != LB_NONE;
+        anew |= fits && is_given_anew(m->sides[0], of_a, run.tensor);
         m->failed |= fits && !lb_counterparts_add_piece(m->out, run);
     }
     lb_counterpart *image = fits ? lb_counterparts_close(m->out, kind, vb, first) : NULL;
     if (!fits) m->out->n_pieces = first;
-    if (image) image->name = m->sources[1]->list[row].name;
+    const char *name = m->sources[1]->list[row].name;
+    if (image) image->anew = kind == LB_COUNTERPART_FINAL && anew;
+    if (image) image->name = *name || !c->n ? name : m->sources[0]->list[m->contents->runs[c->first].tensor].name;
     m->failed |= fits && !image;
+}
+
+/* A tensor with a name; or what forward reads in the place of parameters, and the step gives anew: an average that has
+ * their numbers is another one. */
+static bool stands_for_itself(const maker *m, uint32_t row)
+{
+    const lb_exact_side *b = m->sides[1];
+    const uint32_t source = m->sources[1]->list[row].value;
+    bool read = false;
+    if (*m->sources[1]->list[row].name) return true;
+    if (!is_parameter(m, row) || last_written(b, source) != LB_NONE) return false;
+    for (uint32_t v = 0; v < b->program->n_values && !read; v++)
+        for (uint32_t k = b->graph.first_use[v]; k < b->graph.first_use[v + 1] && !read; k++)
+            read = (v == source || lb_value_graph_source(&b->graph, v) == source) &&
+                   b->program->ops[b->graph.uses[k]].phase == LB_PHASE_FORWARD;
+    return read;
 }
 
 static void find_images(maker *m)
 {
     for (uint32_t i = 0; i < m->sources[1]->n && !m->failed; i++) {
-        const lb_value *v = &m->sides[1]->program->values[m->sources[1]->list[i].value];
-        if (m->contents->list[i].relation == LB_CONTENT_NONE || !*m->sources[1]->list[i].name) continue;
-        if (v->flags & LB_VALUE_PARAMETER) add_image(m, i, LB_COUNTERPART_GRADIENT, gradient_of);
+        if (m->contents->list[i].relation == LB_CONTENT_NONE || !stands_for_itself(m, i)) continue;
+        if (is_parameter(m, i)) add_image(m, i, LB_COUNTERPART_GRADIENT, gradient_or_from);
         if (is_state_beside_parameter(m, i)) continue;
         add_image(m, i, LB_COUNTERPART_FINAL, is_updated_on_one_side(m, i) ? final_or_source : final_of);
     }
@@ -654,6 +720,39 @@ static const double *as_it_stands(const lb_counterparts *all, const lb_counterpa
     return whole ? a->kept[r->tensor] : NULL;
 }
 
+/* Relative L2 beyond which what agrees within the noise alone is no proof, and how large a value has to be, of the
+ * largest of its phase: the gradient of a bias that changes nothing is noise, and 0. */
+static const double STEADY = 1e-6, NOTHING = 1e-9;
+
+static double largest_of(const double *x, int64_t n)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(x[i]) && fabs(x[i]) < 1e30) largest = fmax(largest, fabs(x[i]));
+    return largest;
+}
+
+static lb_phase phase_at(const lb_exact_side *s, uint32_t v)
+{
+    return s->graph.giver[v] == LB_NONE ? LB_PHASE_OTHER : (lb_phase)s->program->ops[s->graph.giver[v]].phase;
+}
+
+/* What the last bits of f64 carry as far as the sides are apart may be the same or not. */
+static void doubt_unsteady(lb_counterparts *all, const lb_exact_side *b)
+{
+    double largest[LB_PHASE_OTHER + 1] = {0};
+    for (uint32_t i = 0; i < all->n; i++) {
+        const lb_counterpart *c = &all->list[i];
+        if (c->kind < LB_COUNTERPART_TURNED && c->state != LB_COUNTERPART_UNKNOWN)
+            largest[phase_at(b, c->b)] = fmax(largest[phase_at(b, c->b)], c->largest);
+    }
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_counterpart *c = &all->list[i];
+        c->unsteady &= c->largest > NOTHING * largest[phase_at(b, c->b)];
+        if (c->unsteady) c->state = LB_COUNTERPART_UNKNOWN;
+    }
+}
+
 void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
 {
     for (uint32_t i = 0; i < all->n; i++) {
@@ -664,13 +763,14 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         const double *x = as_it_stands(all, c, a, n);
         uint8_t *known = NULL;
         double noise = a->noise[va], *made = NULL;
-        c->state = LB_COUNTERPART_UNKNOWN, c->in_doubt = false;
+        c->state = LB_COUNTERPART_UNKNOWN, c->in_doubt = c->unsteady = false;
         if (!b->kept[c->b] || (!x && !(x = made = lb_counterpart_expected(all, c, a, n, &known, &noise)))) continue;
         for (int64_t k = 0; made && k < n; k++)
             if (!known[k]) made[k] = b->kept[c->b][k]; /* padding */
         c->distance = lb_counterparts_distance(x, b->kept[c->b], n);
         const double slack = c->kind == LB_COUNTERPART_SHARED ? all->most_slack : c->slack;
         bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
+        c->largest = largest_of(x, n), c->unsteady = same && c->distance > STEADY;
         /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
         if (!same && is_one_value(c) && !c->in_parts && !c->negated &&
             (c->refuted ||
@@ -683,6 +783,7 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         c->in_doubt = c->state == LB_COUNTERPART_UNKNOWN;
         free(made), free(known);
     }
+    doubt_unsteady(all, b);
 }
 
 /* ---- anchors by their numbers ---- */

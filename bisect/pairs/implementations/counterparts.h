@@ -45,13 +45,16 @@ typedef struct lb_counterpart {
     double distance; /* relative L2, where it was compared */
     /* what the rounding of tensors that one side alone holds does to it, relative L2; 0: not measured (slack.h) */
     double slack;
-    bool in_doubt; /* apart by what that rounding may do, and as much as a real difference: UNKNOWN */
+    double largest; /* of A's numbers, where it was compared */
+    bool unsteady;  /* rounding in f64 alone moves it as far as the sides are apart: UNKNOWN */
+    bool in_doubt;  /* apart by what that rounding may do, and as much as a real difference: UNKNOWN */
     /* Its dimensions stand in another order on B, and which element is which was read off the shapes. `refuted`: the
      * numbers are A's in yet another order. */
     bool turned_by_shape, refuted;
     bool is_rebound; /* of a FINAL one: its parameter was given other memory on one side, and had `rebound` before */
     int64_t rebound;
     uint32_t until[2]; /* the last values of A and B that it could as well stand at (halfway.h); LB_NONE */
+    bool anew;         /* of a FINAL one: a side makes a new one of its parameter (exact/given_anew.h) */
     bool negated;      /* B's numbers are those of A with the other sign */
     bool was_guessed;  /* was SHARED, by ops of different names, and put nothing right */
 } lb_counterpart;

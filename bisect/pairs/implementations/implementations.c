@@ -302,12 +302,13 @@ static bool find_rebound(lb_implementations *x)
 
 static void judge(lb_implementations *x)
 {
-    uint32_t n = 0, unknown = 0, apart = 0;
+    uint32_t n = 0, unknown = 0, apart = 0, unsteady = 0;
     lb_counterpart_scales_settle_losses(x);
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
         if (!lb_differences_leave(c)) continue;
         n++, unknown += c->state == LB_COUNTERPART_UNKNOWN, apart += c->state == LB_COUNTERPART_APART;
+        unsteady += c->unsteady;
     }
     x->judged = n > 0 && !unknown && !*x->missing;
     x->same = x->judged && !apart;
@@ -331,7 +332,13 @@ static void judge(lb_implementations *x)
         snprintf(x->missing, sizeof x->missing,
                  "%u parameters are updated in memory that the other side lays out differently",
                  count_unpaired_updates(x));
-    } else if (unknown)
+    } else if (unsteady)
+        snprintf(
+            x->missing, sizeof x->missing,
+            "%u of %u values that leave the step are carried as far by the last bits of f64 as the sides are apart: "
+            "whether these compute the same cannot be told",
+            unsteady, n);
+    else if (unknown)
         snprintf(x->missing, sizeof x->missing,
                  "%u of %u values that leave the step could not be run exactly on both sides", unknown, n);
 }
@@ -547,6 +554,7 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
             "the sides on one rank",
             cut);
     if (status == LB_OK) feed(x);
+    if (status == LB_OK) status = lb_scalars_hold(x->sides, err);
     if (status == LB_OK)
         status = lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,
                                       &x->counterparts, err);
@@ -554,7 +562,7 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
     if (status == LB_OK) lb_left_values_follow(memory, sides, &x->counterparts);
     if (status == LB_OK) status = feed_left(x, memory, err);
     if (status == LB_OK) status = run_all(x, memory, err);
-    if (status == LB_OK && !lb_left_values_learn(memory, sides, x->met[1]))
+    if (status == LB_OK && !lb_left_values_learn(memory, sides, &x->counterparts, x->met[1]))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for what a step leaves");
     if (status != LB_OK) lb_implementations_release(x);
     return status;

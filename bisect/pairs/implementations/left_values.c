@@ -6,6 +6,8 @@
 
 /* Exact runs from the same numbers agree to the rounding of f64; numbers in another order do not agree at all. */
 #define MOST_APART 1e-3
+/* Relative L2 of the numbers of one tensor of A. */
+#define AGREES 1e-9
 
 static bool agree(const lb_exact_side *const sides[2], uint32_t a, uint32_t b)
 {
@@ -18,16 +20,113 @@ static bool agree(const lb_exact_side *const sides[2], uint32_t a, uint32_t b)
     return lb_counterparts_distance(sides[0]->kept[a], sides[1]->kept[b], n) < MOST_APART;
 }
 
-bool lb_left_values_learn(lb_source_memory *memory, const lb_exact_side *const sides[2], const uint32_t *met)
+static bool add_run(lb_source_memory *m, lb_digest of_a, const lb_content_run *run)
+{
+    lb_left_run *more = lb_array_grow(m->left_runs, m->n_left_runs, sizeof *more);
+    if (!more) return false;
+    m->left_runs = more;
+    m->left_runs[m->n_left_runs++] = (lb_left_run){of_a, run->from, run->from_stride, run->to, run->to_stride, run->n};
+    return true;
+}
+
+/* The runs from row `first` on make up B's value. */
+static bool close_runs(lb_source_memory *m, lb_digest of_b, uint32_t first)
+{
+    lb_left_value *more = lb_array_grow(m->left, m->n_left, sizeof *more);
+    if (!more) return false;
+    m->left = more;
+    m->left[m->n_left++] = (lb_left_value){of_b, first, m->n_left_runs - first};
+    return true;
+}
+
+static bool learn_counterpart(lb_source_memory *m, const lb_exact_side *const sides[2], const lb_counterparts *all,
+                              const lb_counterpart *c)
+{
+    const uint32_t first = m->n_left_runs;
+    for (uint32_t k = 0; k < c->n; k++) {
+        const lb_content_run *run = &all->pieces[c->first + k];
+        const lb_digest of_a = sides[0]->program->values[run->tensor].logical;
+        if (lb_digest_is_none(of_a)) return m->n_left_runs = first, true;
+        if (!add_run(m, of_a, run)) return false;
+    }
+    return close_runs(m, sides[1]->program->values[c->b].logical, first);
+}
+
+/* ---- what lies as new parameters do ---- */
+
+static bool is_alike(const lb_exact_side *s, uint32_t v, uint32_t like)
+{
+    const lb_value *value = &s->program->values[v];
+    return s->graph.given[v] && s->kept[v] && lb_dtype_is_float(value->dtype) && !lb_digest_is_none(value->logical) &&
+           lb_layout_same_shape(&value->layout, &s->program->values[like].layout);
+}
+
+/* Do the pieces that lie in `tensor` hold, of A's value x, what B's value y has there? */
+static bool pieces_agree(const lb_counterparts *all, const lb_counterpart *c, uint32_t tensor, const double *x,
+                         const double *y)
+{
+    double apart = 0, size = 0;
+    for (uint32_t k = 0; k < c->n; k++) {
+        const lb_content_run *r = &all->pieces[c->first + k];
+        for (int64_t i = 0; r->tensor == tensor && i < r->n; i++) {
+            const double p = x[r->from + i * r->from_stride], q = y[r->to + i * r->to_stride];
+            apart += (p - q) * (p - q), size += p * p;
+        }
+    }
+    return apart <= AGREES * AGREES * size;
+}
+
+/* The value of A that is to `tensor` what B's value is to its new parameter; LB_NONE. */
+static uint32_t find_alike(const lb_exact_side *a, const lb_counterparts *all, const lb_counterpart *c, uint32_t tensor,
+                           const double *y)
+{
+    for (uint32_t v = a->program->n_values; v-- > 0;)
+        if (is_alike(a, v, tensor) && pieces_agree(all, c, tensor, a->kept[v], y)) return v;
+    return LB_NONE;
+}
+
+/* The states of a program that makes them anew have no names, and those of stacked parameters are stacked: B's value
+ * beside those of A whose numbers lie in it as A's parameters do in the new one. */
+static bool learn_alike(lb_source_memory *m, const lb_exact_side *const sides[2], const lb_counterparts *all,
+                        const lb_counterpart *c, uint32_t of_b)
+{
+    const uint32_t first = m->n_left_runs;
+    uint32_t tensor = LB_NONE, found = LB_NONE;
+    for (uint32_t k = 0; k < c->n; k++) {
+        const lb_content_run *run = &all->pieces[c->first + k];
+        if (run->tensor != tensor)
+            tensor = run->tensor, found = find_alike(sides[0], all, c, tensor, sides[1]->kept[of_b]);
+        if (found == LB_NONE) return m->n_left_runs = first, true;
+        if (!add_run(m, sides[0]->program->values[found].logical, run)) return false;
+    }
+    return close_runs(m, sides[1]->program->values[of_b].logical, first);
+}
+
+static bool learn_all_alike(lb_source_memory *m, const lb_exact_side *const sides[2], const lb_counterparts *all,
+                            const lb_counterpart *c)
+{
+    for (uint32_t v = 0; v < sides[1]->program->n_values; v++)
+        if (v != c->b && is_alike(sides[1], v, c->b) && !learn_alike(m, sides, all, c, v)) return false;
+    return true;
+}
+
+bool lb_left_values_learn(lb_source_memory *memory, const lb_exact_side *const sides[2],
+                          const lb_counterparts *counterparts, const uint32_t *met)
 {
     const lb_program *b = sides[1]->program;
+    for (uint32_t i = 0; i < counterparts->n; i++) {
+        const lb_counterpart *c = &counterparts->list[i];
+        const bool known = c->kind == LB_COUNTERPART_FINAL && c->n && !lb_digest_is_none(b->values[c->b].logical);
+        if (known && c->anew && !learn_all_alike(memory, sides, counterparts, c)) return false;
+        if (known && !learn_counterpart(memory, sides, counterparts, c)) return false;
+    }
     for (uint32_t v = 0; met && v < b->n_values; v++) {
         if (met[v] == LB_NONE || !agree(sides, met[v], v)) continue;
-        lb_left_value *more = lb_array_grow(memory->left, memory->n_left, sizeof *more);
-        if (!more) return false;
-        memory->left = more;
-        memory->left[memory->n_left++] =
-            (lb_left_value){{sides[0]->program->values[met[v]].logical, b->values[v].logical}};
+        const lb_content_run whole = {met[v], 0, 1, 0, 1, lb_layout_numel(&b->values[v].layout)};
+        const uint32_t first = memory->n_left_runs;
+        if (!add_run(memory, sides[0]->program->values[met[v]].logical, &whole) ||
+            !close_runs(memory, b->values[v].logical, first))
+            return false;
     }
     return true;
 }

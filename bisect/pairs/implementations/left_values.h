@@ -14,9 +14,10 @@
 #include "implementations/counterparts.h"
 #include "sources/step_sources.h"
 
-/* Behind the runs of a step: values that meet (`met`: per value of B the one of A; lb_regions_meet) and agree element
- * by element, by the digests that each side recorded. False when out of memory. */
-bool lb_left_values_learn(lb_source_memory *memory, const lb_exact_side *const sides[2], const uint32_t *met);
+/* Behind the runs of a step: what stands beside each other at its end, element by element, and values that meet (`met`:
+ * per value of B the one of A; lb_regions_meet), by the digests that each side recorded. False when out of memory. */
+bool lb_left_values_learn(lb_source_memory *memory, const lb_exact_side *const sides[2],
+                          const lb_counterparts *counterparts, const uint32_t *met);
 /* A parameter that was given other memory (`p.data = …`), which no op tells, begins the next step with what some op of
  * this one gave: where that is not what its memory was left with, it stands in the place of that. */
 void lb_left_values_follow(const lb_source_memory *memory, const lb_exact_side *const sides[2],

@@ -244,6 +244,18 @@ static void walk_back(finder *f, int side, uint32_t value, void (*visit)(finder 
     }
 }
 
+/* Zeros that states begin with: the other side may make them itself. */
+static bool is_zero_state(const lb_exact_side *s, uint32_t v)
+{
+    const lb_value *value = &s->program->values[v];
+    if (value->flags & LB_VALUE_PARAMETER || s->quantities[v].tells) return false;
+    double *numbers = lb_exact_side_recorded(s, v);
+    bool zero = numbers != NULL;
+    for (int64_t i = 0; i < lb_layout_numel(&value->layout) && zero; i++) zero = numbers[i] == 0;
+    free(numbers);
+    return zero;
+}
+
 /* What gives the value is of the region; a source is one that the other side may not hold. One that leads to right
  * numbers elsewhere (a table that each layer reads) is not what differs here. */
 static void note_in_region(finder *f, int side, uint32_t v, lb_region *r)
@@ -255,7 +267,7 @@ static void note_in_region(finder *f, int side, uint32_t v, lb_region *r)
     if (s->graph.given[v] && op != LB_NONE && !source && lb_value_graph_computes(s->program, &s->program->ops[op]))
         add_op(f, op);
     if (source && !lb_region_holds(&frontier, side, v) && !f->cleared[side][op] &&
-        lb_layout_numel(&s->program->values[v].layout) > 1)
+        lb_layout_numel(&s->program->values[v].layout) > 1 && !is_zero_state(s, v))
         add_unheld(f, side, lb_op_results(s->program, &s->program->ops[op])[0], r);
 }
 

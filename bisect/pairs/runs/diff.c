@@ -197,16 +197,18 @@ static bool is_refuted(const lb_diff_session *s, const lb_diff_report *by_value)
 static lb_status try_implementations(lb_diff_session *s, bool strangers, bool spelled, bool cut, lb_err *err)
 {
     lb_diff_report *by_value = calloc(1, sizeof *by_value);
-    bool judged = false, padded = false;
+    lb_diff_implementations_answer answer;
     if (!by_value) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_err why = LB_ERR_INIT;
-    lb_status status = lb_diff_implementations(s->a, s->b, s->options, by_value, &judged, &padded, &why);
+    const lb_diff_row *place = s->report->has_first ? &s->report->first : NULL;
+    lb_status status = lb_diff_implementations(s->a, s->b, s->options, place, by_value, &answer, &why);
+    bool judged = answer.judged;
     if (status == LB_ERR_NOMEM || status == LB_ERR_IO) {
         lb_diff_report_free(by_value);
         return lb_fail(err, status, "%s", why.message);
     }
     share_cost(s->report, by_value);
-    strangers |= padded; /* of rows of another length ops that line up by name have no element in common */
+    strangers |= answer.padded; /* of rows of another length ops that line up by name have no element in common */
     const bool same = by_value->verdict != LB_VERDICT_DIVERGED,
                missing = s->report->verdict == LB_VERDICT_MISSING || is_cut_otherwise(s->report);
     /* Where it is not known which token is which, places are none: that all is the same is a proof. */
@@ -214,7 +216,7 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
     /* Of sides whose ops line up places are the walk's; values alone prove that nothing differs, which names could
      * not. */
     const bool proves = same && (missing || spelled);
-    strangers |= judged && !same && is_refuted(s, by_value);
+    strangers |= judged && !same && ((answer.cleared && by_value->n_differences) || is_refuted(s, by_value));
     if (cut && status == LB_OK) say_cut_steps(by_value, judged), judged = true;
     if (status == LB_OK && judged && !same && !missing && !strangers) {
         const uint32_t first = s->report->n_differences;

@@ -497,12 +497,76 @@ static void mark_regions(writer *w)
         const lb_region *r = &w->x->regions.list[i];
         for (int k = 0; k < 2; k++) {
             for (uint32_t j = 0; j < r->n[k]; j++) w->state[k][w->x->regions.ops[r->first[k] + j]] = ROW_IN_REGION;
+            for (uint32_t j = 0; j < r->n_unheld[k]; j++)
+                w->state[k][w->x->sides[k].graph.giver[w->x->regions.unheld[r->first_unheld[k] + j]]] = ROW_IN_REGION;
             if (r->op[k] != LB_NONE) w->state[k][r->op[k]] = ROW_NAMED;
         }
     }
 }
 
-static lb_status report_step(const lb_implementations *x, lb_diff_report *report, bool first, lb_err *err)
+/* ---- the place that the walk over aligned ops has named ---- */
+
+/* Where an op of the only rank of a side stands in its view. */
+static uint32_t recorded_start(const writer *w, int side, uint32_t op)
+{
+    const uint32_t *op_of = w->x->sides[side].view->op_of;
+    return op_of ? op_of[op] : op;
+}
+
+/* Does the op lie in a region that differs? One that is spelled out does where any of its parts does. */
+static bool is_in_region(const writer *w, int side, uint32_t op)
+{
+    const uint32_t *op_of = w->x->sides[side].view->op_of;
+    const uint32_t n = w->x->sides[side].view->parts[0].program->n_ops;
+    const uint32_t end = !op_of ? op + 1 : op + 1 < n ? op_of[op + 1] : w->p[side]->n_ops;
+    if (op >= n) return true;
+    for (uint32_t i = recorded_start(w, side, op); i < end; i++)
+        if (w->state[side][i] != ROW_PLAIN) return true;
+    return false;
+}
+
+/* Does B's source hold no number of A in another order than A's, whatever their shapes are? */
+static bool keeps_order(const lb_implementations *x, uint32_t value)
+{
+    for (uint32_t row = 0; row < x->sources[1].n; row++) {
+        const lb_content *c = &x->contents.list[row];
+        if (x->sources[1].list[row].value != value) continue;
+        int64_t from = -1, to = -1;
+        for (uint32_t k = 0; k < c->n; k++) {
+            const lb_content_run *r = &x->contents.runs[c->first + k];
+            if (r->from <= from || r->to <= to || (r->n > 1 && (r->from_stride < 1 || r->to_stride < 1))) return false;
+            from = r->from + (r->n - 1) * r->from_stride, to = r->to + (r->n - 1) * r->to_stride;
+        }
+        return true;
+    }
+    return false;
+}
+
+static bool runs_by_name(const writer *w, int side, uint32_t op, const char *name)
+{
+    const lb_program *p = w->x->sides[side].view->parts[0].program;
+    return op < p->n_ops && !strcmp(lb_op_name(p, &p->ops[op]), name);
+}
+
+/* Every way from values that meet to one that differs lies in a region. An op outside of all gives what the other side
+ * has, in another order or by other ops, and a source holds the other side's numbers. Rows of a batch that are given in
+ * another order are another batch. Of ops that one side alone runs the first is known, and not its like. */
+static bool is_cleared(const writer *w, const lb_diff_row *place)
+{
+    const uint32_t ops[] = {place->index, place->other};
+    if (w->x->sides[0].view->n_parts != 1 || w->x->sides[1].view->n_parts != 1 || place->step != w->p[0]->step)
+        return false;
+    for (int k = 0; k < 2 && place->lone; k++)
+        if (runs_by_name(w, k, ops[k], place->op)) return !is_in_region(w, k, ops[k]);
+    for (int k = 0; k < 2; k++)
+        if (ops[k] == LB_NONE || is_in_region(w, k, ops[k])) return false;
+    const uint32_t b = recorded_start(w, 1, place->other);
+    return !lb_op_is_source(w->p[1], &w->p[1]->ops[b]) ||
+           keeps_order(w->x, lb_op_results(w->p[1], &w->p[1]->ops[b])[0]);
+}
+
+static lb_status report_step(const lb_implementations *x, const lb_diff_row *place, lb_diff_report *report, bool first,
+                             bool *cleared, lb_err *err)
 {
     writer w = {.x = x, .report = report, .p = {x->sides[0].program, x->sides[1].program}};
     const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
@@ -511,6 +575,7 @@ static lb_status report_step(const lb_implementations *x, lb_diff_report *report
         w.state[0] && w.state[1] && list_digests(&w) && (!x->regions.n || lb_modules_beside(sides, x->met, w.beside));
     if (room) {
         mark_regions(&w);
+        *cleared |= place && is_cleared(&w, place);
         if (first) add_map(&w);
         for (uint32_t i = 0; i < x->regions.n; i++)
             if (!x->regions.list[i].vague) add_difference(&w, &x->regions.list[i]);
@@ -557,6 +622,7 @@ typedef struct step_pair {
     uint32_t n[2];
     int64_t step;
     bool of_steps;
+    const lb_diff_row *place; /* that is asked about; NULL */
 } step_pair;
 
 static bool has_place(const lb_implementations *x)
@@ -597,7 +663,7 @@ static const lb_program *step_after(const step_pair *pair, int side)
 }
 
 static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_diff_report *report, bool first,
-                            bool *judged, bool *padded, lb_err *err)
+                            lb_diff_implementations_answer *answer, lb_err *err)
 {
     lb_program_view views[2] = {{0}, {0}};
     lb_implementations x;
@@ -608,14 +674,16 @@ static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_
     if (status == LB_OK) {
         char text[400];
         report->untold |= !x.tokens;
-        *padded |= x.tokens && pair->n[0] == 1 && pair->n[1] == 1;
+        answer->padded |= x.tokens && pair->n[0] == 1 && pair->n[1] == 1;
         for (int k = 0; k < 2; k++) count_runs(&x.sides[k], report);
         const bool flipped = x.regions.n && x.regions.list[0].chosen, placed = has_place(&x);
         /* Equal but for what the rounding of tensors may do that one side alone holds: of a cache in 16 bits that is no
          * proof. */
         const bool same = x.same && !x.left_apart, proven = same && !x.alone;
-        *judged = proven || (x.judged && (same || (placed && !flipped)) && !begins_with_carried(&x, pair->captures));
-        status = *judged ? report_step(&x, report, first, err) : LB_OK;
+        const bool told = x.judged && (same || (placed && !flipped)),
+                   carried = told && !proven && begins_with_carried(&x, pair->captures);
+        answer->judged = proven || (told && !carried);
+        status = answer->judged ? report_step(&x, pair->place, report, first, &answer->cleared, err) : LB_OK;
         snprintf(text, sizeof text, "step %lld: %s", (long long)pair->step,
                  *x.missing               ? x.missing
                  : x.regions.n && !placed ? "what leaves the step differs in exact arithmetic, but hardly any value in "
@@ -623,10 +691,13 @@ static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_
                                             "place can be named"
                  : x.same && x.left_apart
                      ? "memory that an earlier step made (an average of weights) holds other numbers on the two sides"
+                 : carried
+                     ? "memory that an earlier step left (states of an optimizer, a cache) holds other numbers on "
+                       "the two sides, and what follows from it was not judged"
                  : flipped ? "a choice of experts fell differently on the two sides from the same numbers, and what "
                              "follows from it was not judged"
                            : "what leaves the step differs, and no place was found");
-        if (!*judged) lb_report_missing(report, text);
+        if (!answer->judged) lb_report_missing(report, text);
         lb_implementations_release(&x);
     }
     lb_program_view_release(&views[0]), lb_program_view_release(&views[1]);
@@ -650,7 +721,7 @@ static lb_status load_ranks(step_pair *pair, int side, bool *there, lb_err *err)
 
 /* All steps of either side, which cut what they are given otherwise. */
 static lb_status judge_all_steps(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_source_memory *memory,
-                                 lb_diff_report *report, bool *judged, bool *padded, lb_err *err)
+                                 lb_diff_report *report, lb_diff_implementations_answer *answer, lb_err *err)
 {
     step_pair pair = {.captures = {a, b}, .of_steps = true};
     lb_status status = LB_OK;
@@ -660,35 +731,38 @@ static lb_status judge_all_steps(lb_capture *a, lb_capture *b, const lb_diff_opt
     if (status == LB_OK && pair.programs[0] && pair.programs[1]) {
         pair.step = pair.programs[0][0]->step;
         if (options->progress) options->progress("comparing implementations", 0, 1);
-        status = judge_step(&pair, memory, report, true, judged, padded, err);
+        status = judge_step(&pair, memory, report, true, answer, err);
     }
     free(pair.programs[0]), free(pair.programs[1]);
     return status;
 }
 
 /* Step by step, with all ranks of either side. */
-static lb_status judge_steps(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_source_memory *memory,
-                             lb_diff_report *report, bool *judged, bool *padded, lb_err *err)
+static lb_status judge_steps(lb_capture *a, lb_capture *b, const lb_diff_options *options, const lb_diff_row *place,
+                             lb_source_memory *memory, lb_diff_report *report, lb_diff_implementations_answer *answer,
+                             lb_err *err)
 {
     const int64_t *steps;
     const uint32_t n = lb_capture_steps(a, &steps);
     lb_status status = LB_OK;
     bool any = false, all = true;
     for (uint32_t i = 0; i < n && status == LB_OK && all; i++) {
-        step_pair pair = {.captures = {a, b}, .step = steps[i]};
+        step_pair pair = {.captures = {a, b}, .step = steps[i], .place = place};
         if (steps[i] < options->first_step || steps[i] > options->last_step) continue;
         if (options->progress) options->progress("comparing implementations", i, n);
         status = load_ranks(&pair, 0, &all, err);
         if (status == LB_OK && all) status = load_ranks(&pair, 1, &all, err);
-        if (status == LB_OK && all) status = judge_step(&pair, memory, report, !any, &all, padded, err), any = true;
+        if (status == LB_OK && all)
+            status = judge_step(&pair, memory, report, !any, answer, err), any = true, all = answer->judged;
         free(pair.programs[0]), free(pair.programs[1]);
     }
-    *judged = any && all;
+    answer->judged = any && all;
     return status;
 }
 
-lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report *report,
-                                  bool *judged, bool *padded, lb_err *err)
+lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options,
+                                  const lb_diff_row *place, lb_diff_report *report,
+                                  lb_diff_implementations_answer *answer, lb_err *err)
 {
     lb_source_memory memory = {.n_names = options->n_names};
     lb_source_name *names = calloc(options->n_names + 1, sizeof *names);
@@ -696,16 +770,16 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
     for (uint32_t i = 0; i < options->n_names; i++)
         names[i] = (lb_source_name){options->names[i].first, options->names[i].second};
     memory.names = names;
-    *padded = false;
+    *answer = (lb_diff_implementations_answer){false, false, false};
     bool cut;
     lb_status status = lb_strangers_are_cut(a, b, options->first_step, options->last_step, &cut, err);
     if (status == LB_OK)
-        status = cut ? judge_all_steps(a, b, options, &memory, report, judged, padded, err)
-                     : judge_steps(a, b, options, &memory, report, judged, padded, err);
+        status = cut ? judge_all_steps(a, b, options, &memory, report, answer, err)
+                     : judge_steps(a, b, options, place, &memory, report, answer, err);
     lb_source_memory_release(&memory);
     free(names);
     /* A place that differs stands, whatever a later step says. */
-    *judged |= report->n_differences > 0;
+    answer->judged |= report->n_differences > 0;
     report->implementations = true;
     lb_difference_steps_join(report);
     if (report->n_differences) report->verdict = LB_VERDICT_DIVERGED;

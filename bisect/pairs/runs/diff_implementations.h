@@ -9,9 +9,15 @@
 
 #include "diff/diff_report.h"
 
-/* All steps of the window. `*judged`: every step that both have was; else the report says in missing[] why not.
- * `*padded`: rows of one side are longer, and which of its tokens are the other's is known (token_map.h). */
-lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report *report,
-                                  bool *judged, bool *padded, lb_err *err);
+typedef struct lb_diff_implementations_answer {
+    bool judged;  /* every step that both sides have; else the report says in missing[] why not */
+    bool padded;  /* rows of one side are longer, and which of its tokens are the other's is known (token_map.h) */
+    bool cleared; /* the place that was asked about lies in no region that differs */
+} lb_diff_implementations_answer;
+
+/* All steps of the window. `place`: where the walk over aligned ops says that the sides part; NULL: nowhere. */
+lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options,
+                                  const lb_diff_row *place, lb_diff_report *report,
+                                  lb_diff_implementations_answer *answer, lb_err *err);
 
 #endif

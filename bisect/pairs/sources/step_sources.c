@@ -60,9 +60,9 @@ void lb_source_memory_release(lb_source_memory *m)
         for (uint32_t k = 0; k < r->n_names; k++) free(r->names[k]);
         free(r->name), free(r->names), free(r->parts), free(r->runs);
     }
-    free(m->list), free(m->left);
+    free(m->list), free(m->left), free(m->left_runs);
     m->list = NULL, m->n = 0;
-    m->left = NULL, m->n_left = 0;
+    m->left = NULL, m->left_runs = NULL, m->n_left = m->n_left_runs = 0;
 }
 
 static uint32_t name_row(lb_remembered *r, const char *name, uint32_t part)
@@ -211,15 +211,31 @@ static bool is_pieced_by_chance(const lb_content *c, const lb_remembered *known)
            (r == LB_CONTENT_PERMUTED || r == LB_CONTENT_FUSED || r == LB_CONTENT_SPLIT || r == LB_CONTENT_PADDED);
 }
 
-/* The source of A that an earlier step left beside the one of B; LB_NONE. */
-static uint32_t find_beside(const lb_source_memory *memory, const lb_step_sources *a, lb_digest of_b)
+static uint32_t find_by_digest(const lb_step_sources *s, lb_digest digest)
 {
-    for (uint32_t i = memory->n_left; i-- > 0;) {
-        if (!lb_digest_equal(memory->left[i].digests[1], of_b)) continue;
-        for (uint32_t k = 0; k < a->n; k++)
-            if (lb_digest_equal(memory->left[i].digests[0], a->list[k].digest)) return k;
-    }
+    for (uint32_t i = 0; i < s->n; i++)
+        if (lb_digest_equal(s->list[i].digest, digest)) return i;
     return LB_NONE;
+}
+
+/* Where the elements of B's value stand in the sources of A that an earlier step left beside it; nothing is added where
+ * one of these is not there. False when out of memory. */
+static bool take_left(const lb_source_memory *memory, const lb_left_value *left, const lb_step_sources *a,
+                      lb_contents *out, uint32_t row)
+{
+    const uint32_t first = out->n_runs;
+    for (uint32_t i = 0; i < left->n; i++) {
+        const lb_left_run *run = &memory->left_runs[left->first + i];
+        const uint32_t from = find_by_digest(a, run->of_a);
+        if (from == LB_NONE) return out->n_runs = first, true;
+        lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
+        if (!more) return false;
+        out->runs = more;
+        out->runs[out->n_runs++] = (lb_content_run){from, run->from, run->from_stride, run->to, run->to_stride, run->n};
+    }
+    const lb_content_relation relation = left->n > 1 ? LB_CONTENT_FUSED : LB_CONTENT_RENAMED;
+    out->list[row] = (lb_content){relation, false, out->runs[first].tensor, first, left->n, 0, out->list[row].all};
+    return true;
 }
 
 /* Have its numbers no like, or one that is put together of others? A vector of few different numbers is made up of
@@ -236,18 +252,18 @@ static bool is_free(const lb_content *c)
     }
 }
 
-/* Sources that have no like by their numbers and that an earlier step left beside a source of A. False when out of
+/* Sources that have no like by their numbers and that an earlier step left beside sources of A. False when out of
  * memory. */
 static bool apply_left(const lb_source_memory *memory, const lb_step_sources *a, const lb_step_sources *b,
                        lb_contents *contents)
 {
-    for (uint32_t i = 0; i < b->n; i++) {
-        const int64_t elements = lb_layout_numel(&b->tensors[i].tensor.layout);
-        if (!is_free(&contents->list[i]) || b->list[i].kind != LB_SOURCE_CARRIED) continue;
-        const uint32_t from = find_beside(memory, a, b->list[i].digest);
-        if (from == LB_NONE || lb_layout_numel(&a->tensors[from].tensor.layout) != elements) continue;
-        if (!take_whole(contents, i, from, elements, LB_CONTENT_RENAMED)) return false;
-    }
+    for (uint32_t i = 0; i < b->n; i++)
+        for (uint32_t k = memory->n_left; k-- > 0;) {
+            if (!is_free(&contents->list[i]) || b->list[i].kind != LB_SOURCE_CARRIED) break;
+            if (lb_digest_equal(memory->left[k].of_b, b->list[i].digest) &&
+                !take_left(memory, &memory->left[k], a, contents, i))
+                return false;
+        }
     return true;
 }
 

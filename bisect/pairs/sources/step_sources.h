@@ -42,11 +42,18 @@ typedef struct lb_source_memory {
     const struct lb_source_name *names; /* that the user gave for sources which do not meet by numbers; borrowed */
     uint32_t n_names;
     struct lb_left_value *left; /* what earlier steps left on both sides: left_values.h */
-    uint32_t n_left;
+    struct lb_left_run *left_runs;
+    uint32_t n_left, n_left_runs;
     const lb_program *after[2]; /* the next step of either side, as it was recorded; borrowed; NULL: not known */
 } lb_source_memory;
+/* Elements of B's value that are those of one of A (lb_content_run), which is known by its digest. */
+typedef struct lb_left_run {
+    lb_digest of_a;
+    int64_t from, from_stride, to, to_stride, n;
+} lb_left_run;
 typedef struct lb_left_value {
-    lb_digest digests[2];
+    lb_digest of_b;
+    uint32_t first, n; /* rows of `left_runs` */
 } lb_left_value;
 typedef struct lb_source_name {
     const char *first, *second;

@@ -113,7 +113,7 @@ lb_status lb_strangers_are(lb_capture *a, lb_capture *b, bool *are, lb_err *err)
     if (!first[0]) return LB_OK;
     const uint32_t all[] = {count_parameters(first[0], first[1], &shared[0]),
                             count_parameters(first[1], first[0], &shared[1])};
-    *are = all[0] && all[1] && 4 * shared[0] < all[0] && 4 * shared[1] < all[1];
+    *are = (all[0] || all[1]) && 4 * shared[0] <= all[0] && 4 * shared[1] <= all[1];
     return LB_OK;
 }
 

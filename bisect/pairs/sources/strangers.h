@@ -9,7 +9,8 @@
 lb_status lb_strangers_may_be_compared(lb_capture *a, lb_capture *b, bool *may, lb_err *err);
 /* And one rank each, without collectives. */
 lb_status lb_strangers_run_alone(lb_capture *a, lb_capture *b, bool *alone, lb_err *err);
-/* And hardly a parameter of one has its name on the other: what lines up by names is chance. */
+/* And hardly a parameter of one has its name on the other: what lines up by names is chance. Functions of tensors have
+ * parameters without names, or none that are known as such. */
 lb_status lb_strangers_are(lb_capture *a, lb_capture *b, bool *are, lb_err *err);
 /* Has a parameter of one name its dimensions in another order on the other side? Then names do not say what is what. */
 lb_status lb_strangers_hold_turned(lb_capture *a, lb_capture *b, bool *hold, lb_err *err);

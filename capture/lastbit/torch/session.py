@@ -350,7 +350,14 @@ class Session(SessionSteps):
     def finish(self):
         """The end of a `with capture(…)`: as if we had never been there."""
         global current
+        empty = self.step < 0 and not self.dead and not self.over
         self.close()
+        if empty:
+            print(
+                "lastbit: nothing was recorded: no step began inside capture(); call a module, or put what belongs to a step into "
+                "`with capture.step():`",
+                file=sys.stderr,
+            )
         self.modules.remove()
         self.optimizers.remove()
         self.threads.pop()

@@ -1,0 +1,54 @@
+"""Modules beside functions of stacked weights, which give new weights and states in every step (as JAX programs do)."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+PROGRAM = ROOT / "tests" / "programs" / "functional_gpt.py"
+sys.path.insert(0, str(PROGRAM.parent))
+import functional_gpt  # noqa: E402
+
+LAYERS = {"no-places": "places", "one-layer-less": "blocks.2"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("functions")
+    environment = dict(os.environ, PYTHONPATH=str(ROOT / "capture"), OMP_NUM_THREADS="1")
+    subprocess.run([sys.executable, PROGRAM, "--all", folder], env=environment, check=True, timeout=600)
+    return folder
+
+
+@pytest.mark.parametrize("trained", ["", "train-"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_functions_are_the_modules(lastbit, runs, trained, turned):
+    pair = [runs / f"{trained}first.lb", runs / f"{trained}second.lb"]
+    answer = lastbit.json("diff", *(reversed(pair) if turned else pair), expect=0)
+    assert answer["verdict"] == "rounding" and not answer["differences"] and not answer["missing"]
+
+
+@pytest.mark.parametrize("fault", functional_gpt.MODEL_FAULTS)
+def test_a_fault_of_the_model_is_the_one_place(lastbit, runs, fault):
+    answer = lastbit.json("diff", runs / "first.lb", runs / f"{fault}.lb", expect=1)
+    assert [d["layer"].startswith(LAYERS.get(fault, "blocks.1")) for d in answer["differences"]] == [True]
+    assert answer["first"]["layer"] == answer["differences"][0]["layer"]
+
+
+@pytest.mark.parametrize("fault", sorted(set(functional_gpt.faults_of(True)) & set(functional_gpt.MODEL_FAULTS)))
+def test_so_it_is_where_the_model_is_trained(lastbit, runs, fault):
+    answer = lastbit.json("diff", runs / "train-first.lb", runs / f"train-{fault}.lb", expect=1)
+    assert [(d["phase"], d["layer"]) for d in answer["differences"]] == [("forward", "blocks.1")]
+
+
+@pytest.mark.parametrize("fault", functional_gpt.STEP_FAULTS)
+def test_a_fault_of_the_step_lies_in_the_update(lastbit, runs, fault):
+    if fault == "second-beta":  # it leaves the first step as it is, and what that leaves for the second is not compared
+        answer = lastbit.json("diff", runs / "train-first.lb", runs / f"train-{fault}.lb", expect=1)
+        assert answer["verdict"] == "missing" and any("an earlier step left" in m for m in answer["missing"])
+        return
+    answer = lastbit.json("diff", runs / "train-first.lb", runs / f"train-{fault}.lb", expect=1)
+    assert answer["differences"] and all(d["phase"] in ("optimizer", "other") for d in answer["differences"])
+    assert answer["first"]["source_b"]["function"] in ("second_step", "<dictcomp>", "<genexpr>")
