@@ -369,7 +369,7 @@ static CUresult wait_in_capture(CUstream s, CUevent event)
         return standin_invalidate(s->capturing, CUDA_ERROR_STREAM_CAPTURE_MERGE);
     if (!event->graph->active) return CUDA_ERROR_CAPTURED_EVENT;
     if (event->graph->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    s->tips = (s->capturing ? s->tips : 0) | event->tips;
+    s->tips = s->capturing ? standin_both(s->tips, event->tips) : event->tips;
     s->capturing = event->graph;
     return CUDA_SUCCESS;
 }
