@@ -275,6 +275,7 @@ static CUcontext context_of(const lb_cuda_driver *cuda, int unit, bool *retained
     *retained = false;
     if (cuda->CtxGetCurrent(&context) != CUDA_SUCCESS) return NULL;
     if (unit < 0 || (context && cuda->CtxGetDevice(&current) == CUDA_SUCCESS && current == unit)) return context;
+    if (!cuda->DevicePrimaryCtxGetState || !cuda->DevicePrimaryCtxRetain || !cuda->DevicePrimaryCtxRelease) return NULL;
     if (cuda->DevicePrimaryCtxGetState(unit, &flags, &active) != CUDA_SUCCESS || !active) return NULL;
     *retained = cuda->DevicePrimaryCtxRetain(&context, unit) == CUDA_SUCCESS;
     return *retained ? context : NULL;

@@ -167,7 +167,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *to)
 }
 
 /* The legacy stream cannot be asked while a blocking stream is captured, and asking breaks nothing. */
-static CUresult status_of(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id)
+static CUresult status_of(CUstream handle, CUstreamCaptureStatus *status)
 {
     CUstream s;
     const CUresult result = standin_stream_of(handle, &s);
@@ -179,7 +179,6 @@ static CUresult status_of(CUstream handle, CUstreamCaptureStatus *status, cuuint
     *status = !s->capturing               ? CU_STREAM_CAPTURE_STATUS_NONE
               : s->capturing->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                           : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (id && s->capturing) *id = s->capturing->id;
     return CUDA_SUCCESS;
 }
 
@@ -188,17 +187,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
     CUresult result = standin_enter("cuStreamIsCapturing", true);
     if (result) return result;
     pthread_mutex_lock(&standin_lock);
-    result = status_of(handle, status, NULL);
-    pthread_mutex_unlock(&standin_lock);
-    return result;
-}
-
-CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id)
-{
-    CUresult result = standin_enter("cuStreamGetCaptureInfo", true);
-    if (result) return result;
-    pthread_mutex_lock(&standin_lock);
-    result = status_of(handle, status, id);
+    result = status_of(handle, status);
     pthread_mutex_unlock(&standin_lock);
     return result;
 }
