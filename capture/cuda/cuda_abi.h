@@ -28,6 +28,7 @@
     X(CUDA_ERROR_NOT_READY, 600)                                                                                       \
     X(CUDA_ERROR_ILLEGAL_ADDRESS, 700)                                                                                 \
     X(CUDA_ERROR_LAUNCH_FAILED, 719)                                                                                   \
+    X(CUDA_ERROR_NOT_SUPPORTED, 801)                                                                                   \
     X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)                                                                      \
     X(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, 901)                                                                      \
     X(CUDA_ERROR_STREAM_CAPTURE_MERGE, 902)                                                                            \
@@ -70,15 +71,16 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 #endif
 
-/* X(NAME, symbol, parameters); all return a CUresult. These a driver may lack: they name things, or find a context that
- * is not current. */
+/* X(NAME, symbol, parameters); all return a CUresult. These a driver may lack: they name things, tell streams apart, or
+ * find a context that is not current. */
 #define LB_CUDA_OPTIONAL(X)                                                                                            \
     X(GetErrorName, cuGetErrorName, (CUresult, const char **))                                                         \
     X(DriverGetVersion, cuDriverGetVersion, (int *))                                                                   \
     X(DeviceGetName, cuDeviceGetName, (char *, int, CUdevice))                                                         \
     X(DevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, (CUdevice, unsigned *, int *))                             \
     X(DevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                       \
-    X(DevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CUdevice))
+    X(DevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CUdevice))                                               \
+    X(StreamGetId, cuStreamGetId, (CUstream, unsigned long long *))
 /* Without these nothing is measured. */
 #define LB_CUDA_FUNCTIONS(X)                                                                                           \
     X(DeviceGetAttribute, cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice))                                 \
@@ -103,6 +105,7 @@ typedef struct CUevent_st *CUevent;
     X(StreamDestroy, cuStreamDestroy_v2, (CUstream))                                                                   \
     X(StreamSynchronize, cuStreamSynchronize, (CUstream))                                                              \
     X(StreamWaitEvent, cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                               \
+    X(StreamGetCtx, cuStreamGetCtx, (CUstream, CUcontext *))                                                           \
     X(StreamIsCapturing, cuStreamIsCapturing, (CUstream, CUstreamCaptureStatus *))                                     \
     X(ThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *))                     \
     X(EventCreate, cuEventCreate, (CUevent *, unsigned))                                                               \

@@ -170,7 +170,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *to)
 static CUresult status_of(CUstream handle, CUstreamCaptureStatus *status)
 {
     CUstream s;
-    const CUresult result = standin_stream_of(handle, &s);
+    const CUresult result = standin_stream_anywhere(handle, &s);
     if (result) return result;
     if (s == s->context->legacy)
         for (CUstream other = standin_streams(); other; other = other->next)

@@ -46,10 +46,11 @@ typedef struct standin_set {
 
 struct CUstream_st {
     CUcontext context;
-    CUstream next; /* all of them, the destroyed ones too: events go on naming them */
+    CUstream handle; /* what the program calls it: once it is destroyed, the name of the next one that is made */
+    CUstream next;   /* all of them, the destroyed ones too: events go on naming them */
     bool blocking, gone;
     operation *first, **last;
-    uint64_t added, done, random;
+    uint64_t added, done, random, id;
     standin_graph *capturing;
     standin_set tips; /* nodes that the next one depends on */
 };
@@ -93,7 +94,8 @@ bool standin_is_pinned(const void *address, size_t bytes);
 
 /* Queues. `add` takes the action over. All under the lock. */
 CUresult standin_add(CUstream stream, action *what);
-CUresult standin_stream_of(CUstream handle, CUstream *stream); /* the current context's, or an error */
+CUresult standin_stream_of(CUstream handle, CUstream *stream);       /* the current context's, or an error */
+CUresult standin_stream_anywhere(CUstream handle, CUstream *stream); /* ... or another context's */
 void standin_streams_begin(void);
 void standin_wait_for(CUstream stream, uint64_t ticket); /* the host waits */
 void standin_wait_for_all(CUcontext context);
