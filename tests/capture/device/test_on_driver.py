@@ -3,6 +3,7 @@ recorded on the CPU, and changes no bit; no rule of the driver is broken."""
 
 import os
 import platform
+import subprocess
 import sys
 
 import pytest
@@ -76,6 +77,21 @@ def test_ranks_are_recorded_as_on_the_cpu(lastbit, record_on, file, what):
     ours, theirs = steps_of(lastbit, there), steps_of(lastbit, here)
     assert [step["collectives"] for step in ours] == [step["collectives"] for step in theirs] and len(ours) == 4
     assert all(step["collectives"] and step["kept"]["sources"]["kept"] == step["kept"]["sources"]["values"] for step in ours)
+
+
+@pytest.mark.parametrize("file,what", [(SECOND, "full"), pytest.param(SECOND, "reuse", marks=pytest.mark.full)])
+def test_program_needs_no_more_memory_when_it_is_recorded(lastbit, record_on, tmp_path, file, what):
+    """Its allocator uses at once what is freed, and has just what the program needs by itself: nothing is held a moment longer."""
+    environment = {**os.environ, "STANDIN_USED": str(tmp_path / "used")}
+    subprocess.run([sys.executable, ON_DRIVER, PROGRAMS / file, what, "--device", "standin"], env=environment, check=True, capture_output=True)
+    used = int((tmp_path / "used").read_text())
+    here, on_cpu = record_on(file, what, "cpu")
+    there, on_device = record_on(file, what, "standin", STANDIN_MEMORY=str(used))
+    assert_same_bits(on_device, on_cpu)
+    assert lastbit.json("diff", here, there, expect=0)["verdict"] == "identical"
+    environment["STANDIN_MEMORY"] = str(used - 256)
+    short = subprocess.run([sys.executable, ON_DRIVER, PROGRAMS / file, what, "--device", "standin"], env=environment, capture_output=True, text=True)
+    assert short.returncode and "the stand-in device is out of memory" in short.stderr
 
 
 @pytest.mark.parametrize("left,least", [(24 << 20, 4 << 20), pytest.param(1 << 20, 0, marks=pytest.mark.full)])
