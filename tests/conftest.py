@@ -22,6 +22,7 @@ FULL = os.environ.get("LASTBIT_FULL", "0") not in ("", "0")
 # PyTorch's OpenMP threads spin: two processes on two cores would run ten times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("LASTBIT_CACHE", "")  # nothing is left in the user's folder
 # A shell starts what runs in its background with SIGINT ignored, and programs inherit that; those of the tests are interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -137,7 +137,16 @@ void lb_object_storages_release(lb_binding *b)
     lb_hash_release(&b->storages.by_key);
 }
 
-/* Meets a storage: from its first sight on its address is taken. */
+/* Gives one weak reference back. Until the last one of a storage is, no other storage can have its address. */
+static bool free_reference(lb_binding *b, PyObject *address)
+{
+    PyObject *freed = py.PyObject_CallFunctionObjArgs(b->of.free_weak_ref, address, NULL);
+    py.Py_DecRef(freed);
+    return freed != NULL;
+}
+
+/* Meets a storage: from its first sight on its address is taken, by one weak reference for its row. Another thread may
+ * meet it while the reference is taken, for Python runs then; the one that comes second gives its own back. */
 bool lb_object_storage_key(lb_binding *b, PyObject *storage, int64_t *key)
 {
     PyObject *address = py.PyObject_GetAttr(storage, b->names._cdata);
@@ -151,8 +160,10 @@ bool lb_object_storage_key(lb_binding *b, PyObject *storage, int64_t *key)
     if (storage_row(b, *key) != LB_NONE) return true;
     PyObject *reference = py.PyObject_CallFunctionObjArgs(b->of.weak_ref, storage, NULL);
     if (!reference) return false;
+    const bool first = storage_row(b, *key) == LB_NONE, fine = first && storage_add(b, *key);
+    const bool given = fine || free_reference(b, reference);
     py.Py_DecRef(reference);
-    return storage_add(b, *key); /* taking the reference may have run Python, and added it */
+    return first ? fine : given;
 }
 
 bool lb_object_take_storage(lb_binding *b, PyObject *tensor, int64_t *key)
@@ -177,12 +188,10 @@ static bool let_go(lb_binding *b, int64_t key, PyObject *address)
     lb_binding_lock(b);
     if (b->recorder) lb_recorder_forget(b->recorder, key);
     pthread_mutex_unlock(&b->lock);
-    /* Until now no other storage could have that address. */
-    PyObject *freed = py.PyObject_CallFunctionObjArgs(b->of.free_weak_ref, address, NULL);
-    py.Py_DecRef(freed);
-    return freed != NULL;
+    return free_reference(b, address);
 }
 
+/* Other threads meet storages meanwhile: one that stands in the new table has a reference there. */
 bool lb_object_storages_sweep(lb_binding *b)
 {
     struct lb_storage_keys all = b->storages;
@@ -190,8 +199,11 @@ bool lb_object_storages_sweep(lb_binding *b)
     b->storages = (struct lb_storage_keys){0};
     for (uint32_t i = 0; i < all.by_key.n; i++) {
         PyObject *address = py.PyLong_FromUnsignedLongLong((uint64_t)all.rows[i]);
-        bool gone = address && is_gone(b, address);
-        fine &= gone ? let_go(b, all.rows[i], address) : storage_add(b, all.rows[i]);
+        const bool gone = address && is_gone(b, address);
+        if (address && storage_row(b, all.rows[i]) != LB_NONE)
+            fine &= free_reference(b, address);
+        else
+            fine &= gone ? let_go(b, all.rows[i], address) : storage_add(b, all.rows[i]);
         py.Py_DecRef(address);
         fine &= address && !py.PyErr_Occurred();
     }

@@ -28,6 +28,7 @@
     X(CUDA_ERROR_NOT_READY, 600)                                                                                       \
     X(CUDA_ERROR_ILLEGAL_ADDRESS, 700)                                                                                 \
     X(CUDA_ERROR_LAUNCH_FAILED, 719)                                                                                   \
+    X(CUDA_ERROR_NOT_SUPPORTED, 801)                                                                                   \
     X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)                                                                      \
     X(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, 901)                                                                      \
     X(CUDA_ERROR_STREAM_CAPTURE_MERGE, 902)                                                                            \
@@ -42,12 +43,6 @@
     X(CU_EVENT_DEFAULT, 0)                                                                                             \
     X(CU_EVENT_BLOCKING_SYNC, 1)                                                                                       \
     X(CU_EVENT_DISABLE_TIMING, 2)                                                                                      \
-    X(CU_MEMORYTYPE_HOST, 1)                                                                                           \
-    X(CU_MEMORYTYPE_DEVICE, 2)                                                                                         \
-    X(CU_POINTER_ATTRIBUTE_CONTEXT, 1)                                                                                 \
-    X(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 2)                                                                             \
-    X(CU_POINTER_ATTRIBUTE_IS_MANAGED, 8)                                                                              \
-    X(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, 9)                                                                          \
     X(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 16)                                                                    \
     X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 75)                                                                \
     X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 76)                                                                \
@@ -66,10 +61,9 @@ enum lb_cuda_constant { LB_CUDA_CONSTANTS(LB_CUDA_ENUM) };
 #define CU_MEMHOSTALLOC_DEVICEMAP 0x02
 
 /* Enums are unsigned int to the compilers that build for Linux; no value of these is negative. */
-typedef unsigned CUresult, CUdevice_attribute, CUpointer_attribute, CUstreamCaptureStatus, CUstreamCaptureMode;
+typedef unsigned CUresult, CUdevice_attribute, CUstreamCaptureStatus, CUstreamCaptureMode;
 typedef unsigned long long CUdeviceptr;
 typedef int CUdevice;
-typedef uint64_t cuuint64_t;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
@@ -77,15 +71,19 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 #endif
 
-/* X(NAME, symbol, parameters); all return a CUresult. */
-#define LB_CUDA_FUNCTIONS(X)                                                                                           \
+/* X(NAME, symbol, parameters); all return a CUresult. These a driver may lack: they name things, tell streams apart, or
+ * find a context that is not current. */
+#define LB_CUDA_OPTIONAL(X)                                                                                            \
     X(GetErrorName, cuGetErrorName, (CUresult, const char **))                                                         \
     X(DriverGetVersion, cuDriverGetVersion, (int *))                                                                   \
-    X(DeviceGetAttribute, cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice))                                 \
     X(DeviceGetName, cuDeviceGetName, (char *, int, CUdevice))                                                         \
     X(DevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, (CUdevice, unsigned *, int *))                             \
     X(DevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                       \
     X(DevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CUdevice))                                               \
+    X(StreamGetId, cuStreamGetId, (CUstream, unsigned long long *))
+/* Without these nothing is measured. */
+#define LB_CUDA_FUNCTIONS(X)                                                                                           \
+    X(DeviceGetAttribute, cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice))                                 \
     X(CtxGetCurrent, cuCtxGetCurrent, (CUcontext *))                                                                   \
     X(CtxGetDevice, cuCtxGetDevice, (CUdevice *))                                                                      \
     X(CtxPushCurrent, cuCtxPushCurrent_v2, (CUcontext))                                                                \
@@ -103,13 +101,12 @@ typedef struct CUevent_st *CUevent;
     X(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream))                                  \
     X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                             \
     X(MemsetD8Async, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                  \
-    X(PointerGetAttribute, cuPointerGetAttribute, (void *, CUpointer_attribute, CUdeviceptr))                          \
     X(StreamCreate, cuStreamCreate, (CUstream *, unsigned))                                                            \
     X(StreamDestroy, cuStreamDestroy_v2, (CUstream))                                                                   \
     X(StreamSynchronize, cuStreamSynchronize, (CUstream))                                                              \
     X(StreamWaitEvent, cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                               \
+    X(StreamGetCtx, cuStreamGetCtx, (CUstream, CUcontext *))                                                           \
     X(StreamIsCapturing, cuStreamIsCapturing, (CUstream, CUstreamCaptureStatus *))                                     \
-    X(StreamGetCaptureInfo, cuStreamGetCaptureInfo, (CUstream, CUstreamCaptureStatus *, cuuint64_t *))                 \
     X(ThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *))                     \
     X(EventCreate, cuEventCreate, (CUevent *, unsigned))                                                               \
     X(EventDestroy, cuEventDestroy_v2, (CUevent))                                                                      \

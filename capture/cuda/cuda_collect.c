@@ -17,11 +17,12 @@
 bool lb_cuda_wait_for_reads(lb_cuda *device, CUstream stream, const lb_cuda_flight *from, uint64_t serial)
 {
     const lb_cuda_flight *last[MOST_STREAMS];
+    const uint64_t own = from ? lb_cuda_stream_id(device, stream) : 0;
     int n = 0;
     for (const lb_cuda_flight *f = from; f && f->serial <= serial; f = f->next) {
         int i = 0;
-        while (i < n && last[i]->stream != f->stream) i++;
-        if (f->stream == stream) continue;
+        while (i < n && last[i]->stream_id != f->stream_id) i++;
+        if (f->stream_id == own) continue;
         if (i == MOST_STREAMS && !LB_CUDA_CALL(device, StreamWaitEvent, stream, f->read, 0)) return false;
         if (i < MOST_STREAMS) last[i] = f;
         if (i == n && n < MOST_STREAMS) n++;

@@ -2,7 +2,9 @@
  * Prototypes are those of the public nvrtc.h. */
 #define _GNU_SOURCE /* dl_iterate_phdr, dlinfo */
 #include "cuda/cuda_kernel.h"
+#include "cuda/kernel_cache.h"
 
+#include <lastbit/text_stream.h>
 #include <dlfcn.h>
 #include <link.h>
 #include <stdio.h>
@@ -13,6 +15,7 @@ typedef struct lb_nvrtc_program *program;
 
 /* X(NAME, parameters): all return 0 or the number of an error. */
 #define FUNCTIONS(X)                                                                                                   \
+    X(Version, (int *, int *))                                                                                         \
     X(CreateProgram, (program *, const char *, const char *, int, const char *const *, const char *const *))           \
     X(DestroyProgram, (program *))                                                                                     \
     X(CompileProgram, (program, int, const char *const *))                                                             \
@@ -123,15 +126,46 @@ static lb_status refused(const nvrtc *n, program p, lb_err *err)
     return LB_ERR_UNSUPPORTED;
 }
 
-static lb_status take_code(const nvrtc *n, program p, void **code, lb_err *err)
+static lb_status take_code(const nvrtc *n, program p, lb_digest key, void **code, lb_err *err)
 {
     size_t size = 0;
     if (n->GetCUBINSize(p, &size) != 0 || size == 0) return refused(n, p, err);
     *code = malloc(size);
     if (!*code) return lb_fail(err, LB_ERR_NOMEM, "no memory for the measuring kernels");
-    if (n->GetCUBIN(p, *code) == 0) return LB_OK;
+    if (n->GetCUBIN(p, *code) == 0) {
+        lb_kernel_cache_keep(key, *code, size);
+        return LB_OK;
+    }
     free(*code);
     return refused(n, p, err);
+}
+
+static void add_text(FILE *to, const char *text)
+{
+    fprintf(to, "%zu:%s", strlen(text), text);
+}
+
+/* Of all that the code is made of: each text with its length, so that no two lists of them are one. */
+static bool key_of(lb_digest *key, const nvrtc *n, const lb_kernel_image *code, const char *const *options,
+                   size_t n_options)
+{
+    int major = 0, minor = 0;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *to = n->Version(&major, &minor) == 0 ? lb_text_stream_open(&text, &size) : NULL;
+    if (!to) return false;
+    fprintf(to, "NVRTC %d.%d:", major, minor);
+    for (size_t o = 0; o < n_options; o++) add_text(to, options[o]);
+    add_text(to, code->source);
+    for (size_t h = 0; h < LB_KERNEL_HEADERS && code->headers[h]; h++) {
+        add_text(to, code->header_names[h]);
+        add_text(to, code->headers[h]);
+    }
+    fclose(to);
+    if (!text) return false;
+    *key = lb_digest_bytes(text, size);
+    free(text);
+    return true;
 }
 
 lb_status lb_cuda_compile(const lb_kernel_image *code, int architecture, void **machine_code, lb_err *err)
@@ -143,11 +177,15 @@ lb_status lb_cuda_compile(const lb_kernel_image *code, int architecture, void **
     snprintf(target, sizeof target, "--gpu-architecture=sm_%d", architecture);
     const char *const options[] = {target, LB_KERNEL_OPTIONS};
     program p;
+    lb_digest key;
+    if (!key_of(&key, &n, code, options, sizeof options / sizeof *options))
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "NVRTC does not say its version, or memory is short");
+    if ((*machine_code = lb_kernel_cache_find(key))) return LB_OK;
     if (n.CreateProgram(&p, code->source, "digest_kernel.cu", LB_KERNEL_HEADERS, code->headers, code->header_names) !=
         0)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "NVRTC does not take the source of the measuring kernels");
     const lb_status status = n.CompileProgram(p, (int)(sizeof options / sizeof *options), options) == 0
-                                 ? take_code(&n, p, machine_code, err)
+                                 ? take_code(&n, p, key, machine_code, err)
                                  : refused(&n, p, err);
     n.DestroyProgram(&p);
     return status;

@@ -61,6 +61,29 @@ void lb_cuda_skip(lb_cuda *device, lb_device_work *work)
 
 /* ---- the seam ---------------------------------------------------------------------------------------------------- */
 
+uint64_t lb_cuda_stream_id(const lb_cuda *device, CUstream stream)
+{
+    unsigned long long id;
+    if (device->cuda->StreamGetId && device->cuda->StreamGetId(stream, &id) == CUDA_SUCCESS) return id + 1;
+    return (uint64_t)(uintptr_t)stream + 1;
+}
+
+/* The driver is asked once for each stream, where it tells them apart: an id is that of no other stream later. */
+static bool is_foreign(lb_cuda *device, CUstream stream)
+{
+    const uint64_t id = lb_cuda_stream_id(device, stream);
+    for (unsigned i = 0; device->cuda->StreamGetId && i < LB_CUDA_STREAMS; i++)
+        if (device->ours[i] == id) return false;
+    CUcontext context = NULL;
+    const CUresult result = device->cuda->StreamGetCtx(stream, &context);
+    if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_CONTEXT ||
+        result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED)
+        return true;
+    if (lb_cuda_is_about_capture(result) || !lb_cuda_ok(device, "cuStreamGetCtx", result)) return false;
+    if (context == device->context) device->ours[device->n_ours++ % LB_CUDA_STREAMS] = id;
+    return context != device->context;
+}
+
 /* What the driver says of a stream. FOREIGN: it is none of this context's (a green context's, another library's), and
  * nothing of ours can be queued there. */
 typedef enum stream_state { IDLE, CAPTURING, BROKEN, FOREIGN } stream_state;
@@ -69,9 +92,9 @@ typedef enum stream_state { IDLE, CAPTURING, BROKEN, FOREIGN } stream_state;
 static stream_state state_of(lb_cuda *device, CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (is_foreign(device, stream)) return FOREIGN;
     const CUresult result = device->cuda->StreamIsCapturing(stream, &status);
     if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return BROKEN;
-    if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_CONTEXT) return FOREIGN;
     lb_cuda_ok(device, "cuStreamIsCapturing", result);
     return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? CAPTURING
            : status == CU_STREAM_CAPTURE_STATUS_NONE ? IDLE
@@ -275,6 +298,7 @@ static CUcontext context_of(const lb_cuda_driver *cuda, int unit, bool *retained
     *retained = false;
     if (cuda->CtxGetCurrent(&context) != CUDA_SUCCESS) return NULL;
     if (unit < 0 || (context && cuda->CtxGetDevice(&current) == CUDA_SUCCESS && current == unit)) return context;
+    if (!cuda->DevicePrimaryCtxGetState || !cuda->DevicePrimaryCtxRetain || !cuda->DevicePrimaryCtxRelease) return NULL;
     if (cuda->DevicePrimaryCtxGetState(unit, &flags, &active) != CUDA_SUCCESS || !active) return NULL;
     *retained = cuda->DevicePrimaryCtxRetain(&context, unit) == CUDA_SUCCESS;
     return *retained ? context : NULL;

@@ -23,8 +23,11 @@ static lb_status fill(lb_cuda_driver *to, void *library, lb_err *err)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "libcuda.so.1 has no %s: the driver is older than CUDA 11", #symbol);
     LB_CUDA_FUNCTIONS(FIND)
 #undef FIND
-    const CUresult result = to->DriverGetVersion(&to->version);
-    return result == CUDA_SUCCESS ? LB_OK : lb_cuda_failed(to, "cuDriverGetVersion", result, err);
+#define FIND(NAME, symbol, parameters) find_function(library, #symbol, &to->NAME);
+    LB_CUDA_OPTIONAL(FIND)
+#undef FIND
+    if (!to->DriverGetVersion || to->DriverGetVersion(&to->version) != CUDA_SUCCESS) to->version = 0;
+    return LB_OK;
 }
 
 const lb_cuda_driver *lb_cuda_driver_get(lb_err *err)
@@ -42,7 +45,8 @@ const lb_cuda_driver *lb_cuda_driver_get(lb_err *err)
 lb_status lb_cuda_failed(const lb_cuda_driver *cuda, const char *call, CUresult result, lb_err *err)
 {
     const char *name = NULL;
-    if (cuda->GetErrorName(result, &name) != CUDA_SUCCESS || !name) name = "an error that the driver has no name for";
+    if (!cuda->GetErrorName || cuda->GetErrorName(result, &name) != CUDA_SUCCESS || !name)
+        name = "an error that the driver has no name for";
     const lb_status status = result == CUDA_ERROR_OUT_OF_MEMORY ? LB_ERR_NOMEM : LB_ERR_IO;
     return lb_fail(err, status, "%s: %s (%u)", call, name, (unsigned)result);
 }

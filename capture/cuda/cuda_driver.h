@@ -12,12 +12,13 @@
 typedef struct lb_cuda_driver {
 #define LB_CUDA_FIELD(NAME, symbol, parameters) CUresult(*NAME) parameters;
     LB_CUDA_FUNCTIONS(LB_CUDA_FIELD)
+    LB_CUDA_OPTIONAL(LB_CUDA_FIELD) /* NULL where the driver has none */
 #undef LB_CUDA_FIELD
-    int version; /* 12080 for 12.8 */
+    int version; /* 12080 for 12.8; 0: it does not say */
 } lb_cuda_driver;
 
-/* NULL where the process has not loaded the driver (no error), or where a function is missing or does not answer
- * (error). */
+/* NULL where the process has not loaded the driver (no error), or where a function is missing that no device can be
+ * measured without (error). */
 const lb_cuda_driver *lb_cuda_driver_get(lb_err *err);
 /* "cuLaunchKernel: CUDA_ERROR_LAUNCH_FAILED" as an error of `err`: LB_ERR_NOMEM where memory is short, else
  * LB_ERR_IO. */

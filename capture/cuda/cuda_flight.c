@@ -143,11 +143,11 @@ static uint64_t first_slot(lb_cuda *device, const lb_cuda_flight *flight)
     return ++device->slots * n + flight->pieces[LB_CUDA_RESULTS].at / sizeof(lb_kernel_result);
 }
 
-static lb_cuda_flight *new_flight(const plan *p, CUstream stream)
+static lb_cuda_flight *new_flight(const lb_cuda *device, const plan *p, CUstream stream)
 {
     lb_cuda_flight *flight = malloc(sizeof *flight + p->n_jobs * sizeof flight->jobs[0]);
     if (!flight) return NULL;
-    *flight = (lb_cuda_flight){.stream = stream, .n = p->n_jobs};
+    *flight = (lb_cuda_flight){.stream = stream, .stream_id = lb_cuda_stream_id(device, stream), .n = p->n_jobs};
     memcpy(flight->pieces, p->pieces, sizeof flight->pieces);
     memcpy(flight->jobs, p->jobs, p->n_jobs * sizeof p->jobs[0]);
     return flight;
@@ -184,7 +184,7 @@ static void start(lb_cuda *device, plan *p, CUstream stream, bool may_wait)
         skip_jobs(device, p);
         return;
     }
-    lb_cuda_flight *flight = new_flight(p, stream);
+    lb_cuda_flight *flight = new_flight(device, p, stream);
     if (!flight) {
         lb_cuda_give(device, p->pieces);
         skip_jobs(device, p);

@@ -133,12 +133,6 @@ static void note(lb_cuda *device, lb_cuda_captured *captured, lb_device_work *co
     if (device->turns_bytes < turn->at + turn->bytes) device->turns_bytes = turn->at + turn->bytes;
 }
 
-/* The program's capture broke, by whatever it did: that says nothing about the device. */
-static bool is_about_capture(CUresult result)
-{
-    return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_CAPTURED_EVENT;
-}
-
 /* `works` are measured by device->items. */
 static void capture_batch(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream)
 {
@@ -165,7 +159,7 @@ static void capture_batch(lb_cuda *device, lb_device_work *const *works, size_t 
     }
     give_pieces(device, captured);
     free(captured);
-    if (is_about_capture(result))
+    if (lb_cuda_is_about_capture(result))
         for (size_t i = 0; i < n; i++) lb_cuda_skip(device, works[i]);
     else
         lb_cuda_ok(device, "cuLaunchKernel", result);

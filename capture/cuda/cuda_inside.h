@@ -12,6 +12,7 @@
 #include "cuda/ring_space.h"
 
 #define LB_CUDA_BATCH 64 /* works of a flight */
+#define LB_CUDA_STREAMS 8
 
 typedef enum lb_cuda_ring_name {
     /* Device memory that begins as zeros, and is mirrored: */
@@ -56,8 +57,9 @@ typedef struct lb_cuda_flight {
     struct lb_cuda_flight *next;
     uint64_t serial; /* = slot of its works */
     CUstream stream;
-    CUevent read;    /* everything on `stream` that reads the program's memory */
-    CUevent fetched; /* set in the last flight that was fetched together */
+    uint64_t stream_id; /* lb_cuda_stream_id */
+    CUevent read;       /* everything on `stream` that reads the program's memory */
+    CUevent fetched;    /* set in the last flight that was fetched together */
     bool fetching;
     lb_cuda_piece pieces[LB_CUDA_RINGS];
     uint64_t first_slot;
@@ -111,7 +113,9 @@ typedef struct lb_cuda {
     lb_cuda_captured *captured, **last_captured;
     lb_cuda_captured *sought; /* where the last work was expected: the next one is behind it */
     uint64_t n_expected, captured_values, turns_bytes, unheard;
-    void *turns_before; /* mirror of TURNS as it was before the results were fetched */
+    void *turns_before;             /* mirror of TURNS as it was before the results were fetched */
+    uint64_t ours[LB_CUDA_STREAMS]; /* streams that are known to be of this context, by their ids; 0: none */
+    unsigned n_ours;
     lb_err lost;
     lb_kernel_item items[LB_CUDA_BATCH]; /* of the flight that is made */
 } lb_cuda;
@@ -133,6 +137,11 @@ static inline bool lb_cuda_is_lost(const lb_cuda *device)
 {
     return device->lost.status != LB_OK;
 }
+/* The program's capture broke, by whatever it did: that says nothing about the device. */
+static inline bool lb_cuda_is_about_capture(CUresult result)
+{
+    return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_CAPTURED_EVENT;
+}
 #define LB_CUDA_CALL(device, NAME, ...) lb_cuda_ok(device, "cu" #NAME, (device)->cuda->NAME(__VA_ARGS__))
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -152,6 +161,9 @@ void lb_cuda_give(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS]);
 
 /* Reads of `n` works are queued on `stream`; each has a state afterwards. */
 void lb_cuda_fly(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream, bool may_wait);
+/* Tells a stream from every other one of the process, those that had its handle before it among them. Where the driver
+ * (before CUDA 12) has no such number it is the handle. Never 0. */
+uint64_t lb_cuda_stream_id(const lb_cuda *device, CUstream stream);
 /* `stream` waits for the reads of all flights from `from` on, up to `serial`. */
 bool lb_cuda_wait_for_reads(lb_cuda *device, CUstream stream, const lb_cuda_flight *from, uint64_t serial);
 /* Finishes what is done; with `wait` everything up to `serial`. */

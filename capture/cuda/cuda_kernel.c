@@ -61,7 +61,7 @@ bool lb_measuring_kernels(char *words, size_t size)
     const lb_cuda_driver *cuda = lb_cuda_driver_get(NULL);
     char compiler[1024], driver[40] = "";
     const bool compiles = lb_cuda_compiler(compiler, sizeof compiler);
-    if (cuda)
+    if (cuda && cuda->version)
         snprintf(driver, sizeof driver, "; driver of CUDA %d.%d", cuda->version / 1000, cuda->version % 1000 / 10);
     snprintf(words, size, "%s%s; %s%s%s", code.image ? "compiled for " : "not compiled",
              code.image ? code.compiled : "", compiles ? "NVRTC " : "no NVRTC is found", compiles ? compiler : "",

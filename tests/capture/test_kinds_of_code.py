@@ -1,5 +1,8 @@
 """Kinds of code and of tensors that a recorder could miss or mistake: autograd, compiled functions, threads, sparse and complex tensors."""
 
+import os
+import textwrap
+
 import pytest
 import recorded
 from small_programs import NET, find, names, notes, recorder
@@ -182,6 +185,54 @@ def test_gradients_that_another_thread_computes_are_not_read(record):
         assert during == 0, during
     """)
     assert all(program.complete for program in capture.programs[0].values()) and len(capture.steps) > 3
+    assert len([message for message in notes(capture, "thread") if "gradients were not read" in message]) == 1
+
+
+STORAGES = """
+    import collections, time
+    taken, lock, storage = collections.Counter(), threading.Lock(), torch.UntypedStorage
+    take, free = storage._weak_ref, storage._free_weak_ref
+
+    def took(of):
+        reference = take(of)
+        with lock:
+            taken[reference] += 1
+        time.sleep(0.05)  # the other thread goes on
+        return reference
+
+    def freed(reference):
+        with lock:
+            taken[reference] -= 1
+        free(reference)
+
+    storage._weak_ref, storage._free_weak_ref = took, staticmethod(freed)
+    import lastbit.torch
+
+    meeting, together = [None], threading.Barrier(2)
+
+    def work(other):
+        for n in range(4):
+            if not other:
+                with torch._C._DisableTorchDispatch():
+                    meeting[0] = torch.ones(4)
+            together.wait()
+            meeting[0] + 1
+            together.wait()
+
+    with lastbit.torch.capture(%r, level="stats") as capture, capture.step(0):
+        thread = threading.Thread(target=work, args=(True,))
+        thread.start()
+        work(False)
+        thread.join()
+    assert len(taken) > 8, taken
+    assert not [reference for reference, n in taken.items() if n], taken
+"""
+
+
+def test_storage_that_two_threads_meet_at_once_has_one_reference(tmp_path):
+    """What nobody gives back keeps the storage's address, and its object, to the end of the program."""
+    package = "import sys, threading, torch\nsys.path.append(%r)\n" % os.path.join(recorded.ROOT, "capture")
+    recorded.run(package + textwrap.dedent(STORAGES % str(tmp_path / "run.lb")))
 
 
 def test_a_thread_that_evaluates_beside_the_training_is_no_trainer(record):

@@ -8,6 +8,8 @@ dtypes         every type that tensors have
 functions      autograd functions and hooks of the program's own
 prefetch       batches copied on a side stream, and used by the main one behind an event
 reuse          memory of a side stream that is freed while that stream is still to read it
+sparse         embeddings whose gradients are sparse, by two optimizers that take them
+fsdp           parameters sharded by FSDP2 over gloo: under torchrun
 workers        batches from processes that are forked after the device was used
 threads        two threads, each with a stream and a model
 full           as large as the device's memory will have it
@@ -75,6 +77,44 @@ def embeddings(device):
         optimizer.step()
         optimizer.zero_grad()
     return list(model.parameters())
+
+
+def sparse(device):
+    torch.manual_seed(6)
+    words, bags = torch.nn.Embedding(20, 8, sparse=True), torch.nn.EmbeddingBag(20, 8, mode="sum", sparse=True)
+    model = torch.nn.ModuleList([words, bags]).to(device)
+    optimizers = torch.optim.SparseAdam(words.parameters(), lr=0.1), torch.optim.SGD(bags.parameters(), lr=0.1, foreach=False)
+    for _ in range(3):
+        tokens = torch.randint(20, (4, 5)).to(device)
+        loss = words(tokens).square().mean() + bags(tokens).square().mean()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    return list(model.parameters())
+
+
+def fsdp(device):
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group("gloo")
+    mesh = torch.distributed.init_device_mesh(device, (torch.distributed.get_world_size(),))
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()) for _ in range(3)), torch.nn.Linear(8, 4)).to(device)
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+    torch.manual_seed(100 + torch.distributed.get_rank())
+    batches = [(torch.randn(16, 8).to(device), torch.randint(4, (16,)).to(device)) for _ in range(2)]
+    for x, y in batches:
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    made = [p.detach().to_local().cpu() for p in model.parameters()]
+    torch.distributed.barrier()  # gloo's threads let tensors go, for which they need Python's lock: the group's end waits for them with it
+    torch.distributed.destroy_process_group()
+    return made
 
 
 def views(device):
@@ -250,6 +290,8 @@ on_device.RUNS.update(
     transformers=transformers,
     optimizers=optimizers,
     embeddings=embeddings,
+    sparse=sparse,
+    fsdp=fsdp,
     views=views,
     dtypes=dtypes,
     functions=functions,

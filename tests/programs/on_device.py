@@ -173,6 +173,7 @@ def parallel(device):
         optimizer.step()
         optimizer.zero_grad()
     made = [p.detach().cpu() for p in model.parameters()]
+    torch.distributed.barrier()  # gloo's threads let tensors go, for which they need Python's lock: the group's end waits for them with it
     torch.distributed.destroy_process_group()
     return made
 

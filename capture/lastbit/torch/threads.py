@@ -19,6 +19,7 @@ class Threads:
         self.backwards = 0  # that run, in all threads
         self.differentiating = set()  # threads that ran one
         self.counting = threading.RLock()  # none begins or ends meanwhile
+        self.unread = False  # gradients were not read for another one's sake, and coverage says so
 
     inherited = 0  # modes of ours that a fork left on this thread; they do nothing
 
@@ -129,9 +130,16 @@ class Threads:
         freed twice, and the program dies."""
         with self.counting:
             self.differentiating &= {thread.ident for thread in threading.enumerate()}
-            if self.backwards > getattr(self.here, "backwards", 0) or self.differentiating - {threading.get_ident()}:
-                return None
-            return [(p, grad) for p in parameters for grad in (p.grad,) if grad is not None]
+            if self.backwards <= getattr(self.here, "backwards", 0) and not self.differentiating - {threading.get_ident()}:
+                return [(p, grad) for p in parameters for grad in (p.grad,) if grad is not None]
+        if not self.unread and self.session.opened:
+            self.unread = True
+            self.session.noticed(
+                "thread",
+                "backwards ran in several threads that live: gradients were not read from step %d on where another thread may set "
+                "them, so that some have no name, and a step that a scaler or a guard skipped may not be seen to end" % self.session.step,
+            )
+        return None
 
     def backward(self, begins):
         """Backward begins or ends in this thread; how many run in it now."""

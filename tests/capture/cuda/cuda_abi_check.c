@@ -11,8 +11,9 @@ LB_CUDA_CONSTANTS(SAME_VALUE)
     _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), CUresult(*) parameters),                          \
                    #symbol " has another type");
 LB_CUDA_FUNCTIONS(SAME_TYPE)
+LB_CUDA_OPTIONAL(SAME_TYPE)
 
 _Static_assert(CU_MEMHOSTALLOC_PORTABLE == 1 && CU_MEMHOSTALLOC_DEVICEMAP == 2, "flags of cuMemHostAlloc");
 _Static_assert(sizeof(CUresult) == sizeof(unsigned) && sizeof(CUdeviceptr) == 8 && sizeof(CUdevice) == 4 &&
-                   sizeof(CUstreamCaptureMode) == 4 && sizeof(CUpointer_attribute) == 4,
+                   sizeof(CUstreamCaptureMode) == 4,
                "sizes of what is passed by value");

@@ -35,6 +35,7 @@ STANDIN_API CUresult cuGraphExecDestroy(CUgraphExec exec);
 STANDIN_API CUresult cuGraphDestroy(CUgraph graph);
 #define STANDIN_DECLARE(NAME, symbol, parameters) STANDIN_API CUresult symbol parameters;
 LB_CUDA_FUNCTIONS(STANDIN_DECLARE)
+LB_CUDA_OPTIONAL(STANDIN_DECLARE)
 #undef STANDIN_DECLARE
 
 /* ---- what a test says -------------------------------------------------------------------------------------------- */

@@ -49,15 +49,44 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 
 /* ---- capturing --------------------------------------------------------------------------------------------------- */
 
+standin_set standin_both(standin_set a, standin_set b)
+{
+    if (a.n == 0 || b.n == 0) return a.n ? a : b;
+    int *nodes = standin_object((size_t)(a.n + b.n) * sizeof *nodes), n = a.n;
+    memcpy(nodes, a.nodes, (size_t)a.n * sizeof *nodes);
+    for (int i = 0, j; i < b.n; i++) {
+        for (j = 0; j < a.n && a.nodes[j] != b.nodes[i];) j++;
+        if (j == a.n) nodes[n++] = b.nodes[i];
+    }
+    return (standin_set){nodes, n};
+}
+
+static standin_set only(int node)
+{
+    int *nodes = standin_object(sizeof *nodes);
+    *nodes = node;
+    return (standin_set){nodes, 1};
+}
+
+static void make_room(standin_graph *g)
+{
+    if (g->n < g->room) return;
+    g->room = g->room ? 2 * g->room : 64;
+    standin_node *nodes = standin_object((size_t)g->room * sizeof *nodes);
+    if (g->n) memcpy(nodes, g->nodes, (size_t)g->n * sizeof *nodes);
+    g->nodes = nodes;
+}
+
 CUresult standin_capture_add(CUstream stream, action *what)
 {
     standin_graph *g = stream->capturing;
-    if (g->invalidated || g->n == STANDIN_NODES) {
+    if (g->invalidated) {
         standin_action_release(what);
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
+    make_room(g);
     g->nodes[g->n] = (standin_node){*what, stream->tips};
-    stream->tips = 1ull << g->n++;
+    stream->tips = only(g->n++);
     return CUDA_SUCCESS;
 }
 
@@ -75,18 +104,35 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
         g->graph = (standin_graph){.users = 1, .id = ++ids, .random = ids, .origin = s, .mode = mode, .active = true};
         g->graph.thread = pthread_self();
         s->capturing = &g->graph;
-        s->tips = 0;
+        s->tips = (standin_set){NULL, 0};
     }
     pthread_mutex_unlock(&standin_lock);
     return result;
 }
 
-/* All nodes from which one of `tips` can be reached, those included. */
-static uint64_t before(const standin_graph *g, uint64_t tips)
+static bool has_all(const bool *marks, standin_set of)
 {
+    for (int i = 0; i < of.n; i++)
+        if (!marks[of.nodes[i]]) return false;
+    return true;
+}
+
+/* One for each node. */
+static bool *no_marks(const standin_graph *g)
+{
+    bool *marks = calloc((size_t)g->n + 1, sizeof *marks);
+    if (!marks) abort();
+    return marks;
+}
+
+/* All nodes from which one of `tips` can be reached, those included, are marked. */
+static bool *before(const standin_graph *g, standin_set tips)
+{
+    bool *marks = no_marks(g);
+    for (int t = 0; t < tips.n; t++) marks[tips.nodes[t]] = true;
     for (int i = g->n - 1; i >= 0; i--)
-        if (tips >> i & 1) tips |= g->nodes[i].after;
-    return tips;
+        for (int a = 0; marks[i] && a < g->nodes[i].after.n; a++) marks[g->nodes[i].after.nodes[a]] = true;
+    return marks;
 }
 
 CUresult cuStreamEndCapture(CUstream handle, CUgraph *to)
@@ -103,13 +149,14 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *to)
         return result;
     }
     standin_graph *g = s->capturing;
-    const uint64_t joined = before(g, s->tips);
+    bool *joined = before(g, s->tips);
     if (g->invalidated) result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     for (CUstream other = standin_streams(); other; other = other->next) {
         if (other->capturing != g) continue;
-        if (!result && (other->tips & ~joined)) result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+        if (!result && !has_all(joined, other->tips)) result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
         other->capturing = NULL;
     }
+    free(joined);
     g->active = false;
     if (!result)
         *to = (CUgraph)(void *)g;
@@ -120,10 +167,10 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *to)
 }
 
 /* The legacy stream cannot be asked while a blocking stream is captured, and asking breaks nothing. */
-static CUresult status_of(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id)
+static CUresult status_of(CUstream handle, CUstreamCaptureStatus *status)
 {
     CUstream s;
-    const CUresult result = standin_stream_of(handle, &s);
+    const CUresult result = standin_stream_anywhere(handle, &s);
     if (result) return result;
     if (s == s->context->legacy)
         for (CUstream other = standin_streams(); other; other = other->next)
@@ -132,7 +179,6 @@ static CUresult status_of(CUstream handle, CUstreamCaptureStatus *status, cuuint
     *status = !s->capturing               ? CU_STREAM_CAPTURE_STATUS_NONE
               : s->capturing->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                           : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (id && s->capturing) *id = s->capturing->id;
     return CUDA_SUCCESS;
 }
 
@@ -141,17 +187,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
     CUresult result = standin_enter("cuStreamIsCapturing", true);
     if (result) return result;
     pthread_mutex_lock(&standin_lock);
-    result = status_of(handle, status, NULL);
-    pthread_mutex_unlock(&standin_lock);
-    return result;
-}
-
-CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id)
-{
-    CUresult result = standin_enter("cuStreamGetCaptureInfo", true);
-    if (result) return result;
-    pthread_mutex_lock(&standin_lock);
-    result = status_of(handle, status, id);
+    result = status_of(handle, status);
     pthread_mutex_unlock(&standin_lock);
     return result;
 }
@@ -167,17 +203,17 @@ void standin_graph_unuse(standin_graph *g)
 
 bool standin_graph_run(standin_graph *g, CUcontext context)
 {
-    const uint64_t all = g->n == STANDIN_NODES ? ~0ull : (1ull << g->n) - 1;
-    for (uint64_t done = 0; done != all;) {
+    bool *done = no_marks(g), fine = true;
+    for (int left = g->n; left > 0 && fine; left--) {
         pthread_mutex_lock(&standin_lock);
-        const int from = (int)(standin_draw(&g->random) % (uint64_t)g->n);
+        int i = (int)(standin_draw(&g->random) % (uint64_t)g->n);
         pthread_mutex_unlock(&standin_lock);
-        int i = from;
-        while (done >> i & 1 || g->nodes[i].after & ~done) i = (i + 1) % g->n;
-        if (!standin_perform(&g->nodes[i].action, context)) return false;
-        done |= 1ull << i;
+        while (done[i] || !has_all(done, g->nodes[i].after)) i = (i + 1) % g->n;
+        fine = standin_perform(&g->nodes[i].action, context);
+        done[i] = true;
     }
-    return true;
+    free(done);
+    return fine;
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *to, CUgraph graph, unsigned long long flags)

@@ -38,14 +38,21 @@ typedef struct operation {
     uint64_t ticket;
 } operation;
 
+/* Nodes of a graph, by their numbers; the array is a standin_object, and never changes. */
+typedef struct standin_set {
+    const int *nodes;
+    int n;
+} standin_set;
+
 struct CUstream_st {
     CUcontext context;
-    CUstream next; /* all of them, the destroyed ones too: events go on naming them */
+    CUstream handle; /* what the program calls it: once it is destroyed, the name of the next one that is made */
+    CUstream next;   /* all of them, the destroyed ones too: events go on naming them */
     bool blocking, gone;
     operation *first, **last;
-    uint64_t added, done, random;
+    uint64_t added, done, random, id;
     standin_graph *capturing;
-    uint64_t tips; /* nodes that the next one depends on: a set of bits */
+    standin_set tips; /* nodes that the next one depends on */
 };
 
 struct CUevent_st {
@@ -53,17 +60,16 @@ struct CUevent_st {
     CUstream stream; /* NULL: never recorded */
     uint64_t ticket;
     standin_graph *graph; /* recorded inside its capture */
-    uint64_t tips;
+    standin_set tips;
 };
 
 typedef struct standin_node {
     action action;
-    uint64_t after; /* a set of nodes */
+    standin_set after;
 } standin_node;
-#define STANDIN_NODES 64
 struct standin_graph {
-    standin_node nodes[STANDIN_NODES];
-    int n, users;
+    standin_node *nodes; /* a standin_object */
+    int n, room, users;
     uint64_t id, random;
     CUstream origin;
     pthread_t thread;
@@ -88,7 +94,8 @@ bool standin_is_pinned(const void *address, size_t bytes);
 
 /* Queues. `add` takes the action over. All under the lock. */
 CUresult standin_add(CUstream stream, action *what);
-CUresult standin_stream_of(CUstream handle, CUstream *stream); /* the current context's, or an error */
+CUresult standin_stream_of(CUstream handle, CUstream *stream);       /* the current context's, or an error */
+CUresult standin_stream_anywhere(CUstream handle, CUstream *stream); /* ... or another context's */
 void standin_streams_begin(void);
 void standin_wait_for(CUstream stream, uint64_t ticket); /* the host waits */
 void standin_wait_for_all(CUcontext context);
@@ -99,6 +106,7 @@ void standin_action_release(action *what);
 
 /* Graphs, under the lock. */
 CUresult standin_capture_add(CUstream stream, action *what);
+standin_set standin_both(standin_set a, standin_set b);
 bool standin_graph_run(standin_graph *graph, CUcontext context); /* without the lock */
 void standin_graph_unuse(standin_graph *graph);
 CUresult standin_forbidden(void); /* a call that may be unsafe in a capture: it invalidates what it must not disturb */

@@ -164,26 +164,6 @@ CUresult cuMemFreeHost(void *memory)
     return result;
 }
 
-CUresult cuPointerGetAttribute(void *to, CUpointer_attribute attribute, CUdeviceptr address)
-{
-    CUresult result = standin_enter("cuPointerGetAttribute", true);
-    if (result) return result;
-    pthread_mutex_lock(&standin_lock);
-    const block *b = block_of(address, 1);
-    if (!b)
-        result = CUDA_ERROR_INVALID_VALUE;
-    else if (attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
-        *(unsigned *)to = b->device < 0 ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-    else if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
-        *(int *)to = b->device < 0 ? 0 : b->device;
-    else if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED)
-        *(unsigned *)to = 0;
-    else
-        result = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&standin_lock);
-    return result;
-}
-
 static size_t bytes_of(int device)
 {
     size_t sum = 0;

@@ -8,6 +8,8 @@
 pthread_cond_t standin_change = PTHREAD_COND_INITIALIZER;
 
 static CUstream streams;
+static CUstream free_handles[256];
+static int n_free_handles;
 static bool held;
 static int waits;
 
@@ -145,7 +147,9 @@ static CUstream new_stream(CUcontext context, bool blocking)
     static uint64_t count;
     CUstream s = calloc(1, sizeof *s);
     if (!s) abort();
-    *s = (struct CUstream_st){.context = context, .next = streams, .blocking = blocking, .random = ++count};
+    *s =
+        (struct CUstream_st){.context = context, .next = streams, .blocking = blocking, .random = ++count, .id = count};
+    s->handle = n_free_handles ? free_handles[--n_free_handles] : s;
     s->last = &s->first;
     streams = s;
     pthread_t thread;
@@ -159,6 +163,7 @@ void standin_streams_begin(void)
 {
     held = false;
     waits = 0;
+    n_free_handles = 0;
     for (CUstream s = streams; s; s = s->next) {
         s->gone = true;
         s->capturing = NULL;
@@ -208,7 +213,7 @@ CUresult standin_add(CUstream s, action *what)
     return CUDA_SUCCESS;
 }
 
-CUresult standin_stream_of(CUstream handle, CUstream *stream)
+CUresult standin_stream_anywhere(CUstream handle, CUstream *stream)
 {
     CUcontext context = standin_current();
     if ((uintptr_t)handle <= 1) {
@@ -217,11 +222,17 @@ CUresult standin_stream_of(CUstream handle, CUstream *stream)
         return CUDA_SUCCESS;
     }
     for (CUstream s = streams; s; s = s->next) {
-        if (s != handle || s->gone) continue;
+        if (s->handle != handle || s->gone) continue;
         *stream = s;
-        return s->context == context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_SUCCESS;
     }
     return CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult standin_stream_of(CUstream handle, CUstream *stream)
+{
+    const CUresult result = standin_stream_anywhere(handle, stream);
+    return !result && (*stream)->context != standin_current() ? CUDA_ERROR_INVALID_HANDLE : result;
 }
 
 /* ---- the host waits ---------------------------------------------------------------------------------------------- */
@@ -273,7 +284,7 @@ CUresult cuStreamCreate(CUstream *to, unsigned flags)
     CUresult result = standin_enter("cuStreamCreate", true);
     if (result) return result;
     pthread_mutex_lock(&standin_lock);
-    *to = new_stream(standin_current(), !(flags & CU_STREAM_NON_BLOCKING));
+    *to = new_stream(standin_current(), !(flags & CU_STREAM_NON_BLOCKING))->handle;
     pthread_mutex_unlock(&standin_lock);
     return CUDA_SUCCESS;
 }
@@ -285,7 +296,10 @@ CUresult cuStreamDestroy_v2(CUstream handle)
     CUstream s;
     pthread_mutex_lock(&standin_lock);
     result = standin_stream_of(handle, &s);
-    if (!result) s->gone = true;
+    if (!result) {
+        s->gone = true;
+        if (n_free_handles < (int)(sizeof free_handles / sizeof *free_handles)) free_handles[n_free_handles++] = handle;
+    }
     pthread_cond_broadcast(&standin_change);
     pthread_mutex_unlock(&standin_lock);
     return result;
@@ -297,13 +311,38 @@ CUresult cuStreamSynchronize(CUstream handle)
     if (result) return result;
     CUstream s;
     pthread_mutex_lock(&standin_lock);
-    result = standin_stream_of(handle, &s);
+    result = standin_stream_anywhere(handle, &s);
     if (!result && s->capturing) result = standin_invalidate(s->capturing, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     if (!result) result = standin_forbidden();
     if (!result) {
         standin_wait_for(s, s->added);
         result = s->context->error;
     }
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+/* Of what is asked of a stream, and of waiting for it or in it, any context may be current. */
+CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
+{
+    CUresult result = standin_enter("cuStreamGetCtx", true);
+    if (result) return result;
+    CUstream s;
+    pthread_mutex_lock(&standin_lock);
+    result = standin_stream_anywhere(handle, &s);
+    if (!result) *context = s->context;
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
+{
+    CUresult result = standin_enter("cuStreamGetId", true);
+    if (result) return result;
+    CUstream s;
+    pthread_mutex_lock(&standin_lock);
+    result = standin_stream_anywhere(handle, &s);
+    if (!result) *id = s->id;
     pthread_mutex_unlock(&standin_lock);
     return result;
 }
@@ -369,7 +408,7 @@ static CUresult wait_in_capture(CUstream s, CUevent event)
         return standin_invalidate(s->capturing, CUDA_ERROR_STREAM_CAPTURE_MERGE);
     if (!event->graph->active) return CUDA_ERROR_CAPTURED_EVENT;
     if (event->graph->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    s->tips = (s->capturing ? s->tips : 0) | event->tips;
+    s->tips = s->capturing ? standin_both(s->tips, event->tips) : event->tips;
     s->capturing = event->graph;
     return CUDA_SUCCESS;
 }
@@ -381,7 +420,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
     if (result) return result;
     CUstream s;
     pthread_mutex_lock(&standin_lock);
-    result = standin_stream_of(handle, &s);
+    result = standin_stream_anywhere(handle, &s);
     if (!result && (s->capturing || event->graph)) {
         result = wait_in_capture(s, event);
     } else if (!result && event->stream) {

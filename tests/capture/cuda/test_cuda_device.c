@@ -474,9 +474,38 @@ static void forked_child_abandons_and_the_parent_goes_on(void **state)
     host_end(reader);
 }
 
+/* Reads that are queued on a stream stay under way when it is destroyed. One that is made then may get its handle, and
+ * is ordered behind them like any other. */
+static void stream_under_the_handle_of_another_waits_for_its_reads(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 5; seed++) {
+        host_begin(1, seed, 200);
+        lb_device *reader = host_reader(NULL);
+        const CUdeviceptr memory = host_memory(64 << 10, seed);
+        const CUstream before = host_stream();
+        CUstream stream;
+        value *v = value_dense(memory, LB_F32, 16 << 10, true);
+        warm(reader);
+        standin_hold();
+        submit_values(reader, &v, 1, before, false);
+        assert_int_equal(cuStreamDestroy_v2(before), CUDA_SUCCESS);
+        assert_int_equal(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+        assert_ptr_equal(stream, before);
+        reader->ops->order_before(reader, stream);
+        assert_int_equal(cuMemsetD8Async(memory, 1, 64 << 10, stream), CUDA_SUCCESS);
+        standin_let_go();
+        collect_all(reader);
+        value_assert_same(v);
+        value_free(v);
+        host_end(reader);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stream_under_the_handle_of_another_waits_for_its_reads),
         cmocka_unit_test(results_are_those_of_the_host),
         cmocka_unit_test(value_of_many_units_is_measured),
         cmocka_unit_test(one_work_is_waited_for_and_later_ones_are_not),

@@ -25,6 +25,7 @@ static void loaded_driver_is_found_with_all_functions(void **state)
 #define IS_THERE(NAME, symbol, parameters)                                                                             \
     assert_ptr_equal(*(void *const *)(const void *)&cuda->NAME, dlsym(library, #symbol));
     LB_CUDA_FUNCTIONS(IS_THERE)
+    LB_CUDA_OPTIONAL(IS_THERE)
 #undef IS_THERE
     assert_ptr_equal(lb_cuda_driver_get(NULL), cuda);
     assert_int_equal(lb_cuda_failed(cuda, "cuMemAlloc", CUDA_ERROR_OUT_OF_MEMORY, &err), LB_ERR_NOMEM);

@@ -308,7 +308,7 @@ static int set_up(void **state)
         print_error("%s\n", err.message);
         return 1;
     }
-    cuda->DeviceGetName(name, sizeof name, 0);
+    if (cuda->DeviceGetName) cuda->DeviceGetName(name, sizeof name, 0);
     printf("%s, driver %d, kernels %s\n", name, cuda->version, code.image ? "of nvcc" : "of NVRTC");
     uint64_t random = 1;
     void *pinned;

@@ -1,8 +1,9 @@
 /* A .cu file as plain C++: what its kernels use of CUDA, as functions of the host. Include it before the file.
  *
  * Each thread of a block is a fiber; fibers of a warp run one after the other in random order, as do warps, and stop at
- * __syncwarp and __syncthreads. So a kernel that forgets a barrier reads what is not there yet, and under
- * ThreadSanitizer, which is told of fibers and barriers, it is a data race. */
+ * __syncwarp and __syncthreads; now and then one stands at a fence while the others go on. So a kernel that forgets a
+ * barrier reads what is not there yet, and under ThreadSanitizer, which is told of fibers and barriers, it is a data
+ * race. */
 #ifndef CUDA_ON_HOST_H
 #define CUDA_ON_HOST_H
 
@@ -25,6 +26,8 @@ const host_index *host_thread_index(), *host_block_index(); /* of the thread tha
 #define LB_TABLE static const
 
 void __syncwarp();
+void __threadfence(); /* other threads may go on while one stands at it */
+void __threadfence_system();
 void __syncthreads();
 /* What each of a warp's threads has, given by all; until the next call. */
 const uint64_t *of_warp(uint64_t value);
@@ -59,9 +62,6 @@ static inline uint32_t value_bits(float value)
     return bits;
 }
 
-/* Sanitizers do not know fences: the counters that go with them are what orders. */
-static inline void __threadfence() {}
-static inline void __threadfence_system() {}
 static inline uint32_t count_one(uint64_t *counter)
 {
     return (uint32_t)__atomic_fetch_add(counter, 1, __ATOMIC_SEQ_CST);

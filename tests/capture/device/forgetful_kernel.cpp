@@ -20,6 +20,26 @@ static void turn_left(void *parameters)
     p->out[64 + t] = words[(t + 32) % 64];
 }
 
+/* Of two words that a thread writes with a fence between, another one may see the first alone. */
+static void look_between(void *parameters)
+{
+    uint32_t *seen = (uint32_t *)parameters;
+    const uint32_t t = threadIdx.x, left = (t + 1) % 32;
+    words[t] = words[32 + t] = 0;
+    __syncwarp();
+    words[t] = 1;
+    __threadfence();
+    words[32 + t] = 1;
+    seen[t] = words[left] && !words[32 + left];
+    __syncwarp();
+}
+
+void fenced_kernel_run(uint32_t seen[32], uint64_t seed)
+{
+    const host_grid grid = {1, 32, 0, 1, seed};
+    host_grid_run(&grid, look_between, seen);
+}
+
 void forgetful_kernel_run(forgetful_kernel *kernel, uint64_t seed)
 {
     const host_grid grid = {1, 64, 0, 1, seed};

@@ -18,6 +18,8 @@ typedef struct forgetful_kernel {
 } forgetful_kernel;
 
 void forgetful_kernel_run(forgetful_kernel *kernel, uint64_t seed);
+/* seen[t]: whether thread t saw its neighbour between two writes, which a fence stands between. */
+void fenced_kernel_run(uint32_t seen[32], uint64_t seed);
 
 #ifdef __cplusplus
 }

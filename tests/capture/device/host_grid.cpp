@@ -122,7 +122,7 @@ void begin_at(stand *of, char *stack, size_t size, void (*entry)())
 }
 #endif
 
-enum class state { ready, at_warp, at_block, ended };
+enum class state { ready, at_fence, at_warp, at_block, ended };
 
 struct worker;
 
@@ -243,16 +243,24 @@ fiber::~fiber()
 #endif
 }
 
-/* Each thread of a warp from one barrier to the next: where they stand then. */
+/* Each thread of a warp from one barrier to the next: where they stand then. A thread may stop at a fence on its way, for
+ * a fence is no barrier: others come to theirs meanwhile, in this warp and in others. */
 state run_warp(uint32_t warp)
 {
-    std::vector<fiber *> order;
-    for (uint32_t i = 0; i < WARP; i++) order.push_back(here->fibers[WARP * warp + i].get());
+    std::vector<fiber *> order, fenced;
+    for (uint32_t i = 0; i < WARP; i++) {
+        fiber *f = here->fibers[WARP * warp + i].get();
+        (f->now.load(std::memory_order_relaxed) == state::at_fence ? fenced : order).push_back(f);
+    }
+    if (!fenced.empty()) order.swap(fenced);
     here->dice.shuffle(order);
     for (fiber *f : order) to_fiber(f, f->now.load(std::memory_order_relaxed));
-    const state now = order[0]->now.load(std::memory_order_relaxed);
-    for (fiber *f : order)
-        if (f->now.load(std::memory_order_relaxed) != now)
+    const state now = here->fibers[WARP * warp]->now.load(std::memory_order_relaxed);
+    for (uint32_t i = 0; i < WARP; i++)
+        if (here->fibers[WARP * warp + i]->now.load(std::memory_order_relaxed) == state::at_fence)
+            return state::at_fence;
+    for (uint32_t i = 0; i < WARP; i++)
+        if (here->fibers[WARP * warp + i]->now.load(std::memory_order_relaxed) != now)
             fail("some threads of a warp stand at a barrier, and others at another one or at the end");
     return now;
 }
@@ -272,7 +280,7 @@ void run_block(uint32_t block)
     while (!warps.empty()) {
         const uint32_t i = here->dice.below(warps.size());
         const state now = run_warp(warps[i]);
-        if (now == state::at_warp) continue;
+        if (now == state::at_warp || now == state::at_fence) continue;
         if (now == state::at_block) waiting.push_back(warps[i]);
         warps.erase(warps.begin() + i);
         if (!warps.empty() || waiting.empty()) continue;
@@ -324,6 +332,17 @@ static void stop_at(uint32_t number, state now)
 void __syncwarp()
 {
     stop_at(self()->thread.x / WARP, state::at_warp);
+}
+
+/* It orders nothing for ThreadSanitizer: the counters that go with fences do. */
+void __threadfence()
+{
+    if (here->dice.below(2)) to_worker(self(), state::at_fence);
+}
+
+void __threadfence_system()
+{
+    __threadfence();
 }
 
 void __syncthreads()

@@ -1,6 +1,7 @@
 """The stand-in accelerator (standin_accelerator.cpp): built once per version of its source and of torch, and made known to torch as the
 device `standin`."""
 
+import contextlib
 import ctypes
 import fcntl
 import functools
@@ -50,6 +51,8 @@ def library():
     """Its C functions."""
     lib = ctypes.CDLL(os.environ.get("STANDIN_LIBRARY") or str(build()))
     lib.standin_error.restype, lib.standin_graph_new.restype = ctypes.c_char_p, ctypes.c_void_p
+    if hasattr(lib, "standin_native_stream"):
+        lib.standin_native_stream.restype, lib.standin_native_stream.argtypes = ctypes.c_void_p, (ctypes.c_int64,)
     lib.standin_pool.restype = lib.standin_used.restype = ctypes.c_uint64
     lib.standin_graph_begin.argtypes = ctypes.c_void_p, ctypes.c_uint64
     lib.standin_stand_still.argtypes = (ctypes.c_uint,)
@@ -112,6 +115,37 @@ def stand_still(milliseconds):
     library().standin_stand_still(milliseconds)
 
 
+class Stream(torch.Stream):
+    """As torch.cuda.Stream is: it tells which of the driver's it is, where there is a driver."""
+
+    def __new__(cls, priority=0, **of):
+        return super().__new__(cls, **of) if of else super().__new__(cls, device="standin")
+
+    @property
+    def standin_stream(self):
+        native = getattr(library(), "standin_native_stream", None)
+        return (native(self.stream_id) or 0) if native else 0
+
+
+class Event(torch.Event):
+    def __new__(cls, *_, **__):
+        return super().__new__(cls, device="standin")
+
+
+def current_stream(*_):
+    now = torch.accelerator.current_stream()
+    return Stream(stream_id=now.stream_id, device_index=now.device_index, device_type=now.device_type)
+
+
+@contextlib.contextmanager
+def on_stream(stream):
+    """As torch.cuda.stream is."""
+    before = torch.accelerator.current_stream()
+    torch.accelerator.set_stream(stream or before)
+    yield
+    torch.accelerator.set_stream(before)
+
+
 def graph_pool_handle():
     return 0, library().standin_pool()
 
@@ -134,6 +168,7 @@ def module():
     device = types.ModuleType("torch.standin")
     device.is_available = lambda: True
     device.device_count = lambda: 1
+    device.is_initialized = lambda: True
     device.current_device = lambda: 0
     device.set_device = lambda index: None
     device._is_in_bad_fork = lambda: False
@@ -142,6 +177,7 @@ def module():
         device.get_rng_state = lambda index: torch.get_rng_state()
     device.StandinGraph, device.graph, device.graph_pool_handle = StandinGraph, graph, graph_pool_handle
     device.is_current_stream_capturing = lambda: bool(library().standin_is_capturing())
+    device.Stream, device.Event, device.stream, device.current_stream = Stream, Event, on_stream, current_stream
     device.empty_cache = lambda *_: None
     device.synchronize = lambda *_: library().standin_synchronize()
     device.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]

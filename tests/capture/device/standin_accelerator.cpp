@@ -17,15 +17,26 @@
 #include <ATen/core/stack.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/_coalesced_native.h>
+#include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_nnz_native.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
+#include <ATen/ops/_values_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/dense_dim_native.h>
+#include <ATen/ops/is_coalesced_native.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/sparse_dim_native.h>
 #include <ATen/ops/view_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/library.h>
 
 #include "standin_on_driver.h"
@@ -95,7 +106,7 @@ struct Memory {
     {
         std::lock_guard<std::mutex> guard(lock);
         pool = current;
-        if (on_driver::is) {
+        if (on_driver::is && pool == common) {
             pool = of_streams[on_driver::current];
             if (!pool) of_streams[on_driver::current] = pool = std::make_shared<Pool>();
         }
@@ -127,23 +138,18 @@ struct Memory {
         pool.freed.clear();
     }
 
-    // On a driver: what changed of these bytes is written there when the current stream comes to it.
-    void send(const void *address, size_t bytes)
+    // On a driver: adds what changed of these bytes since it was asked last.
+    void add_changes(on_driver::Patches &to, const void *address, size_t bytes)
     {
-#ifdef STANDIN_ON_DRIVER
         const size_t first = size_t(static_cast<const char *>(address) - seen) / GRAIN * GRAIN;
         const size_t end = first + rounded(bytes + size_t(static_cast<const char *>(address) - seen) - first);
         std::lock_guard<std::mutex> guard(lock);
         for (size_t at = first, last; at < end; at = last + GRAIN) {
             for (last = at; last < end && memcmp(real + last, sent + last, GRAIN) != 0;) last += GRAIN;
             if (last == at) continue;
-            std::vector<char> changed(real + at, real + last);
-            memcpy(sent + at, changed.data(), changed.size());
-            on_driver::call([to = twin + at, changed] { memcpy(to, changed.data(), changed.size()); });
+            to.push_back({twin + at, {real + at, real + last}});
+            memcpy(sent + at, real + at, last - at);
         }
-#else
-        (void)address, (void)bytes;
-#endif
     }
 
     void *there(const void *address) const { return real + (static_cast<const char *>(address) - seen); }
@@ -218,10 +224,32 @@ void wait_for_stream()
 #endif
 }
 
-void send(const at::Tensor &t)
+// On a driver: what changed of them is written there when the current stream comes to it.
+on_driver::Patches changes_of(const std::vector<at::Tensor> &tensors)
 {
-    if (on_driver::is && t.defined() && t.device().type() == KIND && t.storage().nbytes())
-        memory().send(t.storage().data(), t.storage().nbytes());
+    on_driver::Patches changed;
+    auto add = [&changed](const at::Tensor &t) {
+        if (t.storage().nbytes()) memory().add_changes(changed, t.storage().data(), t.storage().nbytes());
+    };
+    for (const at::Tensor &t : tensors) {
+        if (!on_driver::is || !t.defined() || t.device().type() != KIND) continue;
+        if (!t.is_sparse()) {
+            add(t);
+            continue;
+        }
+        add(t._indices());
+        add(t._values());
+    }
+    return changed;
+}
+
+thread_local bool captures = false; // an op runs that a graph will run
+
+void send(const std::vector<at::Tensor> &tensors)
+{
+    if (captures) return;
+    on_driver::Patches changed = changes_of(tensors);
+    if (!changed.empty()) on_driver::call([changed = std::move(changed)] { on_driver::write(changed); });
 }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -339,9 +367,20 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 // ---- the same bytes as a tensor of the CPU, and back
 
+at::Tensor on_host(const at::Tensor &t);
+
+// A sparse tensor of the other device, with these parts.
+at::Tensor with_parts(const at::Tensor &t, const at::Tensor &indices, const at::Tensor &values)
+{
+    at::AutoDispatchBelowADInplaceOrView below;
+    return at::_sparse_coo_tensor_unsafe(indices, values, t.sizes(), values.options().layout(at::kSparse),
+                                         t.is_coalesced());
+}
+
 at::Tensor on_host(const at::Tensor &t)
 {
     if (!t.defined() || t.device().type() != KIND) return t;
+    if (t.is_sparse()) return with_parts(t, on_host(t._indices()), on_host(t._values()));
     const c10::Storage &storage = t.storage();
     void *data = storage.nbytes() ? memory().there(storage.data()) : nullptr;
     c10::Storage host(c10::Storage::use_byte_size_t(), storage.nbytes(), c10::DataPtr(data, c10::Device(c10::kCPU)),
@@ -376,6 +415,8 @@ at::Tensor view_like(const at::Tensor &t, const at::Tensor &result)
 at::Tensor on_device(const at::Tensor &result, const std::vector<at::Tensor> &given)
 {
     if (!result.defined() || result.device().type() != c10::kCPU) return result;
+    if (result.is_sparse())
+        return with_parts(result, on_device(result._indices(), given), on_device(result._values(), given));
     if (result.storage().nbytes() && memory().holds(result.storage().data())) {
         for (const at::Tensor &t : given)
             if (t.storage().nbytes() && memory().there(t.storage().data()) == result.storage().data())
@@ -389,6 +430,7 @@ at::Tensor on_device(const at::Tensor &result, const std::vector<at::Tensor> &gi
 // `t` as the kernel left it in `host`, which was made of it.
 void take_back(const at::Tensor &t, const at::Tensor &host)
 {
+    if (t.is_sparse()) return; // its parts are the host's
     if (t.sizes() != host.sizes()) at::native::resize_(t, host.sizes(), std::nullopt);
     const void *now = host.storage().nbytes() ? host.storage().data() : nullptr;
     if (now && !memory().holds(now)) on_host(t).copy_(host);
@@ -412,6 +454,12 @@ c10::IValue each(const c10::IValue &value, Change change)
 
 struct Run {
     std::vector<at::Tensor> given, hosts; // tensors of the device, and what stood in for them
+
+    c10::DispatchKeySet keys() const
+    {
+        const bool sparse = std::any_of(hosts.begin(), hosts.end(), [](const at::Tensor &t) { return t.is_sparse(); });
+        return c10::DispatchKeySet(sparse ? c10::DispatchKey::SparseCPU : c10::DispatchKey::CPU);
+    }
 
     at::Tensor in(const at::Tensor &t)
     {
@@ -498,8 +546,16 @@ void flatten(const c10::IValue &value, std::vector<at::Tensor> &to)
         for (const at::Tensor &t : value.toTensorVector()) to.push_back(t);
 }
 
+struct GraphNode {
+    std::function<void()> run;
+    std::vector<at::Tensor> changed; // as addresses
+    std::unique_ptr<on_driver::Node> late = std::make_unique<on_driver::Node>();
+};
+
 struct Graph {
-    std::vector<std::function<void()>> nodes;
+    std::vector<GraphNode> nodes;
+    std::optional<on_driver::Capture> capture;
+    void *launched = nullptr;
     PoolRef pool;
     std::vector<char> before; // memory, while it is captured
     at::Tensor generator;
@@ -512,10 +568,16 @@ struct Graph {
         c10::impl::ExcludeDispatchKeyGuard unseen(
             c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
         stream().before_op();
-        for (const auto &node : nodes) node();
+        for (const GraphNode &node : nodes) {
+            node.run();
+            node.late->queue(changes_of(node.changed));
+        }
+        on_driver::launch(launched);
     }
-    ~Graph()
+    ~Graph() // as memory is given back to a driver: nothing that runs may use it any more
     {
+        on_driver::wait_for_all();
+        if (launched) on_driver::free_graph(launched);
         if (pool && --pool->graphs == 0) memory().give_back(*pool);
     }
 };
@@ -533,7 +595,6 @@ void refuse_in_capture(const char *what)
 
 void Graph::begin(uint64_t pool_id)
 {
-    TORCH_CHECK(!on_driver::is, "graphs are not captured on the driver");
     TORCH_CHECK(!capturing, "another graph is being captured");
     Memory &m = memory();
     pool = pools[pool_id].lock();
@@ -545,6 +606,7 @@ void Graph::begin(uint64_t pool_id)
     before.assign(m.real, m.real + m.used);
     m.current = pool;
     capturing = this;
+    capture.emplace();
 }
 
 void Graph::end()
@@ -552,6 +614,8 @@ void Graph::end()
     TORCH_CHECK(capturing == this, "this graph is not being captured");
     Memory &m = memory();
     capturing = nullptr;
+    launched = capture->end();
+    if (!launched && !broken) broken = "the capture was broken";
     m.current = m.common;
     memcpy(m.real, before.data(), before.size());
     memset(m.real + before.size(), FREED, m.used - before.size());
@@ -572,7 +636,7 @@ struct Call {
         Run run;
         torch::jit::Stack stack;
         for (const c10::IValue &value : arguments) stack.push_back(run.in(value));
-        op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+        op.redispatchBoxed(run.keys(), &stack);
         for (size_t i = 0; i < run.given.size(); i++) take_back(run.given[i], run.hosts[i]);
         std::vector<at::Tensor> results;
         for (const c10::IValue &value : stack) flatten(value, results);
@@ -606,13 +670,16 @@ void capture(const c10::OperatorHandle &op, torch::jit::Stack *stack)
         call.arguments.push_back(aliases_of((*stack)[i]));
     }
     capturing = nullptr;
+    captures = true;
     try {
         run_on_host(op, stack);
     } catch (...) {
         capturing = graph;
+        captures = false;
         throw;
     }
     capturing = graph;
+    captures = false;
     for (size_t i = 0; i < n; i++)
         if (given[i].isTensor() && given[i].toTensor().defined() &&
             given[i].toTensor().sizes() != call.arguments[i].toTensor().sizes())
@@ -620,7 +687,17 @@ void capture(const c10::OperatorHandle &op, torch::jit::Stack *stack)
     std::vector<at::Tensor> results;
     for (size_t i = stack->size() - n_results; i < stack->size(); i++) flatten((*stack)[i], results);
     for (const at::Tensor &t : results) call.made.push_back(t.defined() && t.device().type() == KIND ? alias_of(t) : t);
-    graph->nodes.push_back(call);
+    std::vector<at::Tensor> changed = call.made;
+    for (const c10::IValue &value : call.arguments) flatten(value, changed);
+    graph->nodes.push_back({call, changed});
+}
+
+// A collective goes on in a thread of the host's; what it brings is sent, as what any op makes.
+void wait_for_work(const c10::FunctionSchema &schema, const torch::jit::Stack &stack)
+{
+    if (schema.name().rfind("c10d::", 0) != 0) return;
+    for (size_t i = stack.size() - schema.returns().size(); i < stack.size(); i++)
+        if (stack[i].isObject()) stack[i].toCustomClass<c10d::Work>()->wait();
 }
 
 void run_on_host(const c10::OperatorHandle &op, torch::jit::Stack *stack)
@@ -634,12 +711,13 @@ void run_on_host(const c10::OperatorHandle &op, torch::jit::Stack *stack)
         stream().before_op();
     const size_t begin = stack->size() - schema.arguments().size();
     for (size_t i = begin; i < stack->size(); i++) (*stack)[i] = run.in((*stack)[i]);
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    op.redispatchBoxed(run.keys(), stack);
+    if (on_driver::is) wait_for_work(schema, *stack);
     for (size_t i = 0; i < run.given.size(); i++) take_back(run.given[i], run.hosts[i]);
     for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); i++) (*stack)[i] = run.out((*stack)[i]);
     std::vector<at::Tensor> changed = run.given;
     for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); i++) flatten((*stack)[i], changed);
-    for (const at::Tensor &t : changed) send(t);
+    send(changed);
 }
 
 // ---- kernels
@@ -726,7 +804,7 @@ at::Tensor copy_from(const at::Tensor &self, const at::Tensor &to, bool non_bloc
     if (capturing) {
         if (to_host) refuse_in_capture("copy to the host");
         const at::Tensor from = alias_of(self), there = alias_of(to);
-        capturing->nodes.push_back([from, there] { on_host(there).copy_(on_host(from)); });
+        capturing->nodes.push_back({[from, there] { on_host(there).copy_(on_host(from)); }, {there}});
     } else if (non_blocking && (to_host ? to : self).is_pinned() && !(on_driver::is && !to_host)) {
         queue_copy(self, to);
         return to;
@@ -736,7 +814,7 @@ at::Tensor copy_from(const at::Tensor &self, const at::Tensor &to, bool non_bloc
         stream().before_op();
     }
     on_host(to).copy_(on_host(self));
-    send(to);
+    send({to});
     return to;
 }
 
@@ -798,7 +876,7 @@ at::Tensor convolution(const at::Tensor &input, const at::Tensor &weight, const 
     const at::Tensor made = on_device(at::convolution(on_host(input), on_host(weight), of, stride, padding, dilation,
                                                       transposed, output_padding, groups),
                                       {});
-    send(made);
+    send({made});
     return made;
 }
 
@@ -814,7 +892,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Te
         at::convolution_backward(on_host(gradient), on_host(input), on_host(weight), at::IntArrayRef(channels), stride,
                                  padding, dilation, transposed, output_padding, groups, wanted);
     const std::tuple made{on_device(x, {}), on_device(w, {}), on_device(b, {})};
-    std::apply([](const auto &...t) { (send(t), ...); }, made);
+    send({std::get<0>(made), std::get<1>(made), std::get<2>(made)});
     return made;
 }
 
@@ -826,12 +904,12 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m)
 }
 
 // Ops that have a kernel of the CPU and another one, made of other ops, for every device without its own: the CPU's runs here too.
-void prefer_the_kernels_of_the_cpu(torch::Library &m)
+void prefer_the_kernels_of_the_cpu(torch::Library &m, c10::DispatchKey cpu, c10::DispatchKey ours)
 {
     for (const c10::OperatorName &name : c10::Dispatcher::singleton().getAllOpNames()) {
         const auto op = c10::Dispatcher::singleton().findOp(name);
-        if (!op || name.name.rfind("aten::", 0) != 0 || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
-        if (op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) ||
+        if (!op || name.name.rfind("aten::", 0) != 0 || !op->hasKernelForDispatchKey(cpu)) continue;
+        if (op->hasKernelForDispatchKey(ours) ||
             !(op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
               op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)))
             continue;
@@ -857,7 +935,34 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m)
     m.impl("_reshape_alias", reshape_alias);
     m.impl("convolution_overrideable", convolution);
     m.impl("convolution_backward_overrideable", convolution_backward);
-    prefer_the_kernels_of_the_cpu(m);
+    prefer_the_kernels_of_the_cpu(m, c10::DispatchKey::CPU, c10::DispatchKey::PrivateUse1);
+}
+
+// Sparse tensors are of the same class on every device; what is computed with them is the CPU's.
+at::Tensor with_dims_and_tensors(int64_t n_sparse, int64_t n_dense, c10::SymIntArrayRef size, const at::Tensor &indices,
+                                 const at::Tensor &values, std::optional<at::ScalarType> dtype,
+                                 std::optional<at::Layout> layout, std::optional<at::Device> device,
+                                 std::optional<bool> pinned, std::optional<bool> coalesced)
+{
+    return at::native::new_with_dims_and_tensor_sparse_symint(n_sparse, n_dense, size, indices, values, dtype, layout,
+                                                              device, pinned, coalesced);
+}
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m)
+{
+    m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+}
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m)
+{
+    m.impl("_sparse_coo_tensor_with_dims_and_tensors", with_dims_and_tensors);
+    m.impl("copy_", at::native::copy_sparse_wrapper_);
+    m.impl("_indices", at::native::_indices_sparse);
+    m.impl("_values", at::native::_values_sparse);
+    m.impl("is_coalesced", at::native::is_coalesced_sparse);
+    m.impl("_coalesced_", at::native::_coalesced_sparse_);
+    m.impl("sparse_dim", at::native::sparse_dim_sparse);
+    m.impl("dense_dim", at::native::dense_dim_sparse);
+    m.impl("_nnz", at::native::_nnz_sparse);
+    prefer_the_kernels_of_the_cpu(m, c10::DispatchKey::SparseCPU, c10::DispatchKey::SparsePrivateUse1);
 }
 
 // Its kernel reads and writes tensors that have these bits.
@@ -874,8 +979,9 @@ TORCH_LIBRARY_IMPL(aten, Negative, m)
 TORCH_LIBRARY_IMPL(c10d, PrivateUse1, m)
 {
     for (const char *name :
-         {"allreduce_", "broadcast_", "allgather_", "_allgather_base_", "_reduce_scatter_base_", "reduce_scatter_",
-          "reduce_", "gather_", "scatter_", "alltoall_", "alltoall_base_", "barrier"})
+         {"allreduce_", "broadcast_", "allgather_", "_allgather_base_", "allgather_into_tensor_coalesced_",
+          "_reduce_scatter_base_", "reduce_scatter_", "reduce_scatter_tensor_coalesced_", "reduce_", "gather_",
+          "scatter_", "alltoall_", "alltoall_base_", "barrier"})
         m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
 }
 
@@ -907,9 +1013,12 @@ void *standin_graph_new()
 {
     return new Graph;
 }
+// A graph that goes while another one is captured stays until that is over: the capture would not survive the wait.
 void standin_graph_free(Graph *graph)
 {
-    delete graph;
+    static std::vector<std::unique_ptr<Graph>> gone;
+    gone.emplace_back(graph);
+    if (!capturing) gone.clear();
 }
 uint64_t standin_pool()
 {
@@ -927,6 +1036,12 @@ int standin_graph_replay(Graph *graph)
 {
     return tried([=] { graph->replay(); });
 }
+#ifdef STANDIN_ON_DRIVER
+void *standin_native_stream(int64_t number)
+{
+    return on_driver::native(number);
+}
+#endif
 void standin_synchronize()
 {
 #ifdef STANDIN_ON_DRIVER

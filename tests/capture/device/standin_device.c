@@ -66,6 +66,15 @@ void *standin_device_memory(size_t bytes, void **twin)
     return (void *)(uintptr_t)at;
 }
 
+void standin_device_leave(size_t left)
+{
+    const size_t all = (size_t)1 << 30, between = 3 << 12; /* of the driver's device; between its allocations */
+    const size_t taken = standin_device_bytes(0) + left + between;
+    CUdeviceptr at;
+    enter();
+    if (taken < all) MUST(cuMemAlloc_v2(&at, all - taken));
+}
+
 void standin_device_call(void *stream, void (*run)(void *), void *of)
 {
     void *parameters[] = {&run, &of};
@@ -116,4 +125,33 @@ void standin_device_wait_for_event(void *event)
 {
     enter();
     MUST(cuEventSynchronize(event));
+}
+
+void standin_device_capture_begin(void *stream)
+{
+    enter();
+    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+}
+
+void *standin_device_capture_end(void *stream)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    enter();
+    if (cuStreamEndCapture(stream, &graph) != CUDA_SUCCESS) return NULL;
+    MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    MUST(cuGraphDestroy(graph));
+    return exec;
+}
+
+void standin_device_graph_launch(void *graph, void *stream)
+{
+    enter();
+    MUST(cuGraphLaunch(graph, stream));
+}
+
+void standin_device_graph_free(void *graph)
+{
+    enter();
+    MUST(cuGraphExecDestroy(graph));
 }

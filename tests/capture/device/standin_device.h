@@ -18,6 +18,8 @@ extern "C" {
 STANDIN_DEVICE_API void standin_device_begin(uint64_t seed, unsigned delay_us);
 /* Its addresses, and where kernels find the bytes. */
 STANDIN_DEVICE_API void *standin_device_memory(size_t bytes, void **twin);
+/* The program takes all of the device but `left` bytes. */
+STANDIN_DEVICE_API void standin_device_leave(size_t left);
 /* A kernel that calls run(of), when the stream comes to it. */
 STANDIN_DEVICE_API void standin_device_call(void *stream, void (*run)(void *), void *of);
 STANDIN_DEVICE_API void *standin_device_stream(void);
@@ -28,6 +30,11 @@ STANDIN_DEVICE_API void standin_device_record(void **event, void *stream);
 STANDIN_DEVICE_API void standin_device_block(void *event, void *stream);
 STANDIN_DEVICE_API bool standin_device_has_passed(void *event);
 STANDIN_DEVICE_API void standin_device_wait_for_event(void *event);
+/* What is queued on the stream becomes a graph, until `end`. NULL: something that no capture allows broke it. */
+STANDIN_DEVICE_API void standin_device_capture_begin(void *stream);
+STANDIN_DEVICE_API void *standin_device_capture_end(void *stream);
+STANDIN_DEVICE_API void standin_device_graph_launch(void *graph, void *stream);
+STANDIN_DEVICE_API void standin_device_graph_free(void *graph);
 
 #ifdef __cplusplus
 }

@@ -7,17 +7,35 @@
 //
 //     STANDIN_SEED=N             of delays and orders
 //     STANDIN_DELAY_US=N         operations begin up to so much later
+//     STANDIN_LEFT=N             the program has taken all of the device but so many bytes
 //     STANDIN_WRONG_STREAM=1     another stream than that of the ops is told as the current one: readers are early
 //
-// Graphs are not captured there.
+// What is captured there becomes a graph of the driver with a node for each op. A replay computes all ops at once, as
+// ever; what each of them changed is written by its node in that run.
 #ifndef STANDIN_ON_DRIVER_H
 #define STANDIN_ON_DRIVER_H
 
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <vector>
+
+namespace on_driver
+{
+struct Patch {
+    char *to;
+    std::vector<char> bytes;
+};
+using Patches = std::vector<Patch>;
+
+inline void write(const Patches &patches)
+{
+    for (const Patch &patch : patches) memcpy(patch.to, patch.bytes.data(), patch.bytes.size());
+}
+} // namespace on_driver
 
 #ifdef STANDIN_ON_DRIVER
 
@@ -59,7 +77,9 @@ inline uint64_t number_of(const char *name, uint64_t otherwise)
 inline void *memory(void **twin)
 {
     standin_device_begin(number_of("STANDIN_SEED", 1), unsigned(number_of("STANDIN_DELAY_US", 100)));
-    return standin_device_memory(SPACE, twin);
+    void *memory = standin_device_memory(SPACE, twin);
+    if (getenv("STANDIN_LEFT")) standin_device_leave(number_of("STANDIN_LEFT", 0));
+    return memory;
 }
 
 // On the current stream, in a thread of the driver's.
@@ -72,6 +92,74 @@ inline void call(std::function<void()> act)
     };
     standin_device_call(native(current), run, new std::function<void()>(std::move(act)));
 }
+
+inline void wait_for_all()
+{
+    standin_device_wait_for_all();
+}
+inline void launch(void *graph)
+{
+    standin_device_graph_launch(graph, native(current));
+}
+inline void free_graph(void *graph)
+{
+    standin_device_graph_free(graph);
+}
+
+// A node of the graph that is being captured: what the op changed in each of its runs that are queued.
+class Node
+{
+  public:
+    Node() { standin_device_call(native(current), run, this); }
+    void queue(Patches changed)
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        runs.push_back(std::move(changed));
+    }
+
+  private:
+    static void run(void *of)
+    {
+        Node *node = static_cast<Node *>(of);
+        Patches changed;
+        {
+            std::lock_guard<std::mutex> guard(node->lock);
+            TORCH_CHECK(!node->runs.empty(), "a graph runs that was not launched");
+            changed = std::move(node->runs.front());
+            node->runs.pop_front();
+        }
+        write(changed);
+    }
+    std::mutex lock;
+    std::deque<Patches> runs;
+};
+
+// A capture on the current stream. The default one cannot be captured: a stream of its own, behind it, stands in.
+class Capture
+{
+  public:
+    Capture() : before(current)
+    {
+        if (current == 0) {
+            static const int64_t own = make_stream();
+            void *event = nullptr;
+            standin_device_record(&event, native(0));
+            current = own;
+            standin_device_block(event, native(own));
+        }
+        standin_device_capture_begin(native(current));
+    }
+    // The graph; NULL: the capture was broken.
+    void *end()
+    {
+        void *graph = standin_device_capture_end(native(current));
+        current = before;
+        return graph;
+    }
+
+  private:
+    int64_t before;
+};
 
 // A caller of `function` calls `ours` instead: a jump over its first bytes.
 inline void replace(void *function, void *ours)
@@ -92,6 +180,17 @@ namespace on_driver
 constexpr bool is = false;
 constexpr size_t SPACE = size_t(8) << 30;
 constexpr int64_t current = 0;
+// Of graphs there is no more than what the accelerator itself holds.
+struct Node {
+    void queue(Patches) {}
+};
+struct Capture {
+    void *end() { return this; }
+};
+inline void call(std::function<void()>) {}
+inline void wait_for_all() {}
+inline void launch(void *) {}
+inline void free_graph(void *) {}
 } // namespace on_driver
 
 #endif

@@ -1,5 +1,6 @@
 """The report that a machine with a GPU runs (tests/gpu.sh), on the CPU, so that it works there at the first try."""
 
+import os
 import re
 import subprocess
 import sys
@@ -29,6 +30,48 @@ def test_the_report_comes_out_on_the_cpu(lastbit, tmp_path):
 def test_without_a_gpu_it_says_so():
     done = subprocess.run([ROOT / "tests/gpu.sh", "--python", sys.executable], capture_output=True, text=True)
     assert done.returncode == 77 and "no torch that sees a CUDA device" in done.stderr
+
+
+PIECES = "hardware sanitizer ctest measuring ops kinds bisect train graph generate ranks".split()
+SMALL = ("--size", "small", "--sequence", "32", "--steps", "3", "--ranks", "2", "--levels", "stats")
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kit")
+    environment = {**os.environ, "LASTBIT_BUILD": str(BUILD)}
+    subprocess.run([ROOT / "tests/gpu.sh", "--pack", folder, "--no-build"], check=True, capture_output=True, env=environment)
+    return folder
+
+
+def rehearse(kit, tmp_path, *options):
+    """What tests/gpu.sh does with a kit, here: its exit code, and {piece: what is said of it} in their order."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LASTBIT_")}
+    command = [ROOT / "tests/gpu.sh", "--rehearse", "--kit", kit, "--python", sys.executable, *options, *SMALL, "--folder", tmp_path]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=environment)
+    return done, dict(re.findall(r"^== (\w+): (.*), \d+ s$", done.stdout, re.M))
+
+
+def test_a_kit_is_small(kit):
+    there = {str(path.relative_to(kit)): path.lstat().st_size for path in kit.rglob("*") if path.is_file()}
+    assert {"lastbit", "liblastbit_capture.so", "tests/capture_test_cuda_hardware"} <= set(there) and any(name.startswith("lib/") for name in there)
+    assert sum(there.values()) <= 64e6, there
+
+
+def test_pieces_run_in_their_order_and_stop_at_their_limit(kit, tmp_path):
+    """A piece that is stopped costs the others nothing, and the exit code says so."""
+    done, said = rehearse(kit, tmp_path, "--pieces", "sanitizer hardware ops bisect", "--limit", "2")
+    assert list(said) == ["sanitizer", "hardware", "ops", "bisect"] and done.returncode == 1, done.stdout + done.stderr
+    assert said["hardware"] == said["sanitizer"] == "left out: not here"
+    assert said["ops"] == said["bisect"] == "stopped after 2 s"
+
+
+@pytest.mark.full
+def test_all_pieces_are_rehearsed(kit, tmp_path):
+    done, said = rehearse(kit, tmp_path)
+    assert list(said) == PIECES and done.returncode == 0, done.stdout + done.stderr
+    assert {piece for piece in PIECES if said[piece] == "left out: not here"} == {"hardware", "sanitizer", "ctest", "graph"}
+    assert done.stdout.count("0 wrong") == 7 and "layers.1" in done.stdout
 
 
 def test_many_kinds_of_op_are_inside_their_bounds(lastbit, tmp_path):

@@ -42,12 +42,26 @@ static void a_missing_barrier_of_a_block_shows(void **state)
     assert_int_equal(wrong(false, true), ORDERS);
 }
 
+/* What has been written in front of a fence is seen without what comes behind it, in some orders and not in all. */
+static void a_thread_may_stand_at_a_fence(void **state)
+{
+    (void)state;
+    int n = 0;
+    for (uint64_t seed = 0; seed < ORDERS; seed++) {
+        uint32_t seen[32];
+        fenced_kernel_run(seen, seed);
+        for (int t = 0; t < 32; t++) n += seen[t] != 0;
+    }
+    assert_in_range(n, 1, 32 * ORDERS - 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_forgotten),
         cmocka_unit_test(a_missing_barrier_of_a_warp_shows),
         cmocka_unit_test(a_missing_barrier_of_a_block_shows),
+        cmocka_unit_test(a_thread_may_stand_at_a_fence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@ recorded on the CPU, and changes no bit; no rule of the driver is broken."""
 
 import os
 import platform
+import subprocess
 import sys
 
 import pytest
@@ -14,9 +15,9 @@ from test_standin import assert_same_bits, steps_of
 
 PROGRAMS, ON_DRIVER = ROOT / "tests" / "programs", ROOT / "tests" / "capture" / "device" / "on_driver.py"
 FIRST, SECOND = "on_device.py", "device_programs.py"
-SOON = [(FIRST, "train"), (FIRST, "offload"), (SECOND, "prefetch"), (SECOND, "reuse"), (SECOND, "views")]
-LATER = [(FIRST, what) for what in ("dropout", "checkpoint", "generate")] + [
-    (SECOND, what) for what in ("transformers", "optimizers", "embeddings", "dtypes", "functions", "workers", "threads", "full")
+SOON = [(FIRST, "train"), (FIRST, "offload"), (FIRST, "graph"), (FIRST, "decode"), (SECOND, "prefetch"), (SECOND, "reuse"), (SECOND, "views")]
+LATER = [(FIRST, what) for what in ("dropout", "checkpoint", "generate", "drawing", "partial")] + [
+    (SECOND, what) for what in ("transformers", "optimizers", "embeddings", "sparse", "dtypes", "functions", "workers", "threads", "full")
 ]
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="a function of torch's is replaced by code of x86-64")
 
@@ -32,14 +33,16 @@ def library():
 def record_on(lastbit, tmp_path):
     """(capture, the tensors that the program ended with) of it on a device."""
 
-    def record_on(file, what, device, **environment):
+    def record_on(file, what, device, ranks=1, **environment):
         options = ("--level", "ops")
         capture, saved = tmp_path / f"{device}.lb", tmp_path / f"{device}.pt"
         program = (PROGRAMS / file, what, "--device", device, "--save", saved)
-        if device == "cpu":
+        if device == "cpu" and ranks == 1:
             lastbit.record(capture, *program, options=options, expect=0)
         else:  # in an interpreter of its own: the accelerator is there before torch is
-            lastbit.run("record", "-o", capture, *options, "--", sys.executable, ON_DRIVER, *program, env={**os.environ, **environment}, expect=0)
+            start = [] if ranks == 1 else ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+            command = [sys.executable, *start, *([] if device == "cpu" else [ON_DRIVER]), *program]
+            lastbit.run("record", "-o", capture, *options, "--", *command, env={**os.environ, **environment}, expect=0)
         return capture, torch.load(saved)
 
     return record_on
@@ -61,6 +64,47 @@ def test_program_is_recorded_as_on_the_cpu(lastbit, record_on, file, what):
     assert len(ours) == len(theirs) > 0
     assert all(step["level"] == "ops" and step["kept"]["sources"]["kept"] == step["kept"]["sources"]["values"] for step in ours)
     assert [step["notices"] for step in ours] == [step["notices"] for step in theirs]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("file,what", [(FIRST, "ddp"), (SECOND, "fsdp")])
+def test_ranks_are_recorded_as_on_the_cpu(lastbit, record_on, file, what):
+    """Two ranks under torchrun: what each sends, what it gets, and on FSDP2's own streams what it gathers and scatters."""
+    here, on_cpu = record_on(file, what, "cpu", ranks=2)
+    there, on_device = record_on(file, what, "standin", ranks=2)
+    assert_same_bits(on_device, on_cpu)
+    assert lastbit.json("diff", here, there, expect=0)["verdict"] == "identical"
+    ours, theirs = steps_of(lastbit, there), steps_of(lastbit, here)
+    assert [step["collectives"] for step in ours] == [step["collectives"] for step in theirs] and len(ours) == 4
+    assert all(step["collectives"] and step["kept"]["sources"]["kept"] == step["kept"]["sources"]["values"] for step in ours)
+
+
+@pytest.mark.parametrize("file,what", [(SECOND, "full"), pytest.param(SECOND, "reuse", marks=pytest.mark.full)])
+def test_program_needs_no_more_memory_when_it_is_recorded(lastbit, record_on, tmp_path, file, what):
+    """Its allocator uses at once what is freed, and has just what the program needs by itself: nothing is held a moment longer."""
+    environment = {**os.environ, "STANDIN_USED": str(tmp_path / "used")}
+    subprocess.run([sys.executable, ON_DRIVER, PROGRAMS / file, what, "--device", "standin"], env=environment, check=True, capture_output=True)
+    used = int((tmp_path / "used").read_text())
+    here, on_cpu = record_on(file, what, "cpu")
+    there, on_device = record_on(file, what, "standin", STANDIN_MEMORY=str(used))
+    assert_same_bits(on_device, on_cpu)
+    assert lastbit.json("diff", here, there, expect=0)["verdict"] == "identical"
+    environment["STANDIN_MEMORY"] = str(used - 256)
+    short = subprocess.run([sys.executable, ON_DRIVER, PROGRAMS / file, what, "--device", "standin"], env=environment, capture_output=True, text=True)
+    assert short.returncode and "the stand-in device is out of memory" in short.stderr
+
+
+@pytest.mark.parametrize("left,least", [(24 << 20, 4 << 20), pytest.param(1 << 20, 0, marks=pytest.mark.full)])
+def test_program_that_has_taken_nearly_all_memory_keeps_it(lastbit, record_on, left, least):
+    """Of what is left the back end takes what it finds; where that is too little, torch copies what is read. The program has the same bits."""
+    here, on_cpu = record_on(FIRST, "train", "cpu")
+    there, on_device = record_on(FIRST, "train", "standin", STANDIN_LEFT=str(left))
+    assert_same_bits(on_device, on_cpu)
+    assert lastbit.json("diff", here, there, expect=0)["verdict"] == "identical"
+    taken = [device["memory_bytes"] for device in devices_of(there) if device["back_end"] == "cuda"]
+    assert (least <= taken[0] <= left) if least else not any(taken)
+    notes = recorded.Recorded(there).table("coverage").get("notes", {})
+    assert ("is not measured where its values lie: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY" in str(notes)) == (least == 0)
 
 
 def test_reader_that_is_not_ordered_behind_the_ops_finds_other_bytes(lastbit, record_on):
