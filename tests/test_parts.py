@@ -62,7 +62,10 @@ QUESTIONS = {
     "ranks": ["ranks", "flipped.lb"],
     "fingerprint": ["fingerprint", "clean.lb", "--against", "poisoned.lb", "--step", "1"],
     "explain": ["explain", "few.lb", "few-tree.lb"],
+    "explain, budget": ["explain", "few.lb", "few-tree.lb", "--budget", "--table"],
+    "explain, alone": ["explain", "few.lb", "--steps", "0-0"],
     "check": ["check", "few.lb", "--only", "memory"],
+    "check, digits": ["check", "few.lb", "--only", "digits,gradient,step"],
 }
 
 
@@ -81,7 +84,7 @@ def test_parts_in_files(place, alone, tmp_path, name):
     text, answer = alone[name]
     assert answer.returncode in (0, 1, 125) and text.returncode == answer.returncode, answer.stderr
     draw = random.Random(name)
-    for n in (1, 3, 7):
+    for n in (1, 2, 3, 7):
         parts = [tmp_path / f"{n}-{i}" for i in range(n)]
         for i, part in enumerate(parts):
             made = run(place, *QUESTIONS[name], "--part", f"{i + 1}/{n}", "-o", part)
@@ -92,7 +95,7 @@ def test_parts_in_files(place, alone, tmp_path, name):
         out = tmp_path / "answer"
         merged = run(place, QUESTIONS[name][0], "--merge", *parts[: max(1, n - 2)], "-o", out)  # two are lost
         assert (merged.returncode, out.read_bytes()) == (text.returncode, text.stdout)
-        if name not in ("explain", "check", "ranks"):  # of so few units that parts which are there may have all of them
+        if name not in ("explain, alone", "check", "check, digits", "ranks"):  # of so few units that parts which are there may have all of them
             assert (b"in none of the parts" in merged.stderr) == (n > 1)
 
 
@@ -141,13 +144,23 @@ def test_what_other_ranks_brought_is_inherited(alone):
     assert all(layer["inherited"] == "diverged" for layer in others)
 
 
+@pytest.mark.parametrize("name", ["explain", "explain, budget", "check", "check, digits"])
+def test_each_part_has_units_of_its_own(place, tmp_path, name):
+    """A step of a rank is one, or a step: neither of two parts is left without."""
+    for i in (1, 2):
+        part = tmp_path / f"{i}"
+        assert run(place, *QUESTIONS[name], "--part", f"{i}/2", "-o", part).returncode == 0
+        assert len(frames(part.read_bytes())) > 1  # the first is the command
+
+
+@pytest.mark.parametrize("name", ["diff, poisoned", "explain, budget", "check, digits"])
 @pytest.mark.parametrize("round", range(3 if not FULL else 30))
-def test_killed_workers(place, alone, tmp_path, round):
+def test_killed_workers(place, alone, tmp_path, round, name):
     """Three of four are killed at any time; the fourth, or one that is started afterwards, answers."""
-    _, answer = alone["diff, poisoned"]
+    _, answer = alone[name]
     draw = random.Random(round)
     folder = tmp_path / "shared"
-    words = [LASTBIT, *QUESTIONS["diff, poisoned"], "--json", "--parts", folder]
+    words = [LASTBIT, *QUESTIONS[name], "--json", "--parts", folder]
     started = [subprocess.Popen(words, cwd=place, env=PLAIN, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
     for worker in started[1:]:
         time.sleep(draw.random() * 0.1)
@@ -156,8 +169,8 @@ def test_killed_workers(place, alone, tmp_path, round):
     out = b"".join(said)
     assert out == answer.stdout or (answer.stdout.startswith(out) and any(said[1:]))  # one was killed while it answered: the folder has all of it
     assert {worker.returncode for worker in started} <= {-signal.SIGKILL, 0, 1}
-    again = run(place, "diff", "--merge", folder, "--json")
-    assert (again.returncode, again.stdout) == (1, answer.stdout)
+    again = run(place, QUESTIONS[name][0], "--merge", folder, "--json")
+    assert (again.returncode, again.stdout) == (answer.returncode, answer.stdout)
     late = subprocess.run(words, cwd=place, env=PLAIN, capture_output=True, timeout=240)
     assert (late.returncode, late.stdout) == (0, b"")
 
@@ -248,7 +261,7 @@ def frames(part):
     return bodies
 
 
-@pytest.mark.parametrize("name", ["check", "explain", "ranks", "diff, poisoned", "verify, damaged"])
+@pytest.mark.parametrize("name", ["check", "check, digits", "explain", "explain, budget", "ranks", "diff, poisoned", "verify, damaged"])
 def test_a_part_with_a_right_digest_is_not_believed(place, tmp_path, name):
     """Bytes changed at random within a record: an answer or a refusal, and never a lack of memory or a signal."""
     part, draw = tmp_path / "part", random.Random(name)
