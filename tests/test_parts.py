@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from conftest import BUILD, FULL, ROOT
 
@@ -26,6 +27,34 @@ def make(folder, *options):
     subprocess.run([BUILD / "tests/make_ranks", folder, f"ranks={RANKS}", f"layers={LAYERS}", "steps=2", *options], check=True, capture_output=True)
 
 
+def save(path, tensors):
+    """As safetensors; what is called optimizer.* is a state."""
+    header, at = {}, 0
+    for name, numbers in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(numbers.shape), "data_offsets": [at, at + numbers.nbytes]}
+        at += numbers.nbytes
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(each.tobytes() for each in tensors.values()))
+
+
+def make_checkpoints(folder):
+    """Twelve weights on either side: equal, rounded, transposed, changed in one element, of another shape, renamed, moved, and one that lacks."""
+    draw = np.random.default_rng(7)
+    one = {f"model.layers.{i}.up.weight": draw.standard_normal((24, 16), dtype=np.float32) for i in range(12)}
+    other = {name: numbers.copy() for name, numbers in one.items()}
+    names = list(one)
+    other[names[1]] = (other[names[1]].view(np.uint32) & 0xFFFF0000).view(np.float32)
+    other[names[2]] = np.ascontiguousarray(other[names[2]].T)
+    other[names[3]][5, 7] += 1
+    other[names[4]] = other[names[4]][:20].copy()
+    other[names[5].removeprefix("model.")] = other.pop(names[5])
+    other["elsewhere.weight"] = other.pop(names[6])
+    other[names[7]], other[names[8]] = other[names[8]], other[names[7]]
+    del other[names[9]]
+    save(folder / "one.safetensors", one)
+    save(folder / "other.safetensors", other)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with captures, in which all commands are run: parts are of files by the names that were typed."""
@@ -34,6 +63,7 @@ def place(tmp_path_factory):
     make(folder / "same.lb")
     for name, option in FAULTS.items():
         make(folder / f"{name}.lb", option)
+    make_checkpoints(folder)
     make(folder / "few.lb", "ranks=5")
     make(folder / "few-tree.lb", "ranks=5", "order=tree")
     torn = folder / "torn.lb"
@@ -60,6 +90,8 @@ QUESTIONS = {
     "diff, mismatched": ["diff", "clean.lb", "mismatched.lb"],
     "diff, reordered": ["diff", "clean.lb", "reordered.lb", "--steps", "0-0"],
     "ranks": ["ranks", "flipped.lb"],
+    "audit": ["audit", "one.safetensors"],
+    "audit, against": ["audit", "one.safetensors", "--against", "other.safetensors"],
     "fingerprint": ["fingerprint", "clean.lb", "--against", "poisoned.lb", "--step", "1"],
     "explain": ["explain", "few.lb", "few-tree.lb"],
     "explain, budget": ["explain", "few.lb", "few-tree.lb", "--budget", "--table"],
@@ -144,7 +176,7 @@ def test_what_other_ranks_brought_is_inherited(alone):
     assert all(layer["inherited"] == "diverged" for layer in others)
 
 
-@pytest.mark.parametrize("name", ["explain", "explain, budget", "check", "check, digits"])
+@pytest.mark.parametrize("name", ["audit, against", "explain", "explain, budget", "check", "check, digits"])
 def test_each_part_has_units_of_its_own(place, tmp_path, name):
     """A step of a rank is one, or a step: neither of two parts is left without."""
     for i in (1, 2):
@@ -261,7 +293,9 @@ def frames(part):
     return bodies
 
 
-@pytest.mark.parametrize("name", ["check", "check, digits", "explain", "explain, budget", "ranks", "diff, poisoned", "verify, damaged"])
+@pytest.mark.parametrize(
+    "name", ["audit, against", "check", "check, digits", "explain", "explain, budget", "ranks", "diff, poisoned", "verify, damaged"]
+)
 def test_a_part_with_a_right_digest_is_not_believed(place, tmp_path, name):
     """Bytes changed at random within a record: an answer or a refusal, and never a lack of memory or a signal."""
     part, draw = tmp_path / "part", random.Random(name)
