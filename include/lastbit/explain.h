@@ -180,7 +180,9 @@ typedef struct lb_explain_options {
     bool routing;
     const char *const *trees; /* files of trees (order.h) that are tried as orders of sums of as many terms */
     uint32_t n_trees;
-    double seconds; /* for ruling out alternatives at places of one kind, once something matched; 0: 2 */
+    /* for ruling out alternatives at places of one kind, once something matched: counted by what runs, so that the
+     * answer is the same on every machine; 0: 2 */
+    double seconds;
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
     uint64_t memory_bytes; /* of tensors of one rank in the replays of `budget` and `routing`; 0: no limit */
     /* is all that differs a named order? Nothing else is tried, and nothing behind the first place that is none */
