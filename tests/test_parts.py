@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from conftest import BUILD, FULL, ROOT
 
@@ -26,6 +27,34 @@ def make(folder, *options):
     subprocess.run([BUILD / "tests/make_ranks", folder, f"ranks={RANKS}", f"layers={LAYERS}", "steps=2", *options], check=True, capture_output=True)
 
 
+def save(path, tensors):
+    """As safetensors; what is called optimizer.* is a state."""
+    header, at = {}, 0
+    for name, numbers in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(numbers.shape), "data_offsets": [at, at + numbers.nbytes]}
+        at += numbers.nbytes
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(each.tobytes() for each in tensors.values()))
+
+
+def make_checkpoints(folder):
+    """Twelve weights on either side: equal, rounded, transposed, changed in one element, of another shape, renamed, moved, and one that lacks."""
+    draw = np.random.default_rng(7)
+    one = {f"model.layers.{i}.up.weight": draw.standard_normal((24, 16), dtype=np.float32) for i in range(12)}
+    other = {name: numbers.copy() for name, numbers in one.items()}
+    names = list(one)
+    other[names[1]] = (other[names[1]].view(np.uint32) & 0xFFFF0000).view(np.float32)
+    other[names[2]] = np.ascontiguousarray(other[names[2]].T)
+    other[names[3]][5, 7] += 1
+    other[names[4]] = other[names[4]][:20].copy()
+    other[names[5].removeprefix("model.")] = other.pop(names[5])
+    other["elsewhere.weight"] = other.pop(names[6])
+    other[names[7]], other[names[8]] = other[names[8]], other[names[7]]
+    del other[names[9]]
+    save(folder / "one.safetensors", one)
+    save(folder / "other.safetensors", other)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with captures, in which all commands are run: parts are of files by the names that were typed."""
@@ -34,6 +63,7 @@ def place(tmp_path_factory):
     make(folder / "same.lb")
     for name, option in FAULTS.items():
         make(folder / f"{name}.lb", option)
+    make_checkpoints(folder)
     make(folder / "few.lb", "ranks=5")
     make(folder / "few-tree.lb", "ranks=5", "order=tree")
     torn = folder / "torn.lb"
@@ -60,10 +90,20 @@ QUESTIONS = {
     "diff, mismatched": ["diff", "clean.lb", "mismatched.lb"],
     "diff, reordered": ["diff", "clean.lb", "reordered.lb", "--steps", "0-0"],
     "ranks": ["ranks", "flipped.lb"],
+    "audit": ["audit", "one.safetensors"],
+    "audit, against": ["audit", "one.safetensors", "--against", "other.safetensors"],
     "fingerprint": ["fingerprint", "clean.lb", "--against", "poisoned.lb", "--step", "1"],
     "explain": ["explain", "few.lb", "few-tree.lb"],
+    "explain, budget": ["explain", "few.lb", "few-tree.lb", "--budget", "--table"],
+    "explain, alone": ["explain", "few.lb", "--steps", "0-0"],
     "check": ["check", "few.lb", "--only", "memory"],
+    "check, digits": ["check", "few.lb", "--only", "digits,gradient,step"],
+    "check, a model": ["check", str(ROOT / "samples/clean.lbz")],
+    "explain, a model": ["explain", *(str(ROOT / f"samples/{name}.lbz") for name in ("clean", "dropped-term")), "--routing", "--budget"],
 }
+
+
+FEW_UNITS = ("explain, alone", "explain, a model", "check", "check, digits", "check, a model", "ranks")
 
 
 def run(place, *words, **more):
@@ -81,7 +121,7 @@ def test_parts_in_files(place, alone, tmp_path, name):
     text, answer = alone[name]
     assert answer.returncode in (0, 1, 125) and text.returncode == answer.returncode, answer.stderr
     draw = random.Random(name)
-    for n in (1, 3, 7):
+    for n in (1, 2, 3, 7):
         parts = [tmp_path / f"{n}-{i}" for i in range(n)]
         for i, part in enumerate(parts):
             made = run(place, *QUESTIONS[name], "--part", f"{i + 1}/{n}", "-o", part)
@@ -92,7 +132,7 @@ def test_parts_in_files(place, alone, tmp_path, name):
         out = tmp_path / "answer"
         merged = run(place, QUESTIONS[name][0], "--merge", *parts[: max(1, n - 2)], "-o", out)  # two are lost
         assert (merged.returncode, out.read_bytes()) == (text.returncode, text.stdout)
-        if name not in ("explain", "check", "ranks"):  # of so few units that parts which are there may have all of them
+        if name not in FEW_UNITS:  # of so few units that parts which are there may have all of them
             assert (b"in none of the parts" in merged.stderr) == (n > 1)
 
 
@@ -141,13 +181,23 @@ def test_what_other_ranks_brought_is_inherited(alone):
     assert all(layer["inherited"] == "diverged" for layer in others)
 
 
+@pytest.mark.parametrize("name", ["audit, against", "explain", "explain, a model", "check", "check, a model"])
+def test_each_part_has_units_of_its_own(place, tmp_path, name):
+    """A step of a rank is one, or a step: neither of two parts is left without."""
+    for i in (1, 2):
+        part = tmp_path / f"{i}"
+        assert run(place, *QUESTIONS[name], "--part", f"{i}/2", "-o", part).returncode == 0
+        assert len(frames(part.read_bytes())) > 1  # the first is the command
+
+
+@pytest.mark.parametrize("name", ["diff, poisoned", "explain, budget", "check, a model"])
 @pytest.mark.parametrize("round", range(3 if not FULL else 30))
-def test_killed_workers(place, alone, tmp_path, round):
+def test_killed_workers(place, alone, tmp_path, round, name):
     """Three of four are killed at any time; the fourth, or one that is started afterwards, answers."""
-    _, answer = alone["diff, poisoned"]
+    _, answer = alone[name]
     draw = random.Random(round)
     folder = tmp_path / "shared"
-    words = [LASTBIT, *QUESTIONS["diff, poisoned"], "--json", "--parts", folder]
+    words = [LASTBIT, *QUESTIONS[name], "--json", "--parts", folder]
     started = [subprocess.Popen(words, cwd=place, env=PLAIN, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
     for worker in started[1:]:
         time.sleep(draw.random() * 0.1)
@@ -155,9 +205,9 @@ def test_killed_workers(place, alone, tmp_path, round):
     said = [worker.communicate(timeout=240)[0] for worker in started]
     out = b"".join(said)
     assert out == answer.stdout or (answer.stdout.startswith(out) and any(said[1:]))  # one was killed while it answered: the folder has all of it
-    assert {worker.returncode for worker in started} <= {-signal.SIGKILL, 0, 1}
-    again = run(place, "diff", "--merge", folder, "--json")
-    assert (again.returncode, again.stdout) == (1, answer.stdout)
+    assert {worker.returncode for worker in started} <= {-signal.SIGKILL, 0, answer.returncode}
+    again = run(place, QUESTIONS[name][0], "--merge", folder, "--json")
+    assert (again.returncode, again.stdout) == (answer.returncode, answer.stdout)
     late = subprocess.run(words, cwd=place, env=PLAIN, capture_output=True, timeout=240)
     assert (late.returncode, late.stdout) == (0, b"")
 
@@ -248,7 +298,9 @@ def frames(part):
     return bodies
 
 
-@pytest.mark.parametrize("name", ["check", "explain", "ranks", "diff, poisoned", "verify, damaged"])
+@pytest.mark.parametrize(
+    "name", ["audit, against", "check", "check, a model", "explain", "explain, a model", "ranks", "diff, poisoned", "verify, damaged"]
+)
 def test_a_part_with_a_right_digest_is_not_believed(place, tmp_path, name):
     """Bytes changed at random within a record: an answer or a refusal, and never a lack of memory or a signal."""
     part, draw = tmp_path / "part", random.Random(name)

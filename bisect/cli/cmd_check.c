@@ -13,8 +13,8 @@ static char *steps_text, *only_text, *budget_text;
 static const struct poptOption options[] = {
     {"steps", 0, POPT_ARG_STRING, &steps_text, 0, "these steps only", "A-B"},
     {"only", 0, POPT_ARG_STRING, &only_text, 0, "these parts only: gradient, step, relations, memory, digits", "LIST"},
-    {"budget", 0, POPT_ARG_STRING, &budget_text, 0, "replays of a step for proving (20); naming a place takes more",
-     "N"},
+    {"budget", 0, POPT_ARG_STRING, &budget_text, 0,
+     "replays for proving, of each step by itself (20); naming a place takes more", "N"},
     POPT_TABLEEND,
 };
 
@@ -103,20 +103,22 @@ static int exit_code(const lb_check_report *r)
                                           : LB_EXIT_UNTESTABLE;
 }
 
-static lb_command_answer run(const lb_command_arguments *arguments, const void *options)
+static lb_command_answer run(const lb_command_arguments *arguments, const lb_check_options *options)
 {
     lb_err err = LB_ERR_INIT;
     lb_capture *capture = NULL;
     lb_check_report *report = NULL;
     lb_command_answer answer = {0};
     lb_status status = lb_capture_open(arguments->args[0], &capture, &err);
-    if (status == LB_OK) status = lb_check_run(capture, (const lb_check_options *)options, &report, &err);
+    if (status == LB_OK) status = lb_check_run(capture, options, &report, &err);
     lb_capture_close(capture);
     lb_command_progress_end();
     if (status == LB_OK && !(answer.text = lb_check_text(report)))
         status = lb_fail(&err, LB_ERR_NOMEM, "out of memory for the text");
     if (status == LB_OK) answer.object = report_json(report);
-    answer.code = status == LB_OK ? exit_code(report) : lb_command_fail("check", &err);
+    answer.code = status == LB_OK            ? exit_code(report)
+                  : status == LB_ERR_PARTIAL ? lb_command_parts_partial()
+                                             : lb_command_fail("check", &err);
     lb_check_report_free(report);
     return answer;
 }
@@ -162,7 +164,9 @@ int lb_cmd_check(int argc, const char **argv)
     else {
         o.replays = (uint32_t)budget;
         if (!arguments.json) o.progress = lb_command_progress;
-        rc = lb_command_parts_once("check", run, &arguments, &o, NULL);
+        o.work = lb_command_parts(), o.alone = true;
+        lb_command_answer answer = run(&arguments, &o);
+        rc = lb_command_answer_print("check", &answer, arguments.json, NULL);
     }
     free(steps_text), free(only_text), free(budget_text);
     lb_command_arguments_release(&arguments);

@@ -117,8 +117,8 @@ static const struct poptOption options[] = {
      "PATTERN"},
     {"phase", 0, POPT_ARG_STRING, &phase, 0, "only forward, backward, optimizer, communication, other", "LIST"},
     {"select", 0, POPT_ARG_STRING, &select_ops, 0, "only these ops of the first side", "SELECTOR"},
-    {"seconds", 0, POPT_ARG_DOUBLE, &seconds, 0, "rule out alternatives no longer than this for ops of one kind (2)",
-     "S"},
+    {"seconds", 0, POPT_ARG_DOUBLE, &seconds, 0,
+     "rule out alternatives no longer than about this for ops of one kind, counted by what runs (2)", "S"},
     {"stop-after", 0, POPT_ARG_DOUBLE, &stop_after, 0, "begin no place later than this, and say what was found by then",
      "S"},
     {"threads", 0, POPT_ARG_INT, &threads, 0, "threads (results do not depend on them)", "N"},
@@ -267,8 +267,9 @@ static char *invariance_text(const lb_invariance *v)
     return NULL;
 }
 
-static lb_command_answer run_invariance(const lb_command_arguments *arguments, const lb_explain_options *o)
+static lb_command_answer run_invariance(const lb_command_arguments *arguments, const void *options)
 {
+    const lb_explain_options *o = options;
     lb_err err = LB_ERR_INIT;
     lb_capture *capture = NULL;
     lb_invariance found = {0};
@@ -321,6 +322,7 @@ static lb_command_answer run_explain(const lb_command_arguments *arguments, cons
             status = lb_fail(&err, LB_ERR_NOMEM, "out of memory for the text");
     }
     answer.code = status == LB_OK              ? exit_code(report)
+                  : status == LB_ERR_PARTIAL   ? lb_command_parts_partial()
                   : status == LB_ERR_INVALID   ? lb_command_misused("explain", "%s", err.message)
                   : !opened                    ? lb_command_fail("explain", &err)
                   : status == LB_ERR_NOT_FOUND ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
@@ -330,9 +332,12 @@ static lb_command_answer run_explain(const lb_command_arguments *arguments, cons
     return answer;
 }
 
-static lb_command_answer run(const lb_command_arguments *arguments, const void *options)
+/* An explanation is cut into units of work. */
+static int run_units(const lb_command_arguments *arguments, lb_explain_options *o)
 {
-    return invariance ? run_invariance(arguments, options) : run_explain(arguments, options);
+    o->parts = lb_command_parts(), o->alone = true;
+    lb_command_answer answer = run_explain(arguments, o);
+    return lb_command_answer_print("explain", &answer, arguments->json, html);
 }
 
 int lb_cmd_explain(int argc, const char **argv)
@@ -360,8 +365,10 @@ int lb_cmd_explain(int argc, const char **argv)
         rc = lb_command_misused("explain", "--launch is asked of --invariance");
     else if (invariance && arguments.n_args > 1)
         rc = lb_command_misused("explain", "--invariance looks at one capture");
+    else if (invariance)
+        rc = lb_command_parts_once("explain", run_invariance, &arguments, &o, html);
     else
-        rc = lb_command_parts_once("explain", run, &arguments, &o, html);
+        rc = run_units(&arguments, &o);
     for (uint32_t i = 0; i < o.n_maps; i++) free(maps[i]);
     for (uint32_t i = 0; i < o.n_trees; i++) free(trees[i]);
     for (uint32_t i = 0; launches && launches[i]; i++) free(launches[i]);

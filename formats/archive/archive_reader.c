@@ -363,9 +363,9 @@ void lb_archive_drop_pack(lb_archive *a, uint32_t pack)
     if (pack < a->index.n_packs) drop(a, atomic_exchange(&a->packs[pack], NULL), a->index.packs[pack].size);
 }
 
-void lb_archive_drop_program(lb_archive *a, uint32_t index)
+lb_program *lb_archive_take_program(lb_archive *a, uint32_t index)
 {
-    lb_program_free(atomic_exchange(&a->programs[index], NULL));
+    return atomic_exchange(&a->programs[index], NULL);
 }
 
 /* ---- programs and tables ----------------------------------------------------------------------------------------- */

@@ -44,8 +44,8 @@ lb_status lb_archive_check_row(lb_archive *archive, uint64_t row, lb_err *err);
  * gone. */
 void lb_archive_drop_row(lb_archive *archive, uint64_t row);
 void lb_archive_drop_pack(lb_archive *archive, uint32_t pack);
-/* The same of a program that was given. */
-void lb_archive_drop_program(lb_archive *archive, uint32_t index);
+/* The same of a program that was given: it is the caller's now. NULL: it is not in memory; none is read for it. */
+lb_program *lb_archive_take_program(lb_archive *archive, uint32_t index);
 /* Is it this very one that stands there? None is read for the question. */
 bool lb_archive_has_program(const lb_archive *archive, uint32_t index, const lb_program *program);
 /* A program that the archive does not keep. */

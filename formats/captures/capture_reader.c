@@ -333,11 +333,14 @@ lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, co
 void lb_capture_drop_program(lb_capture *capture, int32_t rank, int64_t step)
 {
     const lb_program_row *row = capture->foreign ? NULL : find_row(capture, rank, step);
-    const lb_program *program;
-    if (!row || lb_archive_program(capture->members[row->member].archive, row->program, &program, NULL) != LB_OK)
-        return;
-    lb_covering_drop(capture->covering, program);
-    lb_archive_drop_program(capture->members[row->member].archive, row->program);
+    lb_program *program = row ? lb_archive_take_program(capture->members[row->member].archive, row->program) : NULL;
+    if (program) lb_covering_drop(capture->covering, program);
+    lb_program_free(program);
+}
+
+bool lb_capture_has_program(const lb_capture *capture, int32_t rank, int64_t step)
+{
+    return find_row(capture, rank, step) != NULL;
 }
 
 /* The first member of a rank, or n_members. A file alone has one, whatever rank is asked for. */

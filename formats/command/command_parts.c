@@ -369,9 +369,10 @@ static lb_status read_asked(const char *bytes, size_t n, lb_command_answer *answ
                        : lb_fail(err, LB_ERR_NOMEM, "out of memory for the answer");
 }
 
-static int print_answer(const char *command, lb_command_answer *answer, bool json, const char *html)
+int lb_command_answer_print(const char *command, lb_command_answer *answer, bool json, const char *html)
 {
     lb_err err = LB_ERR_INIT;
+    if (!answer->object) return answer->code;
     lb_status status = lb_command_write_page(command, json_incref(answer->object), html, &err);
     if (status == LB_OK && json) lb_command_print_json(command, json_incref(answer->object));
     if (status == LB_OK && !json && answer->text) lb_command_print_text(answer->text);
@@ -389,13 +390,14 @@ int lb_command_parts_once(const char *command, lb_command_run *run, const lb_com
     size_t n = 0;
     if (!now.parts) {
         answer = run(arguments, options);
-        return answer.object ? print_answer(command, &answer, arguments->json, html) : answer.code;
+        return lb_command_answer_print(command, &answer, arguments->json, html);
     }
     lb_status status = lb_parts_once(now.parts, "answer", ask, &a, &bytes, &n, &err);
     if (a.refused) return a.code;
     if (status == LB_OK) status = read_asked(bytes, n, &answer, &err);
     free(bytes);
-    return status == LB_OK ? print_answer(command, &answer, arguments->json, html) : lb_command_fail(command, &err);
+    return status == LB_OK ? lb_command_answer_print(command, &answer, arguments->json, html)
+                           : lb_command_fail(command, &err);
 }
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */

@@ -32,6 +32,8 @@ typedef struct lb_command_answer {
     json_t *object; /* NULL: the command has failed, and has said why */
     char *text;
 } lb_command_answer;
+/* Prints it, as JSON or as text, and writes the page, if one is asked for by `html`; frees it. The exit code. */
+int lb_command_answer_print(const char *command, lb_command_answer *answer, bool json, const char *html);
 typedef lb_command_answer lb_command_run(const lb_command_arguments *arguments, const void *options);
 /* A command whose answer is one unit of work: `run` is called in one of the workers, and all print what it gave. The
  * exit code; `html`: where a page goes, or NULL. */

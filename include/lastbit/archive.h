@@ -121,6 +121,8 @@ LB_API const char *lb_capture_table_name(const lb_capture *capture, int32_t rank
 LB_API lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor,
                                   lb_err *err);
 LB_API bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32_t value);
+/* Whether that step of the rank was recorded; nothing is read for the question. */
+LB_API bool lb_capture_has_program(const lb_capture *capture, int32_t rank, int64_t step);
 /* The program goes, and what was found out about it: who asks again gets another. For a caller that alone uses the
  * capture and looks at one after the other, so that thousands of ranks take the memory of one. */
 LB_API void lb_capture_drop_program(lb_capture *capture, int32_t rank, int64_t step);

@@ -56,6 +56,7 @@
 #define LASTBIT_CHECK_H
 
 #include <lastbit/archive.h>
+#include <lastbit/parts.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -175,10 +176,15 @@ enum lb_check_part {
 typedef struct lb_check_options {
     size_t size;    /* sizeof(lb_check_options) */
     uint32_t parts; /* lb_check_part; 0: all */
-    /* at most, of one step, for proving; naming a place that was found may take as many again ten times; 0: 20 */
+    /* at most, for proving, of each step by itself; naming a place that was found may take as many again ten times; 0:
+     * 20 */
     uint32_t replays;
     int64_t first_step, last_step;
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
+    /* A step is a unit of work. NULL: everything is done here (lastbit/parts.h) */
+    lb_parts *work;
+    /* only this call uses the capture: programs go when their unit is done, so that memory does not grow with steps */
+    bool alone;
 } lb_check_options;
 #define LB_CHECK_OPTIONS_INIT {.size = sizeof(lb_check_options), .first_step = INT64_MIN, .last_step = INT64_MAX}
 

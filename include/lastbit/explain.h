@@ -62,6 +62,7 @@
 #ifndef LASTBIT_EXPLAIN_H
 #define LASTBIT_EXPLAIN_H
 
+#include <lastbit/parts.h>
 #include <lastbit/routing.h>
 
 #ifdef __cplusplus
@@ -179,16 +180,25 @@ typedef struct lb_explain_options {
     bool routing;
     const char *const *trees; /* files of trees (order.h) that are tried as orders of sums of as many terms */
     uint32_t n_trees;
-    double seconds; /* for ruling out alternatives at places of one kind, once something matched; 0: 2 */
+    /* for ruling out alternatives at places of one kind, once something matched: counted by what runs, so that the
+     * answer is the same on every machine; 0: 2 */
+    double seconds;
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
     uint64_t memory_bytes; /* of tensors of one rank in the replays of `budget` and `routing`; 0: no limit */
     /* is all that differs a named order? Nothing else is tried, and nothing behind the first place that is none */
     bool only_orders;
-    /* seconds after which no place is begun: what was found by then is the answer, and `missing` says so. 0: never */
+    /* seconds after which this process begins no place: what was found by then is the answer, and `missing` says so. 0:
+     * never */
     double stop_after;
     /* run to try candidates, in chained replays of a step on both sides: what is not found by then is unexplained;
      * counted in operations, so that the answer is the same on every machine. 0: no limit */
     double most_replays;
+    /* A step of a rank is a unit of work, and so is a step of all ranks: what collectives made. A rank whose steps are
+     * looked at together (decode steps against one pass, batches of different sizes, two implementations, one capture
+     * alone) is one unit. NULL: everything is done here (lastbit/parts.h) */
+    lb_parts *parts;
+    /* only this call uses the captures: programs go when their unit is done, so that memory does not grow with ranks */
+    bool alone;
 } lb_explain_options;
 #define LB_EXPLAIN_OPTIONS_INIT {.size = sizeof(lb_explain_options), .first_step = INT64_MIN, .last_step = INT64_MAX}
 

@@ -101,6 +101,26 @@ static lb_status audit(lb_audit_gathering *g, const lb_inventory *v, lb_err *err
     return status;
 }
 
+static void measure_companion(lb_audit_gathering *g, const char *path)
+{
+    companion other = {NULL, NULL};
+    (void)companion_open(path, true, g, &other,
+                         NULL); /* what is wrong with it is said by who goes through to the end */
+    companion_close(&other);
+}
+
+/* A part's share of what does not rest on the others' records, in the order of those who have them all. */
+static void do_share(lb_audit_gathering *g, lb_inventory *v)
+{
+    const lb_audit_options *o = g->options;
+    (void)lb_inventory_profile(v, lb_audit_key_head_rows(v->checkpoint->path), g, NULL);
+    if (lb_adapter_is(v) && o->merged) {
+        measure_companion(g, o->base);
+        measure_companion(g, o->merged);
+    }
+    if (o->against) measure_companion(g, o->against);
+}
+
 /* Findings first, in the order in which they were found, then notes. */
 static void sort_findings(lb_audit_report *r)
 {
@@ -129,8 +149,7 @@ lb_status lb_audit(const char *path, const lb_audit_options *options, lb_audit_r
                          path);
     g.own = checkpoint;
     if (status == LB_OK) status = lb_inventory_new(checkpoint, true, &g, &inventory, err);
-    if (status == LB_ERR_PARTIAL && inventory) /* a part does its share of this, too */
-        (void)lb_inventory_profile(inventory, lb_audit_key_head_rows(checkpoint->path), &g, NULL);
+    if (status == LB_ERR_PARTIAL && inventory) do_share(&g, inventory);
     if (status == LB_OK) status = lb_inventory_profile(inventory, lb_audit_key_head_rows(checkpoint->path), &g, err);
     if (status == LB_OK) {
         g.report->tensors = inventory->n_names;

@@ -70,34 +70,6 @@ static void side_release(side *s)
 
 /* ---- two tensors ------------------------------------------------------------------------------------------------- */
 
-static lb_tensor transposed(const lb_tensor *t)
-{
-    lb_tensor turned = *t;
-    const int n = t->layout.ndim;
-    turned.layout.shape[n - 2] = t->layout.shape[n - 1], turned.layout.shape[n - 1] = t->layout.shape[n - 2];
-    turned.layout.stride[n - 2] = t->layout.stride[n - 1], turned.layout.stride[n - 1] = t->layout.stride[n - 2];
-    return turned;
-}
-
-/* The better of: as it is, its last two dimensions exchanged. False when neither has b's shape. */
-static lb_status match_either_way(const lb_tensor *a, const lb_tensor *b, lb_value_match *m, bool *fits, bool *turned,
-                                  lb_err *err)
-{
-    lb_value_match other;
-    *fits = lb_layout_same_shape(&a->layout, &b->layout);
-    *turned = false;
-    if (*fits) LB_TRY(lb_value_match_of(a, b, m, err));
-    if (a->layout.ndim < 2 || a->layout.ndim != b->layout.ndim || (*fits && m->match != LB_AUDIT_IS_DIFFERENT) ||
-        lb_dtype_bits(a->dtype) < 8)
-        return LB_OK;
-    lb_tensor t = transposed(a);
-    if (!lb_layout_same_shape(&t.layout, &b->layout)) return LB_OK;
-    LB_TRY(lb_value_match_of(&t, b, &other, err));
-    if (!*fits || other.match != LB_AUDIT_IS_DIFFERENT) *m = other, *turned = true;
-    *fits = true;
-    return LB_OK;
-}
-
 void lb_comparison_add(lb_audit_gathering *g, const lb_comparison_pair *h, const lb_value_match *m,
                        const lb_audit_where *where)
 {
@@ -128,33 +100,6 @@ void lb_comparison_add(lb_audit_gathering *g, const lb_comparison_pair *h, const
             lb_compare_pattern_text(m->difference.pattern), *m->difference.detail ? ": " : "", m->difference.detail);
 }
 
-/* Along which dimension shards of ranks' files make up a tensor of this shape; -1: each is a copy of it. */
-static int shard_dimension(const lb_inventory *v, const lb_inventory_name *name, const lb_layout *target)
-{
-    const lb_checkpoint_piece *p = &v->checkpoint->pieces[name->first];
-    if (!v->checkpoint->rank_files || name->n < 2 || lb_layout_same_shape(&p->tensor.layout, target)) return -1;
-    for (int d = 0; d < p->tensor.layout.ndim && p->tensor.layout.ndim == target->ndim; d++) {
-        int64_t sum = 0;
-        bool others = true;
-        for (uint32_t i = 0; i < name->n; i++) sum += p[i].tensor.layout.shape[d];
-        for (int k = 0; k < target->ndim; k++) others &= k == d || p->tensor.layout.shape[k] == target->shape[k];
-        if (others && sum == target->shape[d]) return d;
-    }
-    return -1;
-}
-
-static lb_status open_both(const lb_comparison_side *a, uint32_t i, const lb_comparison_side *b, uint32_t k,
-                           lb_whole *x, lb_whole *y, lb_err *err)
-{
-    const lb_inventory_name *na = &a->v->names[i], *nb = &b->v->names[k];
-    const lb_layout *la = &a->v->checkpoint->pieces[na->first].whole, *lb = &b->v->checkpoint->pieces[nb->first].whole;
-    const bool both = a->v->checkpoint->rank_files && b->v->checkpoint->rank_files && na->n == nb->n;
-    LB_TRY(lb_whole_init(a->v, na, both ? 0 : shard_dimension(a->v, na, lb), x, err));
-    lb_status status = lb_whole_init(b->v, nb, both ? 0 : shard_dimension(b->v, nb, la), y, err);
-    if (status != LB_OK) lb_whole_release(x);
-    return status;
-}
-
 /* Pieces of several ranks, each as large as the whole and of different numbers: experts that every rank numbers from 0.
  */
 static bool are_others(const lb_inventory *v, const lb_inventory_name *name, const lb_layout *whole)
@@ -166,37 +111,51 @@ static bool are_others(const lb_inventory *v, const lb_inventory_name *name, con
     return differ && !p->placed && lb_layout_same_shape(&p->tensor.layout, whole);
 }
 
+/* Two tensors are to be compared, unless they are known to be different ones. */
+static bool meet(lb_comparison *c, uint32_t i, uint32_t k, bool last)
+{
+    const lb_inventory_name *na = &c->a.v->names[i], *nb = &c->b.v->names[k];
+    lb_comparison_named_pair *grown = lb_array_grow(c->named_pairs, c->n_named_pairs, sizeof *grown);
+    if (!grown) return false;
+    c->named_pairs = grown;
+    if (are_others(c->a.v, na, &c->b.v->checkpoint->pieces[nb->first].whole)) return true;
+    c->a.partners[i] = k, c->b.partners[k] = i;
+    c->named_pairs[c->n_named_pairs++] = (lb_comparison_named_pair){i, k, last};
+    return true;
+}
+
 /* What the names of two tensors say of their numbers. Nothing is told yet of tensors that differ: their numbers may
  * stand elsewhere. `last`: they stand nowhere. */
-static lb_status compare_pair(lb_comparison *c, uint32_t i, uint32_t k, bool last, lb_err *err)
+static void tell_pair(lb_comparison *c, uint32_t i, uint32_t k, const lb_comparison_outcome *x, bool last)
 {
     side *a = &c->a, *b = &c->b;
     const lb_inventory_name *na = &a->v->names[i], *nb = &b->v->names[k];
     const lb_audit_where where = lb_inventory_where(a->v, &a->v->checkpoint->pieces[na->first]);
-    lb_value_match m = {LB_AUDIT_IS_IDENTICAL, LB_NO_DTYPE, {0}, -1};
     char one[160], two[160];
-    bool fits = true, turned = false;
-    lb_whole x, y;
-    if (are_others(a->v, na, &b->v->checkpoint->pieces[nb->first].whole)) return LB_OK;
-    a->partners[i] = k, b->partners[k] = i;
-    LB_TRY(open_both(a, i, b, k, &x, &y, err));
-    const bool untouched =
-        !x.owned && !y.owned && lb_digest_equal(a->v->measured[na->first].digest, b->v->measured[nb->first].digest);
-    lb_status status = LB_OK;
-    if (untouched)
-        m.difference = (lb_difference){.elements = lb_layout_numel(&x.tensor.layout), .first = -1, .cosine = 1};
-    else
-        status = match_either_way(&x.tensor, &y.tensor, &m, &fits, &turned, err);
-    const bool found = status == LB_OK && fits && m.match != LB_AUDIT_IS_DIFFERENT;
-    const char *how = turned ? "transposed" : x.owned || y.owned ? "shards put together" : "";
-    if (found || (last && fits && status == LB_OK))
-        lb_comparison_add(c->g, &(lb_comparison_pair){na->name, nb->name, how, &x.tensor, &y.tensor}, &m, &where);
-    else if (last && status == LB_OK)
-        lb_audit_find(c->g, LB_AUDIT_SHAPE, where, "is %s, %s is %s", lb_inventory_shape_text(&x.tensor.layout, one),
-                      nb->name, lb_inventory_shape_text(&y.tensor.layout, two));
-    if (found || last) a->states[i] = b->states[k] = turned ? LB_COMPARISON_TURNED : LB_COMPARISON_STRAIGHT;
-    lb_whole_release(&x), lb_whole_release(&y);
-    return status;
+    const bool found = x->fits && x->match.match != LB_AUDIT_IS_DIFFERENT;
+    const char *how = x->turned ? "transposed" : x->joined ? "shards put together" : "";
+    if (found || (last && x->fits))
+        lb_comparison_add(c->g, &(lb_comparison_pair){na->name, nb->name, how, &x->a, &x->b}, &x->match, &where);
+    else if (last)
+        lb_audit_find(c->g, LB_AUDIT_SHAPE, where, "is %s, %s is %s", lb_inventory_shape_text(&x->a.layout, one),
+                      nb->name, lb_inventory_shape_text(&x->b.layout, two));
+    if (found || last) a->states[i] = b->states[k] = x->turned ? LB_COMPARISON_TURNED : LB_COMPARISON_STRAIGHT;
+}
+
+/* The same of a pair that was compared, and of which nothing was told. */
+static void tell_last(lb_comparison *c, uint32_t i)
+{
+    if (c->kept[i]) tell_pair(c, i, c->a.partners[i], c->kept[i], true);
+}
+
+lb_status lb_comparison_take(lb_comparison *c, uint64_t number, const lb_comparison_outcome *outcome, lb_err *err)
+{
+    const lb_comparison_named_pair *m = &c->named_pairs[number];
+    tell_pair(c, m->a, m->b, outcome, m->last);
+    if (m->last || c->a.states[m->a] != LB_COMPARISON_OPEN) return LB_OK;
+    if (!(c->kept[m->a] = malloc(sizeof *outcome))) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    *c->kept[m->a] = *outcome;
+    return LB_OK;
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
@@ -206,14 +165,14 @@ static bool is_open(const side *s, uint32_t row)
     return row != LB_NONE && s->states[row] == LB_COMPARISON_OPEN && s->partners[row] == LB_NONE;
 }
 
-static lb_status compare_by_name(lb_comparison *c, lb_err *err)
+static bool meet_by_name(lb_comparison *c)
 {
+    bool room = true;
     for (uint32_t i = 0; i < c->a.v->n_names; i++) {
         const uint32_t k = find(&c->b, c->a.names[i]);
-        lb_audit_progress(c->g, "comparing", i, c->a.v->n_names);
-        if (is_open(&c->a, i) && is_open(&c->b, k)) LB_TRY(compare_pair(c, i, k, false, err));
+        if (is_open(&c->a, i) && is_open(&c->b, k)) room &= meet(c, i, k, false);
     }
-    return LB_OK;
+    return room;
 }
 
 /* The row of `s` that has this name behind a prefix less; LB_NONE. At least two words are left. */
@@ -227,31 +186,33 @@ static uint32_t find_shorter(const side *s, const char *name)
 }
 
 /* "model.layers.0…" against "layers.0…". */
-static lb_status compare_by_suffix(lb_comparison *c, lb_err *err)
+static bool meet_by_suffix(lb_comparison *c)
 {
+    bool room = true;
     for (uint32_t i = 0; i < c->a.v->n_names; i++) {
         const uint32_t k = is_open(&c->a, i) ? find_shorter(&c->b, c->a.names[i]) : LB_NONE;
-        if (k != LB_NONE) LB_TRY(compare_pair(c, i, k, false, err));
+        if (k != LB_NONE) room &= meet(c, i, k, false);
     }
     for (uint32_t k = 0; k < c->b.v->n_names; k++) {
         const uint32_t i = is_open(&c->b, k) ? find_shorter(&c->a, c->b.names[k]) : LB_NONE;
-        if (i != LB_NONE) LB_TRY(compare_pair(c, i, k, false, err));
+        if (i != LB_NONE) room &= meet(c, i, k, false);
     }
-    return LB_OK;
+    return room;
 }
 
 /* ---- the state of a run ------------------------------------------------------------------------------------------ */
 
-static lb_status compare_states(lb_comparison *c, uint32_t *met, lb_err *err)
+static bool meet_states(lb_comparison *c, uint32_t *met)
 {
+    bool room = true;
     for (uint32_t i = 0; i < c->a.v->n_names; i++) {
         const uint32_t k = c->a.states[i] == LB_COMPARISON_STATE ? find(&c->b, c->a.names[i]) : LB_NONE;
         if (k == LB_NONE || c->b.states[k] != LB_COMPARISON_STATE) continue;
-        LB_TRY(compare_pair(c, i, k, true, err));
+        room &= meet(c, i, k, true);
         c->a.states[i] = c->b.states[k] = LB_COMPARISON_STRAIGHT;
         ++*met;
     }
-    return LB_OK;
+    return room;
 }
 
 static uint32_t mark_states(side *s)
@@ -336,26 +297,26 @@ static lb_status compare_by_contents(lb_comparison *c, lb_err *err)
 {
     if (are_other_weights(c))
         for (uint32_t i = 0; i < c->a.v->n_names; i++)
-            if (c->a.states[i] == LB_COMPARISON_OPEN && c->a.partners[i] != LB_NONE)
-                LB_TRY(compare_pair(c, i, c->a.partners[i], true, err));
+            if (c->a.states[i] == LB_COMPARISON_OPEN && c->a.partners[i] != LB_NONE) tell_last(c, i);
     LB_TRY(lb_arrangement_find(c, err));
     for (uint32_t i = 0; i < c->a.v->n_names; i++) {
         const uint32_t k = c->a.partners[i];
         if (k == LB_NONE || c->a.states[i] != LB_COMPARISON_OPEN || c->b.states[k] != LB_COMPARISON_OPEN) continue;
-        LB_TRY(compare_pair(c, i, k, true, err));
+        tell_last(c, i);
     }
     return LB_OK;
 }
 
+/* Which tensors meet follows from names, and from pieces that are known to be different ones. */
 static lb_status compare_sides(lb_comparison *c, lb_err *err)
 {
     uint32_t met = 0;
     LB_TRY(lb_layer_names_meet(c->a.names, c->a.v->n_names, c->b.names, c->b.v->n_names, err));
     side_sort(&c->a), side_sort(&c->b);
     mark_states(&c->a), mark_states(&c->b);
-    LB_TRY(compare_states(c, &met, err));
-    LB_TRY(compare_by_name(c, err));
-    LB_TRY(compare_by_suffix(c, err));
+    if (!meet_states(c, &met) || !meet_by_name(c) || !meet_by_suffix(c))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    LB_TRY(lb_comparison_named_pairs(c, err));
     LB_TRY(compare_by_contents(c, err));
     tell_rest(c->g, &c->a, &c->b);
     tell_states(c->g, &c->a, &c->b, met), tell_states(c->g, &c->b, &c->a, met);
@@ -367,9 +328,12 @@ lb_status lb_comparison_audit(lb_audit_gathering *g, const lb_inventory *a, cons
     lb_layer_names_map *rules = NULL;
     lb_comparison c = {.g = g};
     LB_TRY(lb_layer_names_map_new(g->options->maps, g->options->n_maps, &rules, err));
-    lb_status status = side_init(&c.a, a, rules) && side_init(&c.b, b, NULL)
+    c.kept = calloc(a->n_names + 1u, sizeof(lb_comparison_outcome *));
+    lb_status status = side_init(&c.a, a, rules) && side_init(&c.b, b, NULL) && c.kept
                            ? compare_sides(&c, err)
                            : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; c.kept && i < a->n_names; i++) free(c.kept[i]);
+    free(c.kept), free(c.named_pairs);
     side_release(&c.a), side_release(&c.b);
     lb_layer_names_map_free(rules);
     return status;

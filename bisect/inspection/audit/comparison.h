@@ -23,9 +23,27 @@ typedef struct lb_comparison_side {
     uint32_t *partners;          /* by row: the other side's row of that name, LB_NONE */
 } lb_comparison_side;
 
+/* Two tensors whose numbers are compared, by rows of the sides' names. */
+typedef struct lb_comparison_named_pair {
+    uint32_t a, b;
+    bool last; /* what is seen is told: the numbers are not looked for elsewhere */
+} lb_comparison_named_pair;
+
+/* What their numbers say. */
+typedef struct lb_comparison_outcome {
+    lb_value_match match;
+    bool fits;      /* some way of looking at `a` has the shape of `b` */
+    bool turned;    /* its last two dimensions are exchanged */
+    bool joined;    /* one of them was put together of shards */
+    lb_tensor a, b; /* dtypes and shapes, no numbers */
+} lb_comparison_outcome;
+
 typedef struct lb_comparison {
     lb_audit_gathering *g;
     lb_comparison_side a, b;
+    lb_comparison_named_pair *named_pairs; /* by names, in the order in which they are told */
+    uint32_t n_named_pairs;
+    lb_comparison_outcome **kept; /* by row of a: what was seen of it and its partner, and not told; NULL */
 } lb_comparison;
 
 /* Two tensors that are one; `how`: what was done to make them one shape, or "". */
@@ -37,6 +55,11 @@ typedef struct lb_comparison_pair {
 /* Adds a row of the report, and a finding where they differ. */
 void lb_comparison_add(lb_audit_gathering *g, const lb_comparison_pair *pair, const lb_value_match *match,
                        const lb_audit_where *where);
+/* Compares the tensors of each pair, which are units of work (lastbit/parts.h). */
+lb_status lb_comparison_named_pairs(lb_comparison *comparison, lb_err *err);
+/* Takes what was seen of a pair: in their order. */
+lb_status lb_comparison_take(lb_comparison *comparison, uint64_t pair, const lb_comparison_outcome *outcome,
+                             lb_err *err);
 lb_status lb_comparison_audit(lb_audit_gathering *g, const lb_inventory *a, const lb_inventory *b, lb_err *err);
 
 #endif

@@ -2,6 +2,8 @@
 #include "check/check_step.h"
 #include "check/digits.h"
 
+#include "parts/parts_each.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -25,13 +27,12 @@ const char *lb_check_verdict_name(lb_check_verdict verdict)
 
 /* ---- steps ---- */
 
-/* What is tried once: relations, in the first step that has a loss of tokens. */
+/* One unit of work. */
 typedef struct check_run {
     lb_capture *capture;
     const lb_check_options *options;
-    lb_check_report *report;
+    lb_check_report *report; /* the unit's own */
     uint32_t parts, limit;
-    bool tried;
 } check_run;
 
 /* One step of one rank, or of all. */
@@ -112,11 +113,11 @@ static lb_status measure(const ranks_step *s, lb_err *err)
     return status;
 }
 
-static lb_status check_relations(check_run *c, const ranks_step *s, uint32_t rank, lb_err *err)
+static lb_status check_relations(const ranks_step *s, uint32_t rank, bool *tried, lb_err *err)
 {
     const bool together = s->n > 1 && has_all_ranks(s);
     if (together) LB_TRY(join(s, rank, err));
-    const lb_status status = lb_check_step_relations(&s->steps[rank], &c->tried, err);
+    const lb_status status = lb_check_step_relations(&s->steps[rank], tried, err);
     if (together) part(s, rank);
     return status;
 }
@@ -144,16 +145,16 @@ static lb_status settle(const ranks_step *s, lb_status status, const lb_err *why
                : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
 }
 
-/* Each rank by itself, and then what they do together. */
-static lb_status check_parts(check_run *c, ranks_step *s, lb_err *err)
+/* Each rank by itself, and then what they do together. `tried`: relations are tried in the first rank whose loss scores
+ * tokens; NULL: in none. */
+static lb_status check_parts(check_run *c, ranks_step *s, bool *tried, lb_err *err)
 {
     const uint32_t gradients = c->parts & (LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP);
     const bool updates = c->parts & LB_CHECK_PART_STEP;
     lb_err why = LB_ERR_INIT;
     bool apart = false;
     for (uint32_t i = 0; i < s->n; i++) {
-        if (c->parts & LB_CHECK_PART_RELATIONS && !c->tried && !apart)
-            LB_TRY(settle(s, check_relations(c, s, i, &why), &why, &apart, err));
+        if (tried && !*tried && !apart) LB_TRY(settle(s, check_relations(s, i, tried, &why), &why, &apart, err));
         if (!(c->parts & LB_CHECK_PART_MEMORY)) continue;
         bool poisoned;
         if (!lb_check_step_unwritten(&s->steps[i], &poisoned))
@@ -167,54 +168,214 @@ static lb_status check_parts(check_run *c, ranks_step *s, lb_err *err)
     return updates && !apart ? settle(s, check_updates(s, &why), &why, &apart, err) : LB_OK;
 }
 
-static lb_status check_step(check_run *c, int64_t number, uint32_t *seen, lb_err *err)
+static lb_status open_ranks(const check_run *c, int64_t number, ranks_step *s, lb_err *err)
 {
     const int32_t *ranks;
     const uint32_t n = lb_capture_ranks(c->capture, &ranks);
-    ranks_step s = {calloc((size_t)n + 1, sizeof *s.views), calloc((size_t)n + 1, sizeof *s.steps), 0};
-    lb_status status = s.views && s.steps ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
-    for (uint32_t r = 0; r < n && status == LB_OK; r++) {
+    *s = (ranks_step){calloc((size_t)n + 1, sizeof *s->views), calloc((size_t)n + 1, sizeof *s->steps), 0};
+    if (!s->views || !s->steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
+    for (uint32_t r = 0; r < n; r++) {
         const lb_program *program;
         if (lb_capture_program(c->capture, ranks[r], number, &program, NULL) == LB_OK)
-            status = open_step(c, program, &s, err);
+            LB_TRY(open_step(c, program, s, err));
     }
+    return LB_OK;
+}
+
+/* What was read of the step goes with it, for a caller who uses it for nothing else. */
+static void drop_step(const check_run *c, int64_t number)
+{
+    const int32_t *ranks;
+    const uint32_t n = lb_capture_ranks(c->capture, &ranks);
+    for (uint32_t r = 0; r < n && c->options->alone; r++) lb_capture_drop_program(c->capture, ranks[r], number);
+    if (c->options->alone) lb_capture_unload(c->capture);
+}
+
+static lb_status check_step(check_run *c, int64_t number, bool *tried, uint32_t *seen, lb_err *err)
+{
+    ranks_step s;
+    lb_status status = open_ranks(c, number, &s, err);
     *seen += s.n;
-    if (status == LB_OK) status = check_parts(c, &s, err);
+    if (status == LB_OK) status = check_parts(c, &s, tried, err);
     close_steps(c, &s);
+    c->report->left |= lb_proof_list_left(c->report) > 0;
     return status;
 }
 
-/* Steps in their order, until replays are used up. */
-static lb_status check_all(check_run *c, uint32_t *seen, lb_err *err)
+/* Would relations be tried in that step? */
+static lb_status look_for_tokens(check_run *c, int64_t number, bool *tried, lb_err *err)
 {
-    const int64_t *steps;
-    const uint32_t n_steps = lb_capture_steps(c->capture, &steps);
-    for (uint32_t s = 0; s < n_steps && !c->report->n_findings; s++) {
-        if (steps[s] < c->options->first_step || steps[s] > c->options->last_step) continue;
-        if (c->report->replays && c->report->replays + 7 > c->limit) {
-            lb_proof_list_leave(c->report, "later steps", "the replays of --budget are used up at step %lld",
-                                (long long)steps[s]);
-            return LB_OK;
-        }
-        const uint32_t before = lb_proof_list_left(c->report);
-        LB_TRY(check_step(c, steps[s], seen, err));
-        c->report->left |= lb_proof_list_left(c->report) > before;
+    ranks_step s;
+    lb_err why = LB_ERR_INIT;
+    lb_status status = open_ranks(c, number, &s, err);
+    const bool together = s.n > 1 && has_all_ranks(&s);
+    for (uint32_t i = 0; i < s.n && status == LB_OK && !*tried; i++) {
+        if (together && (status = join(&s, i, err)) != LB_OK) break;
+        const lb_status found = lb_check_step_scores(&s.steps[i], tried, &why);
+        if (together) part(&s, i);
+        if (found == LB_ERR_UNSUPPORTED) break;
+        if (found != LB_OK) status = lb_fail(err, found, "%s", why.message);
     }
+    close_steps(c, &s);
+    drop_step(c, number);
+    return status;
+}
+
+/* ---- units of work ----------------------------------------------------------------------------------------------- */
+
+/* A step is a unit with a budget of its own, which its sections share: what it finds does not depend on other steps.
+ * Steps behind the first in which something was found are not told of, their digits excepted. */
+typedef struct unit_list {
+    lb_capture *capture;
+    const lb_check_options *options;
+    lb_check_report *report; /* of all units */
+    lb_check_report *digits; /* the same, told behind it */
+    const int64_t *steps;    /* those that were asked for */
+    uint32_t parts, n_steps, n_ranks, seen;
+    int64_t until;             /* the step of the first finding */
+    lb_update_window *windows; /* per rank */
+    uint32_t without;          /* so many steps are known to have no loss of tokens... */
+    bool have_tokens;          /* ...and the next one to have one */
+} unit_list;
+
+/* Relations are tried once: in the first step that has a loss of tokens. */
+static lb_status are_tried_before(unit_list *u, uint32_t step, bool *before, lb_err *err)
+{
+    while (u->without < step && !u->have_tokens) {
+        lb_check_report none = {0};
+        check_run c = {u->capture, u->options, &none, u->parts, 0};
+        const lb_status status = look_for_tokens(&c, u->steps[u->without], &u->have_tokens, err);
+        lb_proof_list_release(&none);
+        LB_TRY(status);
+        u->without += !u->have_tokens;
+    }
+    *before = u->without < step;
     return LB_OK;
+}
+
+static lb_status check_sections(unit_list *u, uint32_t step, lb_check_report *report, uint32_t *seen, lb_err *err)
+{
+    check_run c = {u->capture, u->options, report, u->parts, u->options->replays ? u->options->replays : 20};
+    const bool relations = u->parts & LB_CHECK_PART_RELATIONS;
+    bool tried = false;
+    if (relations) LB_TRY(are_tried_before(u, step, &tried, err));
+    const bool first = relations && !tried;
+    LB_TRY(check_step(&c, u->steps[step], first ? &tried : NULL, seen, err));
+    if (first && u->without == step) u->have_tokens = tried, u->without += !tried;
+    return LB_OK;
+}
+
+static lb_status check_digits(const unit_list *u, uint32_t step, uint32_t used, lb_check_report *report,
+                              lb_update_window *windows, lb_err *err)
+{
+    const uint32_t limit = u->options->replays ? u->options->replays : 20, rest = limit > used ? limit - used : 0;
+    return u->parts & LB_CHECK_PART_DIGITS
+               ? lb_digits_of_step(u->capture, u->options, u->steps[step], rest, windows, report, err)
+               : LB_OK;
+}
+
+static void release_report(lb_check_report *report)
+{
+    lb_proof_list_release(report);
+    lb_digit_list_release(report);
+}
+
+static void release_windows(lb_update_window *windows, uint32_t n)
+{
+    for (uint32_t r = 0; windows && r < n; r++) lb_update_window_release(&windows[r]);
+    free(windows);
+}
+
+static lb_status work_step(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    unit_list *u = context;
+    const uint32_t step = (uint32_t)unit;
+    const check_run c = {.capture = u->capture, .options = u->options};
+    lb_check_report report = {0}, digits = {0};
+    uint32_t seen = 0;
+    lb_update_window *windows = calloc((size_t)u->n_ranks + 1, sizeof *windows);
+    lb_status status = windows ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", u->n_ranks);
+    if (status == LB_OK && u->steps[step] <= u->until) status = check_sections(u, step, &report, &seen, err);
+    /* what is left of the budget is asked for in the first step alone, whose sections were looked at */
+    if (status == LB_OK) status = check_digits(u, step, report.replays, &digits, windows, err);
+    if (status == LB_OK) status = lb_capture_refusal(u->capture, err);
+    drop_step(&c, u->steps[step]);
+    if (status == LB_OK) {
+        lb_part_record_u32(record, &seen);
+        lb_proof_list_record(record, &report), lb_proof_list_record(record, &digits);
+        for (uint32_t r = 0; r < u->n_ranks; r++) lb_update_window_record(record, &windows[r]);
+    }
+    release_windows(windows, u->n_ranks);
+    release_report(&report), release_report(&digits);
+    return status;
+}
+
+static lb_status fold_updates(unit_list *u, lb_part_record *record, lb_err *err)
+{
+    for (uint32_t r = 0; r < u->n_ranks && record->status == LB_OK; r++) {
+        lb_update_window step = {0};
+        lb_update_window_record(record, &step);
+        const bool room = record->status != LB_OK || lb_update_window_add(&u->windows[r], &step);
+        lb_update_window_release(&step);
+        if (!room) return lb_fail(err, LB_ERR_NOMEM, "out of memory for updates");
+    }
+    return record->status;
+}
+
+static lb_status fold_step(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    unit_list *u = context;
+    const int64_t step = u->steps[unit];
+    lb_check_report report = {0}, digits = {0};
+    uint32_t seen = 0;
+    lb_part_record_u32(record, &seen);
+    lb_proof_list_record(record, &report), lb_proof_list_record(record, &digits);
+    lb_status status = fold_updates(u, record, err);
+    if (status == LB_OK && step <= u->until) {
+        u->seen += seen;
+        if (report.n_findings) u->until = step;
+        if (!lb_proof_list_join(u->report, &report)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    }
+    if (status == LB_OK && !lb_digits_join(u->digits, &digits))
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
+    release_report(&report), release_report(&digits);
+    return status;
+}
+
+static lb_status check_all(unit_list *u, lb_err *err)
+{
+    const lb_parts_loop loop = {"check", u->n_steps, work_step, fold_step, u};
+    lb_check_report digits = {0};
+    u->windows = calloc((size_t)u->n_ranks + 1, sizeof *u->windows), u->digits = &digits;
+    lb_status status = u->windows ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", u->n_ranks);
+    if (status == LB_OK) status = lb_parts_each(u->options->work, &loop, err);
+    if (status == LB_OK && !lb_proof_list_join(u->report, &digits))
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
+    if (status == LB_OK && u->seen && u->parts & LB_CHECK_PART_DIGITS)
+        status = lb_digits_tell_updates(u->capture, u->options, u->windows, u->report, err);
+    release_windows(u->windows, u->n_ranks);
+    release_report(&digits);
+    return status;
 }
 
 lb_status lb_check_run(lb_capture *capture, const lb_check_options *options, lb_check_report **out, lb_err *err)
 {
     lb_check_report *report = calloc(1, sizeof *report);
-    uint32_t seen = 0;
+    const int32_t *ranks;
+    unit_list u = {.capture = capture,
+                   .options = options,
+                   .report = report,
+                   .parts = options->parts ? options->parts : UINT32_MAX,
+                   .n_ranks = lb_capture_ranks(capture, &ranks),
+                   .until = INT64_MAX};
+    uint32_t n = lb_capture_steps(capture, &u.steps);
     *out = NULL;
     if (!report) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a report");
-    const uint32_t parts = options->parts ? options->parts : UINT32_MAX;
-    check_run c = {capture, options, report, parts, options->replays ? options->replays : 20, false};
-    lb_status status = check_all(&c, &seen, err);
-    if (status == LB_OK && seen && parts & LB_CHECK_PART_DIGITS) status = lb_digits_run(capture, options, report, err);
+    while (n && u.steps[0] < options->first_step) u.steps++, n--;
+    while (u.n_steps < n && u.steps[u.n_steps] <= options->last_step) u.n_steps++;
+    lb_status status = check_all(&u, err);
     if (status == LB_OK) status = lb_capture_refusal(capture, err);
-    if (status == LB_OK && !seen)
+    if (status == LB_OK && !u.seen)
         status =
             lb_fail(err, LB_ERR_NOT_FOUND, "%s: no step was recorded that could be checked", lb_capture_path(capture));
     if (status != LB_OK) {
@@ -231,7 +392,6 @@ lb_status lb_check_run(lb_capture *capture, const lb_check_options *options, lb_
 void lb_check_report_free(lb_check_report *report)
 {
     if (!report) return;
-    lb_proof_list_release(report);
-    lb_digit_list_release(report);
+    release_report(report);
     free(report);
 }

@@ -29,6 +29,8 @@ bool lb_check_step_read(lb_check_step *step);
 bool lb_check_step_watch_updates(lb_check_step *step);
 lb_status lb_check_step_updates(lb_check_step *step, lb_err *err);
 /* Relations between its tokens; `*judged`: the step has a loss that scores tokens. */
+/* Does its loss score tokens, so that relations can be tried? */
+lb_status lb_check_step_scores(lb_check_step *step, bool *scores, lb_err *err);
 lb_status lb_check_step_relations(lb_check_step *step, bool *judged, lb_err *err);
 /* Numbers that were read and that no op wrote, in a recording that filled such memory with NaN: whether it did is
  * `*poisoned`. */

@@ -1,4 +1,4 @@
-/* Where digits go: the steps in their order. See digits.h. */
+/* Where digits go: one step, and the updates of all. See digits.h. */
 #include "check/digits.h"
 
 #include "moved/cotangents.h"
@@ -7,16 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All steps of a capture. */
+/* One step, as it is looked at. */
 typedef struct walk {
     lb_capture *capture;
     const lb_check_options *options;
     lb_check_report *report;
-    const int32_t *ranks;
-    uint32_t n_ranks, limit, used;
     lb_update_window *windows; /* per rank */
-    const lb_program **last;   /* per rank: the last step that was looked at; NULL */
-    bool tried;                /* the table of the first step */
+    bool table;                /* it is the first step: what exact runs tell is told of it */
 } walk;
 
 /* ---- one rank ---- */
@@ -56,16 +53,27 @@ static lb_status prepare_rank(lb_digits *d, lb_update_log *updates, bool table, 
 
 /* ---- one step ---- */
 
+/* Did the rank record none of the steps before it that are asked for? */
+static bool is_first(const walk *w, int32_t rank, int64_t number)
+{
+    const int64_t *steps;
+    const uint32_t n = lb_capture_steps(w->capture, &steps);
+    for (uint32_t s = 0; s < n && steps[s] < number; s++)
+        if (steps[s] >= w->options->first_step && lb_capture_has_program(w->capture, rank, steps[s])) return false;
+    return true;
+}
+
 static lb_status open_step(walk *w, int64_t number, lb_digits_step *step, bool *first, lb_err *err)
 {
-    for (uint32_t r = 0; r < w->n_ranks; r++) {
+    const int32_t *ranks;
+    const uint32_t n = lb_capture_ranks(w->capture, &ranks);
+    for (uint32_t r = 0; r < n; r++) {
         const lb_program *program;
-        if (lb_capture_program(w->capture, w->ranks[r], number, &program, NULL) != LB_OK) continue;
+        if (lb_capture_program(w->capture, ranks[r], number, &program, NULL) != LB_OK) continue;
         lb_digits *d = &step->ranks[step->n];
         *d = (lb_digits){
             .capture = w->capture, .report = w->report, .path = lb_capture_path(w->capture), .window = &w->windows[r]};
-        first[step->n++] = !w->last[r];
-        w->last[r] = program;
+        first[step->n++] = is_first(w, ranks[r], number);
         LB_TRY(open_rank(w, program, d, err));
     }
     return LB_OK;
@@ -92,66 +100,67 @@ static lb_status look_at_numbers(lb_digits_step *step, bool table, lb_err *err)
 static lb_status judge_step(walk *w, lb_digits_step *step, const bool *first, lb_err *err)
 {
     const lb_program *p = step->n ? step->ranks[0].run.program : NULL;
-    const bool all = p && (int64_t)step->n == (p->world > 1 ? p->world : 1), table = all && !w->tried;
+    const bool all = p && (int64_t)step->n == (p->world > 1 ? p->world : 1), table = all && w->table;
     char what[160];
     if (!p) return LB_OK;
     LB_TRY(look_at_numbers(step, table, err));
     for (uint32_t k = 0; k < step->n; k++)
         if (!lb_digits_ranges(&step->ranks[k]) || (first[k] && !lb_digits_routers(&step->ranks[k])))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
-    if (w->tried) return LB_OK;
-    w->tried = true;
+    if (!w->table) return LB_OK;
     if (table) return lb_digits_table(step, err);
     snprintf(what, sizeof what, "where the digits of step %lld go", (long long)p->step);
     lb_proof_list_leave(w->report, what, "it is one of several ranks, and not all of them were recorded");
     return LB_OK;
 }
 
-static lb_status judge(walk *w, int64_t number, uint32_t reserved, lb_err *err)
+lb_status lb_digits_of_step(lb_capture *capture, const lb_check_options *o, int64_t number, uint32_t limit,
+                            lb_update_window *windows, lb_check_report *report, lb_err *err)
 {
-    lb_digits_step step = {.ranks = calloc((size_t)w->n_ranks + 1, sizeof *step.ranks),
-                           .limit = w->limit,
-                           .used = w->used,
-                           .reserved = reserved};
-    bool *first = calloc((size_t)w->n_ranks + 1, sizeof *first);
-    const uint32_t before = w->report->n_unjudged;
-    lb_status status =
-        step.ranks && first ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", w->n_ranks);
-    if (status == LB_OK) status = open_step(w, number, &step, first, err);
-    if (status == LB_OK) status = judge_step(w, &step, first, err);
+    const int32_t *ranks;
+    const uint32_t n = lb_capture_ranks(capture, &ranks);
+    walk w = {.capture = capture, .options = o, .report = report, .windows = windows};
+    lb_digits_step step = {.ranks = calloc((size_t)n + 1, sizeof *step.ranks), .limit = limit};
+    bool *first = calloc((size_t)n + 1, sizeof *first);
+    lb_status status = step.ranks && first ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
+    w.table = true;
+    for (uint32_t r = 0; r < n; r++) w.table &= is_first(&w, ranks[r], number);
+    if (status == LB_OK) status = open_step(&w, number, &step, first, err);
+    if (status == LB_OK) status = judge_step(&w, &step, first, err);
     for (uint32_t k = 0; k < step.n; k++) {
-        w->used += step.ranks[k].run.runs;
+        report->replays += step.ranks[k].run.runs;
         close_rank(&step.ranks[k]);
     }
-    w->report->left |= w->report->n_unjudged > before;
+    report->left |= report->n_unjudged > 0;
     free(step.ranks), free(first);
     return status;
 }
 
 /* ---- all steps ---- */
 
-static bool is_asked_for(const walk *w, int64_t step)
+static bool is_found(const lb_check_report *whole, const lb_check_finding *x)
 {
-    return step >= w->options->first_step && step <= w->options->last_step;
+    bool found = false;
+    for (uint32_t i = 0; i < whole->n_findings && !found; i++) {
+        const lb_check_finding *f = &whole->findings[i];
+        found = f->kind == x->kind && f->line.number == x->line.number && strcmp(f->op, x->op) == 0;
+    }
+    return found;
 }
 
-static lb_status judge_steps(walk *w, lb_err *err)
+bool lb_digits_join(lb_check_report *whole, lb_check_report *step)
 {
-    const int64_t *steps;
-    const uint32_t n = lb_capture_steps(w->capture, &steps);
-    uint32_t later = 0;
-    for (uint32_t s = 0; s < n; s++) later += is_asked_for(w, steps[s]);
-    for (uint32_t s = 0; s < n; s++) {
-        if (!is_asked_for(w, steps[s])) continue;
-        if (w->used >= w->limit) {
-            lb_proof_list_leave(w->report, "where digits go", "the replays of --budget are used up at step %lld",
-                                (long long)steps[s]);
-            return LB_OK;
-        }
-        const uint32_t rest = (w->limit - w->used) / 2;
-        LB_TRY(judge(w, steps[s], later - 1 < rest ? later - 1 : rest, err));
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < step->n_findings; i++) {
+        lb_check_finding *f = &step->findings[i];
+        const bool of_range = f->kind == LB_CHECK_SATURATED || f->kind == LB_CHECK_UNDERFLOW;
+        if (of_range && is_found(whole, f))
+            lb_code_line_release(&f->line), lb_code_line_release(&f->of_forward);
+        else
+            step->findings[kept++] = *f;
     }
-    return LB_OK;
+    step->n_findings = kept;
+    return lb_proof_list_join(whole, step);
 }
 
 static bool is_same_row(const lb_update_row *a, const lb_update_row *b)
@@ -162,50 +171,68 @@ static bool is_same_row(const lb_update_row *a, const lb_update_row *b)
 }
 
 /* Ranks that hold copies have the same updates, which are told once. */
-static bool is_told(const walk *w, uint32_t rank)
+static bool is_told(const lb_update_window *windows, uint32_t rank)
 {
-    const lb_update_window *own = &w->windows[rank];
+    const lb_update_window *own = &windows[rank];
     bool told = false;
     for (uint32_t r = 0; r < rank && !told; r++) {
-        const lb_update_window *other = &w->windows[r];
+        const lb_update_window *other = &windows[r];
         told = other->n == own->n && other->lost == own->lost && other->carried == own->carried;
         for (uint32_t i = 0; told && i < own->n; i++) told = is_same_row(&own->rows[i], &other->rows[i]);
     }
     return told;
 }
 
-/* Updates are counted over all steps; the ranges of each step are rows of their own. */
-static lb_status tell_updates(const walk *w, uint32_t rank, lb_err *err)
+/* The last step that was asked for and the rank has; NULL. */
+static const lb_program *last_program(lb_capture *capture, const lb_check_options *o, int32_t rank)
 {
-    const lb_update_window *window = &w->windows[rank];
-    if (window->failed) return lb_fail(err, LB_ERR_NOMEM, "out of memory for updates");
-    if (is_told(w, rank)) return LB_OK;
-    if (window->lost)
-        lb_proof_list_leave(w->report, "whether updates were absorbed",
-                            "the numbers that %u parameters began a step with were not kept", window->lost);
-    w->report->left |= window->lost > 0;
-    if (!w->last[rank] || lb_update_window_tell(window, w->last[rank], lb_capture_path(w->capture), w->report))
-        return LB_OK;
-    return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
+    const int64_t *steps;
+    const lb_program *program;
+    for (uint32_t n = lb_capture_steps(capture, &steps); n-- > 0;)
+        if (steps[n] >= o->first_step && steps[n] <= o->last_step &&
+            lb_capture_program(capture, rank, steps[n], &program, NULL) == LB_OK)
+            return program;
+    return NULL;
 }
 
-lb_status lb_digits_run(lb_capture *capture, const lb_check_options *o, lb_check_report *report, lb_err *err)
+/* A part that anyone may have written says which op it was. */
+static bool are_of(const lb_update_window *window, const lb_program *p)
 {
-    walk w = {.capture = capture,
-              .options = o,
-              .report = report,
-              .limit = o->replays ? o->replays : 20,
-              .used = report->replays};
-    w.n_ranks = lb_capture_ranks(capture, &w.ranks);
-    w.windows = calloc((size_t)w.n_ranks + 1, sizeof *w.windows);
-    w.last = calloc((size_t)w.n_ranks + 1, sizeof *w.last);
-    lb_status status =
-        w.windows && w.last ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", w.n_ranks);
-    if (status == LB_OK) status = judge_steps(&w, err);
-    for (uint32_t r = 0; r < w.n_ranks && status == LB_OK; r++) status = tell_updates(&w, r, err);
-    for (uint32_t r = 0; w.windows && r < w.n_ranks; r++) lb_update_window_release(&w.windows[r]);
-    free(w.windows), free(w.last);
-    report->replays = w.used;
+    bool are = true;
+    for (uint32_t i = 0; i < window->n; i++) {
+        const lb_update_row *row = &window->rows[i];
+        are &= row->step != p->step || row->op == LB_NONE || row->op < p->n_ops;
+    }
+    return are;
+}
+
+/* Updates are counted over all steps; the ranges of each step are rows of their own. */
+static lb_status tell_updates(lb_capture *capture, const lb_check_options *o, const lb_update_window *windows,
+                              uint32_t rank, lb_check_report *report, lb_err *err)
+{
+    const lb_update_window *window = &windows[rank];
+    const int32_t *ranks;
+    (void)lb_capture_ranks(capture, &ranks);
+    if (window->failed) return lb_fail(err, LB_ERR_NOMEM, "out of memory for updates");
+    if (is_told(windows, rank)) return LB_OK;
+    if (window->lost)
+        lb_proof_list_leave(report, "whether updates were absorbed",
+                            "the numbers that %u parameters began a step with were not kept", window->lost);
+    report->left |= window->lost > 0;
+    const lb_program *last = last_program(capture, o, ranks[rank]);
+    if (last && !are_of(window, last))
+        return lb_fail(err, LB_ERR_CORRUPT, "a part's updates are of an op that rank %d does not have", ranks[rank]);
+    const bool told = !last || lb_update_window_tell(window, last, lb_capture_path(capture), report);
+    if (last && o->alone) lb_capture_drop_program(capture, ranks[rank], last->step);
+    return told ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
+}
+
+lb_status lb_digits_tell_updates(lb_capture *capture, const lb_check_options *o, const lb_update_window *windows,
+                                 lb_check_report *report, lb_err *err)
+{
+    const int32_t *ranks;
+    const uint32_t n = lb_capture_ranks(capture, &ranks);
+    for (uint32_t r = 0; r < n; r++) LB_TRY(tell_updates(capture, o, windows, r, report, err));
     lb_digit_list_sort(report);
-    return status;
+    return LB_OK;
 }

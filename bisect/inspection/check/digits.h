@@ -17,20 +17,26 @@ typedef struct lb_digits {
     lb_rounding_runs runs;
     lb_check_report *report;
     const char *path;
-    lb_update_window *window; /* updates of all steps of the rank */
+    lb_update_window *window; /* updates of the rank */
 } lb_digits;
 
 /* The same step of all ranks that were recorded. */
 typedef struct lb_digits_step {
     lb_digits *ranks;
     uint32_t n;
-    uint32_t limit;    /* of runs of this part, those of earlier steps counted */
-    uint32_t used;     /* of them, by earlier steps */
-    uint32_t reserved; /* for later steps, one each */
+    uint32_t limit; /* of runs */
 } lb_digits_step;
 
-/* Every step of the capture that the options name; what exact runs tell is told of the first one. */
-lb_status lb_digits_run(lb_capture *capture, const lb_check_options *options, lb_check_report *report, lb_err *err);
+/* One step; what exact runs tell is told of the first of those that the options name. `limit`: of runs for that.
+ * `windows`: one for each rank of the capture, which gets the step's updates. `report`: of this step alone. */
+lb_status lb_digits_of_step(lb_capture *capture, const lb_check_options *options, int64_t step, uint32_t limit,
+                            lb_update_window *windows, lb_check_report *report, lb_err *err);
+/* Behind the digits of earlier steps: numbers that leave the range of their dtype are found once on a line. `step`
+ * keeps nothing. False: no memory. */
+bool lb_digits_join(lb_check_report *whole, lb_check_report *step);
+/* When the windows have all steps: what they say, and the rows of all steps in their order. */
+lb_status lb_digits_tell_updates(lb_capture *capture, const lb_check_options *options, const lb_update_window *windows,
+                                 lb_check_report *report, lb_err *err);
 
 /* What lines of code cost, by exact runs of all ranks of the step together. */
 lb_status lb_digits_table(lb_digits_step *step, lb_err *err);

@@ -110,6 +110,31 @@ void lb_proof_list_cut(lb_check_report *report, uint32_t n)
     while (report->n_findings > n) release(&report->findings[--report->n_findings]);
 }
 
+/* Rows of one kind, behind those that there are. */
+#define JOIN(rows, n)                                                                                                  \
+    do {                                                                                                               \
+        void *grown_ = lb_array_reserve(whole->rows, whole->n, part->n, sizeof *whole->rows);                          \
+        if (!grown_) return false;                                                                                     \
+        whole->rows = grown_;                                                                                          \
+        if (part->n) memcpy(whole->rows + whole->n, part->rows, part->n * sizeof *whole->rows);                        \
+        whole->n += part->n, part->n = 0;                                                                              \
+    } while (0)
+
+bool lb_proof_list_join(lb_check_report *whole, lb_check_report *part)
+{
+    bool room = true;
+    JOIN(findings, n_findings);
+    JOIN(proven, n_proven);
+    JOIN(digits, n_digits);
+    for (uint32_t i = 0; i < part->n_unjudged; i++) {
+        const lb_check_unjudged *u = &part->unjudged[i];
+        room &= u->passed ? lb_proof_list_pass(whole, u->what, "%s", u->why)
+                          : lb_proof_list_leave(whole, u->what, "%s", u->why);
+    }
+    whole->left |= part->left, whole->replays += part->replays;
+    return room;
+}
+
 static int by_effect(const void *a, const void *b)
 {
     const lb_check_finding *x = a, *y = b;

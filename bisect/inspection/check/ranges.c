@@ -74,22 +74,8 @@ static int64_t clamped_before(const lb_digits *d, uint32_t op, double *reach)
 
 /* ---- results of 8 and 16 bits, a row for each line ---- */
 
-/* The same of an earlier step. */
-static bool is_found(const lb_digits *d, lb_check_kind kind, uint32_t op)
-{
-    const lb_code_line line = lb_op_line(d->run.program, &d->run.program->ops[op]);
-    for (uint32_t i = 0; i < d->report->n_findings; i++) {
-        const lb_check_finding *f = &d->report->findings[i];
-        if (f->kind == kind && f->step != d->run.program->step && f->line.number == line.number &&
-            strcmp(f->op, lb_op_name(d->run.program, &d->run.program->ops[op])) == 0)
-            return true;
-    }
-    return false;
-}
-
 static bool find_range(const lb_digits *d, const lb_check_digit *row, const range *r, lb_check_kind kind, double share)
 {
-    if (is_found(d, kind, row->index)) return true;
     lb_check_finding *f = lb_proof_list_add(d->report, kind, d->run.program);
     if (!f) return false;
     lb_proof_list_place(f, d->run.program, row->index, LB_NONE, d->path);
@@ -260,7 +246,6 @@ void lb_digits_want_ranges(lb_digits *d)
 
 static bool find_scale(const lb_digits *d, uint32_t at, double scale, const range *r, lb_check_kind kind, double share)
 {
-    if (is_found(d, kind, at)) return true;
     lb_check_finding *f = lb_proof_list_add(d->report, kind, d->run.program);
     if (!f) return false;
     lb_proof_list_place(f, d->run.program, at, LB_NONE, d->path);

@@ -371,6 +371,15 @@ static lb_status judge_step(judge *j, lb_err *err)
     return said ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
 }
 
+lb_status lb_check_step_scores(lb_check_step *c, bool *scores, lb_err *err)
+{
+    lb_scored_step scored = {0};
+    const lb_status status = lb_scored_rows_find(&c->run, &scored, err);
+    *scores = status == LB_OK && scored.n_losses;
+    lb_scored_rows_release(&scored);
+    return status;
+}
+
 lb_status lb_check_step_relations(lb_check_step *c, bool *judged, lb_err *err)
 {
     judge j = {.check = c};

@@ -38,7 +38,7 @@ typedef struct table {
 
 static bool have(const table *t, uint32_t runs)
 {
-    return t->step->used + t->d->run.runs + runs + t->step->reserved <= t->step->limit;
+    return t->d->run.runs + runs <= t->step->limit;
 }
 
 static const lb_program *program_of(const table *t, uint32_t rank)

@@ -181,25 +181,26 @@ void lb_update_log_note(void *context, uint32_t op, uint32_t v, const double *re
     }
 }
 
-static lb_update_row *row_for(lb_update_window *w, const lb_program *p, const lb_update_tensor *t)
+static lb_update_row *row_for(lb_update_window *w, const char *group, const char *name)
 {
-    char group[sizeof w->rows->group];
-    snprintf(group, sizeof group, "%s group %u", lb_program_text(p, t->group->optimizer), t->group->index);
     for (uint32_t i = 0; i < w->n; i++)
-        if (strcmp(w->rows[i].group, group) == 0 && strcmp(w->rows[i].name, t->name) == 0) return &w->rows[i];
+        if (strcmp(w->rows[i].group, group) == 0 && strcmp(w->rows[i].name, name) == 0) return &w->rows[i];
     lb_update_row *grown = lb_array_grow(w->rows, w->n, sizeof *grown);
     if (!grown) return NULL;
     w->rows = grown;
     lb_update_row *row = &grown[w->n++];
     *row = (lb_update_row){.op = LB_NONE};
     snprintf(row->group, sizeof row->group, "%s", group);
-    snprintf(row->name, sizeof row->name, "%s", t->name);
+    snprintf(row->name, sizeof row->name, "%s", name);
     return row;
 }
 
 static void add_step(lb_update_window *w, const lb_program *p, const lb_update_tensor *t)
 {
-    lb_update_row *row = row_for(w, p, t);
+    char group[sizeof w->rows->group], name[sizeof w->rows->name];
+    snprintf(group, sizeof group, "%s group %u", lb_program_text(p, t->group->optimizer), t->group->index);
+    snprintf(name, sizeof name, "%s", t->name);
+    lb_update_row *row = row_for(w, group, name);
     w->failed |= !row;
     if (!row) return;
     row->dtype = t->dtype, row->step = p->step, row->op = t->op;
@@ -230,4 +231,19 @@ void lb_update_log_close(lb_update_log *log, lb_update_window *window)
     }
     free(log->tensors);
     *log = (lb_update_log){0};
+}
+
+bool lb_update_window_add(lb_update_window *w, const lb_update_window *step)
+{
+    w->lost += step->lost, w->carried += step->carried, w->failed |= step->failed;
+    for (uint32_t i = 0; i < step->n; i++) {
+        const lb_update_row *from = &step->rows[i];
+        lb_update_row *row = row_for(w, from->group, from->name);
+        if (!row) return false;
+        row->dtype = from->dtype, row->step = from->step, row->op = from->op;
+        row->last_updates = from->last_updates, row->last_absorbed = from->last_absorbed;
+        row->updates += from->updates, row->absorbed += from->absorbed;
+        row->decays += from->decays, row->absorbed_decays += from->absorbed_decays;
+    }
+    return true;
 }

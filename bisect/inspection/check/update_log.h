@@ -7,6 +7,7 @@
 #define LB_BISECT_UPDATE_LOG_H
 
 #include "moved/moved_run.h"
+#include "parts/part_record.h"
 
 #include <lastbit/check.h>
 
@@ -46,6 +47,10 @@ void lb_update_log_note(void *context, uint32_t op, uint32_t value, const double
                         int64_t from, int64_t n);
 /* Adds the step to the window, and frees it. */
 void lb_update_log_close(lb_update_log *log, lb_update_window *window);
+/* As a record, both ways (check_record.c). */
+void lb_update_window_record(lb_part_record *record, lb_update_window *window);
+/* Adds a step that was counted in a window of its own: steps in their order. False: no memory. */
+bool lb_update_window_add(lb_update_window *window, const lb_update_window *step);
 /* Rows of groups and tensors, and findings. `program`: of the last step. */
 bool lb_update_window_tell(const lb_update_window *window, const lb_program *program, const char *path,
                            lb_check_report *report);

@@ -21,8 +21,8 @@ typedef struct lb_attribution_scan {
     lb_product_probe probe;
     uint32_t likely; /* of those that the sample excluded, the one that came nearest */
     int64_t likely_matched;
-    double begun;   /* on the clock of attribution_scan.c */
     double work;    /* of one run of the place */
+    double seconds; /* that it took, by what it ran (attribution_scan.c) */
     bool cut_short; /* some candidates cost more than may be spent */
 } lb_attribution_scan;
 
@@ -44,10 +44,6 @@ lb_status lb_attribution_try(lb_attribution_finder *f, int runner, int bits, uin
 /* Tries all candidates of the runner, and ranks those that match. */
 lb_status lb_attribution_scan_all(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s);
 void lb_attribution_scan_rank(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s);
-/* For searches by other means: their time is added up with that of earlier places of this kind, as a scan's is. */
-void lb_attribution_scan_begin(lb_attribution_scan *s);
-double lb_attribution_scan_spent(const lb_attribution_finder *f, const lb_attribution_scan *s);
-void lb_attribution_scan_end(lb_attribution_finder *f, const lb_attribution_scan *s);
 
 /* ---- where B is parts (attribution_scan.c) ---- */
 

@@ -26,7 +26,7 @@ typedef struct lb_attribution_memory {
     } tally[512];
     uint32_t n_tally;
     lb_candidate_trees trees;
-    double seconds; /* for ruling out alternatives at places of one kind, once something matched */
+    double seconds; /* for ruling out alternatives at places of one kind: counted by what runs */
     double spent[256];
     bool only_orders;       /* of candidates, nothing else is tried */
     lb_run_cost cost;       /* of candidates run so far */

@@ -4,7 +4,6 @@
 
 #include "explain/search_work.h"
 
-#include <lastbit/clock.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,19 +14,25 @@ enum { PATIENCE = 4 };
 
 /* ---- time ---- */
 
-void lb_attribution_scan_begin(lb_attribution_scan *s)
+/* Time is counted, and not taken: a slow machine, or one that is shared, tries what a fast one tries. One core did so
+ * many operations of search_work.h in a second, when the models of tests/bisect/pairs/explain were tried. */
+static const double OPERATIONS_A_SECOND = 4e8;
+
+static void charge(lb_attribution_scan *s, double work)
 {
-    *s = (lb_attribution_scan){.begun = lb_clock_seconds()};
+    s->seconds += work / OPERATIONS_A_SECOND;
 }
 
-double lb_attribution_scan_spent(const lb_attribution_finder *f, const lb_attribution_scan *s)
+static double spent(const lb_attribution_finder *f, const lb_attribution_scan *s)
 {
-    return *f->spent + lb_clock_seconds() - s->begun;
+    return *f->spent + s->seconds;
 }
 
-void lb_attribution_scan_end(lb_attribution_finder *f, const lb_attribution_scan *s)
+/* The work of the runner's ops, once. */
+static double work_of(const lb_attribution_finder *f, int runner)
 {
-    *f->spent += lb_clock_seconds() - s->begun;
+    const lb_matched_region_side *ops = &f->site->region->sides[runner];
+    return lb_work_of_ops(lb_matched_region_program(f->site->source, runner), ops->ops, ops->n_ops);
 }
 
 /* ---- one candidate ---- */
@@ -49,6 +54,7 @@ static bool is_affordable(lb_attribution_finder *f, int runner, uint32_t row, do
         return false;
     }
     m->work += work;
+    charge(s, work);
     return true;
 }
 
@@ -124,15 +130,15 @@ void lb_attribution_scan_rank(lb_attribution_finder *f, int runner, int bits, lb
     }
 }
 
-/* Time never ends a search that has no match: that would call a place unexplained because of a slow machine. */
+/* Time never ends a search that has no match: that would call a place unexplained for its size. */
 static bool is_enough(const lb_attribution_finder *f, const lb_attribution_scan *s)
 {
-    const double spent = lb_attribution_scan_spent(f, s);
-    const uint32_t least = spent < PATIENCE * f->memory->seconds ? LB_LEAST_TRIED : 2;
+    const double seconds = spent(f, s);
+    const uint32_t least = seconds < PATIENCE * f->memory->seconds ? LB_LEAST_TRIED : 2;
     /* Whoever asks for an order alone has it with the first that gives every bit; what an op does by itself is tried
      * before. */
     if (f->memory->only_orders && s->n) return true;
-    return s->n && s->tried >= least && spent > f->memory->seconds;
+    return s->n && s->tried >= least && seconds > f->memory->seconds;
 }
 
 /* What runs, and whose bits are asked for: the same at twins. */
@@ -175,14 +181,12 @@ static lb_status try_all(lb_attribution_finder *f, int runner, int bits, const l
 
 lb_status lb_attribution_scan_all(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s)
 {
-    lb_attribution_scan_begin(s);
+    *s = (lb_attribution_scan){.work = work_of(f, runner)};
     if (!lb_match_site_can(f->site, runner, bits)) return LB_OK;
-    const lb_matched_region_side *ops = &f->site->region->sides[runner];
     const uint64_t key = key_of(f, runner, bits);
     const bool alike = !f->site->source->collective_matches[0] &&
                        !f->site->source->collective_matches[1]; /* of ranks any may have a fault */
     const lb_exhausted_search *twins = alike ? lb_attribution_memory_exhausted(f->memory, key) : NULL;
-    s->work = lb_work_of_ops(lb_matched_region_program(f->site->source, runner), ops->ops, ops->n_ops);
     lb_status status = try_all(f, runner, bits, twins, s);
     /* `likely` is 0 where the sample excluded none: row 0 never goes through it. */
     if (status == LB_OK && !s->n && s->likely) status = score_likely(f, runner, bits, s);
@@ -190,7 +194,7 @@ lb_status lb_attribution_scan_all(lb_attribution_finder *f, int runner, int bits
         lb_attribution_memory_note_exhausted(f->memory, key, f->list[runner][s->best].name, s->tried);
     /* What is excluded at the twins is excluded here. */
     if (twins && !s->n && s->tried < twins->tried) s->excluded += twins->tried - s->tried, s->tried = twins->tried;
-    lb_attribution_scan_end(f, s);
+    *f->spent += s->seconds;
     lb_attribution_scan_rank(f, runner, bits, s);
     return status;
 }
@@ -244,8 +248,7 @@ static lb_status scan_parts(lb_attribution_finder *f, uint32_t base, bool *done)
     uint8_t *given = calloc(n + 1, 3), *mine = given + n + 1, *tried = calloc(f->n[0] + 1, 1);
     lb_status status = given && tried ? LB_OK : lb_fail(f->err, LB_ERR_NOMEM, "out of memory");
     bool all = true, rest = false, any = false;
-    lb_attribution_scan s;
-    lb_attribution_scan_begin(&s);
+    lb_attribution_scan s = {.work = work_of(f, 0)};
     /* `given` is both what is read and what is written here: nothing is given yet. */
     if (status == LB_OK) status = try_rest(f, base, given, given, &all);
     for (uint32_t i = 0; status == LB_OK && i < n; i++) any |= given[i];
@@ -260,13 +263,14 @@ static lb_status scan_parts(lb_attribution_finder *f, uint32_t base, bool *done)
          * from running twice. Recipes that look at whole tensors see other tensors in single rows,
          * and are left out. */
         if (!row || row == base || tried[row] || !f->list[0][row].local) continue;
-        if (s.n && s.tried >= LB_LEAST_TRIED && lb_attribution_scan_spent(f, &s) > f->memory->seconds) break;
+        if (s.n && s.tried >= LB_LEAST_TRIED && spent(f, &s) > f->memory->seconds) break;
         tried[row] = 1;
+        charge(&s, s.work * lb_work_slowness(&f->list[0][row]));
         status = try_rest(f, row, given, mine, &rest);
         s.tried++, s.excluded += !rest;
         if (status == LB_OK && rest && s.n < LB_MOST_MATCHES) s.matches[s.n++] = row;
     }
-    lb_attribution_scan_end(f, &s);
+    *f->spent += s.seconds;
     *done = status == LB_OK && s.n;
     if (*done) lb_attribution_scan_rank(f, 0, 1, &s), tell_parts(f, &s, base, given);
     free(given), free(tried);

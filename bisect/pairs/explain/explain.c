@@ -1,4 +1,4 @@
-/* Explain: see lastbit/explain.h. Per step and rank: align, find the places that differ, ask each for its cause. */
+/* One step of one rank: align, find the places that differ, ask each for its cause. See lastbit/explain.h. */
 #include "explain/order_consensus.h"
 #include "explain/explain_session.h"
 #include "explain/search_work.h"
@@ -427,7 +427,7 @@ static lb_status find_rows(lb_explain_session *session, const lb_program_pair *m
     return LB_OK;
 }
 
-static lb_status explain_step(lb_explain_session *session, int32_t rank, int64_t step, lb_err *err)
+lb_status lb_explain_rank_step(lb_explain_session *session, int32_t rank, int64_t step, lb_err *err)
 {
     const lb_program *programs[2];
     lb_capture *captures[] = {session->a, session->b ? session->b : session->a};
@@ -444,7 +444,10 @@ static lb_status explain_step(lb_explain_session *session, int32_t rank, int64_t
     bool strange = false;
     if (session->implementations) return lb_explain_implementations(session, &m, &session->sources, err);
     session->turned = session->b && lb_alignment_finer(programs[0], programs[1]);
-    if (session->b && lb_batch_rows_apply(programs[0], programs[1])) LB_TRY(find_rows(session, &m, &strange, err));
+    if (session->b && lb_batch_rows_apply(programs[0], programs[1]))
+        LB_TRY(find_rows(session, &m, &strange, err));
+    else
+        lb_batch_rows_release(&session->rows); /* those of a step before */
     return strange ? LB_OK : explain_programs(session, &m, err);
 }
 
@@ -473,85 +476,49 @@ static const lb_program **forward_passes(lb_capture *capture, int32_t rank, uint
     return list;
 }
 
-/* `*done`: one side is one forward pass and the other several, which were taken together. */
-static lb_status explain_decoding(lb_explain_session *session, int32_t rank, bool *done, lb_err *err)
+/* One side is one forward pass and the other several, which are taken together. Programs are the caller's to free. */
+static bool is_decoding(const lb_explain_session *session, int32_t rank, lb_program_pair *m)
 {
-    lb_program_pair m = {{NULL, NULL}, {0, 0}};
+    *m = (lb_program_pair){{NULL, NULL}, {0, 0}};
+    if (!session->b || session->options->first_step != INT64_MIN || session->implementations) return false;
+    m->programs[0] = forward_passes(session->a, rank, &m->n[0]);
+    if (m->programs[0]) m->programs[1] = forward_passes(session->b, rank, &m->n[1]);
+    return m->programs[1] && m->n[0] && m->n[1] && (m->n[0] == 1) != (m->n[1] == 1);
+}
+
+lb_status lb_explain_rank_decoding(lb_explain_session *session, int32_t rank, lb_err *err)
+{
+    lb_program_pair m;
     lb_status status = LB_OK;
-    *done = false;
-    if (session->b && session->options->first_step == INT64_MIN) {
-        m.programs[0] = forward_passes(session->a, rank, &m.n[0]);
-        m.programs[1] = forward_passes(session->b, rank, &m.n[1]);
-        *done = m.programs[0] && m.programs[1] && m.n[0] && m.n[1] && (m.n[0] == 1) != (m.n[1] == 1);
+    if (is_decoding(session, rank, &m)) {
+        session->turned = m.n[0] > 1;
+        status = explain_programs(session, &m, err);
     }
-    session->turned = *done && m.n[0] > 1;
-    if (*done) status = explain_programs(session, &m, err);
     free(m.programs[0]), free(m.programs[1]);
     return status;
 }
 
-static lb_status explain_all(lb_explain_session *session, lb_err *err)
+/* Rows of a batch are looked for where they stood in the step before. */
+static bool have_other_batches(const lb_explain_session *session, int32_t rank)
 {
-    const int32_t *ranks;
     const int64_t *steps;
-    uint32_t n_ranks = lb_capture_ranks(session->a, &ranks), n_steps = lb_capture_steps(session->a, &steps);
-    const int64_t first = session->options->first_step, last = session->options->last_step;
-    for (uint32_t i = 0; i < n_ranks && !session->settled; i++) {
-        bool done;
-        done = false;
-        if (!session->implementations) LB_TRY(explain_decoding(session, ranks[i], &done, err));
-        for (uint32_t k = 0; k < n_steps && !done && !session->settled; k++)
-            if (steps[k] >= first && steps[k] <= last) LB_TRY(explain_step(session, ranks[i], steps[k], err));
+    const lb_program *programs[2];
+    const uint32_t n = session->b ? lb_capture_steps(session->a, &steps) : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (steps[i] < session->options->first_step || steps[i] > session->options->last_step) continue;
+        if (lb_capture_program(session->a, rank, steps[i], &programs[0], NULL) == LB_OK &&
+            lb_capture_program(session->b, rank, steps[i], &programs[1], NULL) == LB_OK)
+            return lb_batch_rows_apply(programs[0], programs[1]);
     }
-    for (uint32_t k = 0; k < n_steps && n_ranks > 1 && !session->settled; k++)
-        if (steps[k] >= first && steps[k] <= last) LB_TRY(lb_explain_ranks(session, steps[k], err));
-    if (!session->shared)
-        return lb_fail(err, LB_ERR_NOT_FOUND,
-                       "the captures share no step of one rank; see `lastbit ls` for what each holds");
-    const bool silent = session->report->n_missing == session->absent,
-               strangers = session->implementations && !session->report->n_findings;
-    if (!session->report->ops && (silent || strangers))
-        return lb_fail(err, LB_ERR_NOT_FOUND,
-                       "no op of the first capture lines up with one of the second: they are other programs, or their "
-                       "layers have other "
-                       "names (--map 's/PATTERN/REPLACEMENT/')");
-    if (session->selector && !session->chosen)
-        return lb_fail(err, LB_ERR_NOT_FOUND,
-                       "\"%s\" selects no op of the first capture; see `lastbit show` for its layers and ops",
-                       session->options->select);
-    return lb_explain_budgets(session, err);
+    return false;
 }
 
-lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options *options, lb_explain_report **out,
-                         lb_err *err)
+lb_explain_cut lb_explain_cut_of(const lb_explain_session *session, int32_t rank)
 {
-    lb_layer_names_map *rules = NULL;
-    lb_explain_session s = {
-        .a = a,
-        .b = b,
-        .options = options,
-        .memory = {.seconds = options->seconds > 0 ? options->seconds : 2, .only_orders = options->only_orders}};
-    LB_TRY(lb_layer_names_map_new(options->maps, options->n_maps, &rules, err));
-    s.rules = rules, s.report = lb_explain_findings_new();
-    lb_status status = s.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) status = lb_candidate_trees_read(options->trees, options->n_trees, &s.memory.trees, err);
-    if (status == LB_OK && options->select) status = lb_selector_new(options->select, &s.selector, err);
-    if (status == LB_OK) status = lb_explain_are_implementations(&s, &s.implementations, err);
-    s.begun = lb_clock_seconds();
-    if (status == LB_OK) status = explain_all(&s, err);
-    if (status == LB_OK) status = lb_capture_refusal(a, err);
-    if (status == LB_OK) status = lb_capture_refusal(b, err);
-    if (status == LB_OK) s.report->cost.runs += s.memory.cost.runs, s.report->cost.ops += s.memory.cost.ops;
-    for (uint32_t i = 0; i < s.n_endings; i++) lb_gap_step_end_release(&s.endings[i]);
-    free(s.endings);
-    lb_selector_free(s.selector);
-    lb_layer_names_map_free(rules);
-    lb_source_memory_release(&s.sources);
-    lb_batch_rows_release(&s.rows);
-    lb_attribution_memory_release(&s.memory);
-    if (status == LB_OK)
-        *out = s.report;
-    else
-        lb_explain_report_free(s.report);
-    return status;
+    lb_program_pair m;
+    if (!session->b) return LB_EXPLAIN_CUT_RANK; /* of its own bits one step alone may say too little */
+    const bool decoding = is_decoding(session, rank, &m);
+    free(m.programs[0]), free(m.programs[1]);
+    if (decoding) return LB_EXPLAIN_CUT_DECODING;
+    return session->implementations || have_other_batches(session, rank) ? LB_EXPLAIN_CUT_RANK : LB_EXPLAIN_CUT_STEPS;
 }

@@ -21,17 +21,16 @@ static lb_capture *capture_of(const lb_explain_session *session, int side)
 /* Have both sides the program of the rank that sent what this op receives? */
 static bool has_sender(const lb_explain_session *session, const lb_program *p, const lb_collective *row)
 {
-    const lb_program *unused;
     lb_message_key key;
     if (lb_message_key_of(p, row, &key) != LB_MESSAGE_RECEIVED) return false;
-    return has_program(capture_of(session, 0), key.sender, p->step, &unused) &&
-           has_program(capture_of(session, 1), key.sender, p->step, &unused);
+    return lb_capture_has_program(capture_of(session, 0), key.sender, p->step) &&
+           lb_capture_has_program(capture_of(session, 1), key.sender, p->step);
 }
 
 bool lb_explain_meets(const lb_explain_session *session, const lb_step_pair *s, int side, uint32_t value)
 {
     uint32_t row;
-    const lb_program *p = lb_program_view_recorded(&s->sides[side], value, &row), *unused;
+    const lb_program *p = lb_program_view_recorded(&s->sides[side], value, &row);
     for (uint32_t c = 0; c < p->n_collectives; c++) {
         const lb_collective *x = &p->collectives[c];
         const lb_op *op = &p->ops[x->op];
@@ -39,7 +38,7 @@ bool lb_explain_meets(const lb_explain_session *session, const lb_step_pair *s, 
         for (uint32_t k = 0; k < op->results + op->written; k++) gives |= (lb_op_outcome(p, op, k)) == row;
         for (uint32_t r = 0; gives && all && r < x->ranks; r++)
             for (int k = 0; k < 2; k++)
-                all &= has_program(capture_of(session, k), (int32_t)p->refs[x->first_rank + r], p->step, &unused);
+                all &= lb_capture_has_program(capture_of(session, k), (int32_t)p->refs[x->first_rank + r], p->step);
         if (gives) return all || has_sender(session, p, x);
     }
     return false;

@@ -93,6 +93,31 @@ lb_explain_report *lb_explain_findings_new(void)
     return NULL;
 }
 
+/* Rows of one kind, behind those that there are. */
+#define JOIN(rows, n)                                                                                                  \
+    do {                                                                                                               \
+        void *grown_ = lb_array_reserve(whole->rows, whole->n, part->n, sizeof *whole->rows);                          \
+        if (!grown_) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");                                  \
+        whole->rows = grown_;                                                                                          \
+        for (uint32_t i_ = 0; i_ < part->n; i_++) whole->rows[whole->n++] = part->rows[i_];                            \
+        part->n = 0;                                                                                                   \
+    } while (0)
+
+lb_status lb_explain_findings_join(lb_explain_report *whole, lb_explain_report *part, lb_err *err)
+{
+    JOIN(findings, n_findings);
+    JOIN(layers, n_layers);
+    JOIN(budgets, n_budgets);
+    JOIN(routings, n_routings);
+    JOIN(rows, n_rows);
+    for (uint32_t i = 0; i < part->n_missing; i++) lb_explain_findings_add_missing(whole, part->missing[i]);
+    for (uint32_t i = 0; i < part->n_notes; i++) lb_explain_findings_add_note(whole, part->notes[i]);
+    whole->turned |= part->turned;
+    whole->cost.runs += part->cost.runs, whole->cost.ops += part->cost.ops;
+    whole->ops += part->ops, whole->differing += part->differing;
+    return LB_OK;
+}
+
 /* Ops that round: in a list of many, masks and copies are in the way. */
 static bool is_telling(const lb_program *p, uint32_t row)
 {

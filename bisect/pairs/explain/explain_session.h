@@ -1,11 +1,12 @@
-/* What the files of explain share: the session of one call, and one step of both sides with all that is read from it.
+/* What the files of explain share: the session of one call and of one unit of it, and one step of both sides with all
+ * that is read from it.
  *
- *   explain.c                   steps of one rank: places, layers
+ *   explain_units.c             units of work, what all of them found together, and what ends of steps are made of
+ *   explain.c                   one step of one rank: places, layers
  *   explain_sources.c           what enters a step with different numbers
  *   explain_routing.c           experts that were chosen differently
  *   explain_implementations.c   steps of two implementations of one model, matched by values
  *   explain_ranks.c             steps of all ranks together: what collectives made
- *   explain_gap_attribution.c   what the ends of all ranks' steps are made of
  *   explain_step_pair.c         aligns and reads a step; forward passes of one side alone, or in another order
  *   explain_report.c            findings */
 #ifndef LB_BISECT_EXPLAIN_SESSION_H
@@ -13,6 +14,7 @@
 
 #include "explain/gap_attribution.h"
 #include "explain/rank_terms.h"
+#include "parts/part_record.h"
 #include "program/selector.h"
 #include "sources/step_sources.h"
 
@@ -77,6 +79,12 @@ lb_status lb_step_pair_open(const lb_explain_session *session, const lb_program_
 lb_status lb_step_pair_read(const lb_explain_session *session, lb_step_pair *scene, lb_err *err);
 void lb_step_pair_close(lb_step_pair *scene);
 
+/* Integers that count the rows of a batch (row_numbers.c): arange(n), and what is computed from it. They do not belong
+ * to a row's contents: the row that is number 5 in a batch of eight is number 0 alone. Where the larger side's op reads
+ * such integers, the smaller side's own take their place. Per value of B: it holds such numbers. malloc'ed; NULL when
+ * out of memory. For alignments of batches of different sizes. */
+uint8_t *lb_row_numbers_find(const lb_alignment *alignment, const lb_regenerated *a, const lb_regenerated *b);
+
 /* Limits what the places of a step may cost, as so many replays of that step on both sides. Small steps are granted
  * what takes no noticeable time. */
 /* Adds a finding for each matched region that is looked at and has one. */
@@ -97,14 +105,13 @@ lb_status lb_explain_passes(lb_explain_session *session, const lb_step_pair *sce
 /* Adds a finding for each source that enters with different numbers. */
 lb_status lb_explain_sources(lb_explain_session *session, lb_step_pair *scene, lb_err *err);
 
-/* Remembers what the budget will look at while the step is open; then, when everything was found, makes the budgets of
- * all steps. */
+/* Remembers what the budget will look at while the step is open. */
 lb_status lb_explain_note_step_end(lb_explain_session *session, const lb_step_pair *scene, lb_err *err);
-lb_status lb_explain_budgets(lb_explain_session *session, lb_err *err);
-
 /* ---- the report ---- */
 
 lb_explain_report *lb_explain_findings_new(void); /* NULL: out of memory */
+/* Behind what `whole` has; `part` is left with none. Its texts are those of `whole` already. */
+lb_status lb_explain_findings_join(lb_explain_report *whole, lb_explain_report *part, lb_err *err);
 /* A copy that lives as long as the report; "" when out of memory. */
 const char *lb_explain_findings_keep(lb_explain_report *report, const char *text);
 void lb_explain_findings_add_missing(lb_explain_report *report, const char *text);
@@ -126,6 +133,14 @@ bool lb_explain_place_wanted(const lb_step_pair *scene, const lb_matched_region 
 /* The code that called an op, kept as long as the report. */
 lb_code_line lb_explain_findings_keep_line(lb_explain_report *report, const lb_program *program, uint32_t op);
 
+/* ---- records (explain_record.c) ---- */
+
+/* What a unit has found: its report, what it counted, and the ends of steps that it noted, both ways. What is read has
+ * its texts in `keeper`. */
+void lb_explain_record_session(lb_part_record *record, lb_explain_session *session, lb_explain_report *keeper);
+/* The budgets of one step. */
+void lb_explain_record_budgets(lb_part_record *record, lb_explain_report *report, lb_explain_report *keeper);
+
 /* ---- two implementations of one model ---- */
 
 /* Have the sides' parameters hardly a name in common, so that they meet by values? */
@@ -133,6 +148,18 @@ lb_status lb_explain_are_implementations(const lb_explain_session *session, bool
 /* A step of one rank a side. `memory`: kept from step to step. */
 lb_status lb_explain_implementations(lb_explain_session *session, const lb_program_pair *matter,
                                      lb_source_memory *memory, lb_err *err);
+
+/* ---- steps of one rank ---- */
+
+/* What of a rank is one unit of work. */
+typedef enum lb_explain_cut {
+    LB_EXPLAIN_CUT_STEPS,   /* each step */
+    LB_EXPLAIN_CUT_RANK,    /* all steps in their order: one tells what the next is compared by */
+    LB_EXPLAIN_CUT_DECODING /* all steps together: a prefill and decode steps against one forward pass */
+} lb_explain_cut;
+lb_explain_cut lb_explain_cut_of(const lb_explain_session *session, int32_t rank);
+lb_status lb_explain_rank_step(lb_explain_session *session, int32_t rank, int64_t step, lb_err *err);
+lb_status lb_explain_rank_decoding(lb_explain_session *session, int32_t rank, lb_err *err);
 
 /* ---- all ranks ---- */
 

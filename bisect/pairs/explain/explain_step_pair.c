@@ -1,8 +1,6 @@
 /* One step of both sides: see explain_session.h. */
 #include "explain/explain_session.h"
 
-#include "explain/row_numbers.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Which values count rows: see row_numbers.h. */
-#include "explain/row_numbers.h"
+/* Which values count rows: see explain_session.h. */
+#include "explain/explain_session.h"
 
 #include "kernel/value_memory.h"
 

@@ -23,7 +23,7 @@ typedef struct lb_assembly {
 typedef struct lb_assemblies {
     lb_reassembling how;
     const struct lb_regenerated *wholes; /* of A; with `numbers` */
-    const uint8_t *numbers; /* per value of B: it counts rows (row_numbers.h), and A's own are taken; NULL: none does */
+    const uint8_t *numbers; /* per value of B: it counts rows (row_numbers.c), and A's own are taken; NULL: none does */
     lb_assembly *list;
     uint32_t n;
     lb_hash by_parts;

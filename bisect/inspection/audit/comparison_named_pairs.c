@@ -1,0 +1,170 @@
+/* Tensors of two checkpoints that meet by their names, compared: see comparison.h. Each pair is a unit of work. */
+#include "audit/comparison.h"
+
+#include "parts/parts_each.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- two tensors ------------------------------------------------------------------------------------------------- */
+
+static lb_tensor transposed(const lb_tensor *t)
+{
+    lb_tensor turned = *t;
+    const int n = t->layout.ndim;
+    turned.layout.shape[n - 2] = t->layout.shape[n - 1], turned.layout.shape[n - 1] = t->layout.shape[n - 2];
+    turned.layout.stride[n - 2] = t->layout.stride[n - 1], turned.layout.stride[n - 1] = t->layout.stride[n - 2];
+    return turned;
+}
+
+/* The better of: as it is, its last two dimensions exchanged. False when neither has b's shape. */
+static lb_status match_either_way(const lb_tensor *a, const lb_tensor *b, lb_value_match *m, bool *fits, bool *turned,
+                                  lb_err *err)
+{
+    lb_value_match other;
+    *fits = lb_layout_same_shape(&a->layout, &b->layout);
+    *turned = false;
+    if (*fits) LB_TRY(lb_value_match_of(a, b, m, err));
+    if (a->layout.ndim < 2 || a->layout.ndim != b->layout.ndim || (*fits && m->match != LB_AUDIT_IS_DIFFERENT) ||
+        lb_dtype_bits(a->dtype) < 8)
+        return LB_OK;
+    lb_tensor t = transposed(a);
+    if (!lb_layout_same_shape(&t.layout, &b->layout)) return LB_OK;
+    LB_TRY(lb_value_match_of(&t, b, &other, err));
+    if (!*fits || other.match != LB_AUDIT_IS_DIFFERENT) *m = other, *turned = true;
+    *fits = true;
+    return LB_OK;
+}
+
+/* Along which dimension shards of ranks' files make up a tensor of this shape; -1: each is a copy of it. */
+static int shard_dimension(const lb_inventory *v, const lb_inventory_name *name, const lb_layout *target)
+{
+    const lb_checkpoint_piece *p = &v->checkpoint->pieces[name->first];
+    if (!v->checkpoint->rank_files || name->n < 2 || lb_layout_same_shape(&p->tensor.layout, target)) return -1;
+    for (int d = 0; d < p->tensor.layout.ndim && p->tensor.layout.ndim == target->ndim; d++) {
+        int64_t sum = 0;
+        bool others = true;
+        for (uint32_t i = 0; i < name->n; i++) sum += p[i].tensor.layout.shape[d];
+        for (int k = 0; k < target->ndim; k++) others &= k == d || p->tensor.layout.shape[k] == target->shape[k];
+        if (others && sum == target->shape[d]) return d;
+    }
+    return -1;
+}
+
+static lb_status open_both(const lb_comparison_side *a, uint32_t i, const lb_comparison_side *b, uint32_t k,
+                           lb_whole *x, lb_whole *y, lb_err *err)
+{
+    const lb_inventory_name *na = &a->v->names[i], *nb = &b->v->names[k];
+    const lb_layout *la = &a->v->checkpoint->pieces[na->first].whole, *lb = &b->v->checkpoint->pieces[nb->first].whole;
+    const bool both = a->v->checkpoint->rank_files && b->v->checkpoint->rank_files && na->n == nb->n;
+    LB_TRY(lb_whole_init(a->v, na, both ? 0 : shard_dimension(a->v, na, lb), x, err));
+    lb_status status = lb_whole_init(b->v, nb, both ? 0 : shard_dimension(b->v, nb, la), y, err);
+    if (status != LB_OK) lb_whole_release(x);
+    return status;
+}
+
+/* Bits that are known to be equal are not read again. */
+static lb_status compare(const lb_comparison *c, const lb_comparison_named_pair *m, lb_comparison_outcome *out,
+                         lb_err *err)
+{
+    const lb_comparison_side *a = &c->a, *b = &c->b;
+    const uint32_t first[] = {a->v->names[m->a].first, b->v->names[m->b].first};
+    lb_whole x, y;
+    *out = (lb_comparison_outcome){.match = {LB_AUDIT_IS_IDENTICAL, LB_NO_DTYPE, {0}, -1}, .fits = true};
+    LB_TRY(open_both(a, m->a, b, m->b, &x, &y, err));
+    out->a = x.tensor, out->b = y.tensor, out->joined = x.owned || y.owned;
+    out->a.data = out->b.data = NULL;
+    lb_status status = LB_OK;
+    if (!out->joined && lb_digest_equal(a->v->measured[first[0]].digest, b->v->measured[first[1]].digest))
+        out->match.difference =
+            (lb_difference){.elements = lb_layout_numel(&x.tensor.layout), .first = -1, .cosine = 1};
+    else
+        status = match_either_way(&x.tensor, &y.tensor, &out->match, &out->fits, &out->turned, err);
+    lb_whole_release(&x), lb_whole_release(&y);
+    return status;
+}
+
+/* ---- its record -------------------------------------------------------------------------------------------------- */
+
+static void dtype_both(lb_part_record *r, lb_dtype *dtype)
+{
+    uint32_t word = *dtype;
+    lb_part_record_word(r, &word, LB_DTYPE_COUNT - 1);
+    *dtype = (lb_dtype)word;
+}
+
+/* Anyone may have written a part: how many elements there are is a number. */
+static void shape_both(lb_part_record *r, lb_tensor *t)
+{
+    uint32_t n = (uint32_t)t->layout.ndim;
+    int64_t shape[LB_MAX_DIMS] = {0}, elements = 1;
+    bool whole = true;
+    dtype_both(r, &t->dtype);
+    lb_part_record_word(r, &n, LB_MAX_DIMS);
+    for (uint32_t d = 0; d < n; d++) {
+        if (!r->reading) shape[d] = t->layout.shape[d];
+        lb_part_record_i64(r, &shape[d]);
+        whole &= shape[d] >= 0 && !__builtin_mul_overflow(elements, shape[d] ? shape[d] : 1, &elements);
+    }
+    if (!whole && r->status == LB_OK)
+        r->status = lb_cursor_fail(&r->cursor, "shape", "of more elements than there are");
+    if (r->reading && whole) t->layout = lb_layout_contiguous((int)n, shape);
+}
+
+static void difference_both(lb_part_record *r, lb_difference *d)
+{
+    uint32_t pattern = d->pattern;
+    const char *detail = d->detail;
+    int64_t *const counts[] = {&d->elements, &d->differing, &d->nonfinite, &d->first};
+    double *const numbers[] = {&d->max_abs, &d->max_rel, &d->rel_l2, &d->cosine, &d->max_ulp, &d->p99_ulp};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) lb_part_record_i64(r, counts[i]);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_f64(r, numbers[i]);
+    lb_part_record_word(r, &pattern, LB_PATTERN_SCATTERED);
+    lb_part_record_text(r, &detail);
+    d->pattern = (lb_pattern)pattern;
+    if (r->reading) snprintf(d->detail, sizeof d->detail, "%s", detail ? detail : "");
+}
+
+static void outcome_both(lb_part_record *r, lb_comparison_outcome *x)
+{
+    uint32_t match = x->match.match;
+    lb_part_record_word(r, &match, LB_AUDIT_IS_DIFFERENT);
+    x->match.match = (lb_audit_match)match;
+    dtype_both(r, &x->match.rounded), difference_both(r, &x->match.difference);
+    lb_part_record_i64(r, &x->match.worst);
+    lb_part_record_bool(r, &x->fits), lb_part_record_bool(r, &x->turned), lb_part_record_bool(r, &x->joined);
+    shape_both(r, &x->a), shape_both(r, &x->b);
+}
+
+/* ---- pairs as units of work -------------------------------------------------------------------------------------- */
+
+static uint64_t weigh_pair(void *context, uint64_t unit)
+{
+    const lb_comparison *c = context;
+    const lb_inventory *v = c->a.v;
+    const int64_t n = lb_layout_numel(&v->checkpoint->pieces[v->names[c->named_pairs[unit].a].first].whole);
+    return n > 0 ? (uint64_t)n : 0;
+}
+
+static lb_status work_pair(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    const lb_comparison *c = context;
+    lb_comparison_outcome outcome;
+    lb_audit_progress(c->g, "comparing", unit, c->n_named_pairs);
+    LB_TRY(compare(c, &c->named_pairs[unit], &outcome, err));
+    outcome_both(record, &outcome);
+    return LB_OK;
+}
+
+static lb_status fold_pair(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    lb_comparison_outcome outcome = {0};
+    outcome_both(record, &outcome);
+    return record->status == LB_OK ? lb_comparison_take(context, unit, &outcome, err) : record->status;
+}
+
+lb_status lb_comparison_named_pairs(lb_comparison *c, lb_err *err)
+{
+    const lb_parts_loop loop = {"pair", c->n_named_pairs, work_pair, fold_pair, c, weigh_pair};
+    return lb_parts_each(c->g->options->parts, &loop, err);
+}
