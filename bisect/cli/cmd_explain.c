@@ -14,12 +14,12 @@
 
 static json_t *layer_json(const lb_explain_layer *l)
 {
-    json_t *o =
+    json_t *object =
         json_pack("{s:I,s:i,s:s,s:s,s:i,s:i}", "step", (json_int_t)l->step, "rank", l->rank, "phase",
                   lb_phase_name(l->phase), "layer", l->layer, "own", (int)l->own, "inherited", (int)l->inherited);
-    json_object_set_new(o, "local", lb_command_json_number(l->local)),
-        json_object_set_new(o, "total", lb_command_json_number(l->total));
-    return o;
+    json_object_set_new(object, "local", lb_command_json_number(l->local)),
+        json_object_set_new(object, "total", lb_command_json_number(l->total));
+    return object;
 }
 
 static json_t *budget_json(const lb_explain_budget *b)
@@ -28,43 +28,43 @@ static json_t *budget_json(const lb_explain_budget *b)
     double sum = 0;
     for (uint32_t i = 0; i < b->n_rows; i++) {
         const lb_explain_share *x = &b->rows[i];
-        json_t *o = json_pack("{s:s,s:s,s:s,s:i}", "cause", lb_explain_cause_name(x->cause), "schedule", x->schedule,
-                              "layer", x->layer, "places", (int)x->places);
-        json_object_set_new(o, "share", lb_command_json_number(x->share)),
-            json_object_set_new(o, "size", lb_command_json_number(x->size));
-        json_array_append_new(rows, o);
+        json_t *object = json_pack("{s:s,s:s,s:s,s:i}", "cause", lb_explain_cause_name(x->cause), "schedule",
+                                   x->schedule, "layer", x->layer, "places", (int)x->places);
+        json_object_set_new(object, "share", lb_command_json_number(x->share)),
+            json_object_set_new(object, "size", lb_command_json_number(x->size));
+        json_array_append_new(rows, object);
         sum += x->share;
     }
-    json_t *o = json_pack("{s:I,s:i,s:s,s:I,s:I,s:i,s:o}", "step", (json_int_t)b->step, "rank", b->rank, "output",
-                          b->output, "elements", (json_int_t)b->elements, "differing", (json_int_t)b->differing,
-                          "left_out", (int)b->left_out, "rows", rows);
-    json_object_set_new(o, "left", json_string(b->left));
-    json_object_set_new(o, "gap", lb_command_json_number(b->gap)),
-        json_object_set_new(o, "together", lb_command_json_number(b->together));
-    json_object_set_new(o, "interaction", lb_command_json_number(b->together - sum)),
-        json_object_set_new(o, "rest", lb_command_json_number(1 - b->together));
-    return o;
+    json_t *object = json_pack("{s:I,s:i,s:s,s:I,s:I,s:i,s:o}", "step", (json_int_t)b->step, "rank", b->rank, "output",
+                               b->output, "elements", (json_int_t)b->elements, "differing", (json_int_t)b->differing,
+                               "left_out", (int)b->left_out, "rows", rows);
+    json_object_set_new(object, "left", json_string(b->left));
+    json_object_set_new(object, "gap", lb_command_json_number(b->gap)),
+        json_object_set_new(object, "together", lb_command_json_number(b->together));
+    json_object_set_new(object, "interaction", lb_command_json_number(b->together - sum)),
+        json_object_set_new(object, "rest", lb_command_json_number(1 - b->together));
+    return object;
 }
 
 static json_t *finding_json(const lb_explain_finding *f)
 {
-    json_t *o =
+    json_t *object =
         json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:i,s:i}", "step", (json_int_t)f->step, "rank", f->rank,
                   "phase", lb_phase_name(f->phase), "layer", f->layer, "op", f->op, "other_op", f->other_op, "cause",
                   lb_explain_cause_name(f->cause), "schedule", f->schedule, "matched", (json_int_t)f->matched,
                   "elements", (json_int_t)f->elements, "excluded", (int)f->excluded, "tried", (int)f->tried);
-    json_object_set_new(o, "index", f->index == LB_NONE ? json_null() : json_integer(f->index));
-    json_object_set_new(o, "other", f->other == LB_NONE ? json_null() : json_integer(f->other));
-    json_object_set_new(o, "source", lb_command_json_line(&f->lines[0]));
-    json_object_set_new(o, "source_b", lb_command_json_line(&f->lines[1]));
-    json_object_set_new(o, "first", json_string(f->first));
-    json_object_set_new(o, "reversed", json_boolean(f->reversed));
-    json_object_set_new(o, "also", json_string(f->also));
-    json_object_set_new(o, "proof", json_string(lb_explain_proof_name(f->proof)));
-    json_object_set_new(o, "why", json_string(f->why));
-    json_object_set_new(o, "local", lb_command_json_number(f->local)),
-        json_object_set_new(o, "total", lb_command_json_number(f->total));
-    return o;
+    json_object_set_new(object, "index", f->index == LB_NONE ? json_null() : json_integer(f->index));
+    json_object_set_new(object, "other", f->other == LB_NONE ? json_null() : json_integer(f->other));
+    json_object_set_new(object, "source", lb_command_json_line(&f->lines[0]));
+    json_object_set_new(object, "source_b", lb_command_json_line(&f->lines[1]));
+    json_object_set_new(object, "first", json_string(f->first));
+    json_object_set_new(object, "reversed", json_boolean(f->reversed));
+    json_object_set_new(object, "also", json_string(f->also));
+    json_object_set_new(object, "proof", json_string(lb_explain_proof_name(f->proof)));
+    json_object_set_new(object, "why", json_string(f->why));
+    json_object_set_new(object, "local", lb_command_json_number(f->local)),
+        json_object_set_new(object, "total", lb_command_json_number(f->total));
+    return object;
 }
 
 static json_t *rows_json(const lb_explain_rows *x)
@@ -134,13 +134,13 @@ static const struct poptOption options[] = {
      "weights and slots in force; and which choices are near ties",
      NULL},
     {"invariance", 0, POPT_ARG_STRING, &invariance, 0,
-     "does a row of these ops keep its bits in batches of other sizes? By kernel, and by the launch rules of GPU "
-     "libraries",
+     "does a row of these ops keep its bits in batches of other sizes? By kernel, "
+     "and by the launch rules of GPU libraries",
      "SELECTOR"},
     {"launch", 0, POPT_ARG_ARGV, &launches, 0,
-     "ask --invariance only this; repeatable: own, openblas; a rule: of products splitk, streamk, of sums blocks, of "
-     "RMSNorm butterfly, of softmax persistent, vocabulary, of attention flash-attention, flashinfer, paged; or the "
-     "text of an order or kernel that every batch is given, whatever its size: splitk:4",
+     "ask --invariance only this; repeatable: own, openblas; a rule: of products splitk, streamk, of sums blocks, "
+     "of RMSNorm butterfly, of softmax persistent, vocabulary, of attention flash-attention, flashinfer, paged; "
+     "or the text of an order or kernel that every batch is given, whatever its size: splitk:4",
      "LAUNCH"},
     {"row", 0, POPT_ARG_LONG, &row, 0, "which recorded row --invariance embeds (-1: the first 64)", "N"},
     {"multiprocessors", 0, POPT_ARG_INT, &multiprocessors, 0, "of the GPU whose launch rules are asked (132: H100)",
@@ -151,20 +151,20 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "explain",
     .synopsis = "CAPTURE [CAPTURE]",
-    .about = "Two recordings differ: says at each place where they part which kernel, precision or order turns the "
-             "first\n"
-             "into the second. The first side's ops are run on the second side's recorded input bits under one "
-             "candidate\n"
-             "after another, and the second side's output bits are asked for, every one of them. A candidate that "
-             "misses one\n"
-             "element is excluded; what only came in from upstream is said to be `input`. Of a collective all its "
-             "ranks are\n"
-             "asked what they brought: one brought other numbers, or they were added up in another order, which is "
-             "named, or\n"
-             "no legal order gives these bits. Of batches of other sizes the rows that both have are compared with "
-             "each other:\n"
-             "what a library makes of a prompt alone and among seven others. With one capture: under which order or "
-             "kernel its ops give the bits that were\n"
+    .about = "Two recordings differ: says at each place where they part which kernel, "
+             "precision or order turns the first\n"
+             "into the second. "
+             "The first side's ops are run on the second side's recorded input bits under one candidate\n"
+             "after another, and the second side's output bits are asked for, every one of them. "
+             "A candidate that misses one\n"
+             "element is excluded; what only came in from upstream is said to be `input`. "
+             "Of a collective all its ranks are\n"
+             "asked what they brought: one brought other numbers, or they were added up in another order, "
+             "which is named, or\n"
+             "no legal order gives these bits. "
+             "Of batches of other sizes the rows that both have are compared with each other:\n"
+             "what a library makes of a prompt alone and among seven others. With one capture: "
+             "under which order or kernel its ops give the bits that were\n"
              "recorded, where replay's own do not.",
     .example = "  OMP_NUM_THREADS=1 lastbit record -o one.lb -- python sum.py\n"
                "  OMP_NUM_THREADS=4 lastbit record -o four.lb -- python sum.py\n"

@@ -25,8 +25,8 @@ static const struct poptOption options[] = {
     {"work", 0, POPT_ARG_STRING, &work_folder, 0,
      "keep the runs of a matrix here, and take up those that lie there (FILE.runs)", "FOLDER"},
     {"swap-block", 0, POPT_ARG_STRING, &swap_block, 0,
-     "of two captures: run the first model with the second's blocks of this class (A D E M R; each: every class by "
-     "itself)",
+     "of two captures: run the first model with the second's blocks of this class (A D E M R; each: "
+     "every class by itself)",
      "CLASS"},
     {"html", 0, POPT_ARG_STRING, &html, 0, "also write the page of `lastbit report`, with every token", "FILE"},
     {"worst", 0, POPT_ARG_INT, &worst, 0, "list so many tokens of the largest k3 (10)", "N"},
@@ -37,27 +37,29 @@ static const lb_command command = {
     .name = "parity",
     .synopsis = "FILE FILE | --matrix FILE",
     .about =
-        "Compares the log-probabilities that two runs gave the same tokens: a trainer and a server, a model before "
-        "saving and after\n"
-        "loading, an adapter online and merged. Tokens are aligned first: padding, special tokens, other tokenisation, "
-        "shifted\n"
-        "labels, dropped and repeated tokens and another chat template are found and said, and so is what was not "
-        "compared. Passes\n"
-        "when of every kind of token k3 is below 0.001 and neither side's loss is more than 3 times the other's: of a "
-        "text known by\n"
-        "heart k3 is blind, the losses are not. --noise raises both limits to what two runs of the first side differ "
-        "by.\n\n"
-        "A cause is named where the numbers tell it from all others: another logarithm, a shift, a temperature, a "
-        "filter (top-k,\n"
-        "top-p, min-p), another vocabulary, the most probable word's number, other labels, logits that do not depend "
-        "on the text. Most\n"
-        "need more than a number per token: alternatives (top_logprobs) of both sides, or logits of one. Lost shards, "
-        "older weights\n"
-        "and other prompts look alike.\n\n"
+        "Compares the log-probabilities that two runs gave the same tokens: a trainer and a server, "
+        "a model before saving and after\n"
+        "loading, an adapter online and merged. Tokens are aligned first: padding, special tokens, "
+        "other tokenisation, shifted\n"
+        "labels, dropped and repeated tokens and another chat template are found and said, "
+        "and so is what was not compared. Passes\n"
+        "when of every kind of token k3 is below 0.001 and neither side's loss is more than 3 times the other's: "
+        "of a text known by\n"
+        "heart k3 is blind, the losses are not. "
+        "--noise raises both limits to what two runs of the first side differ by.\n"
+        "\n"
+        "A cause is named where the numbers tell it from all others: another logarithm, a shift, a temperature, "
+        "a filter (top-k,\n"
+        "top-p, min-p), another vocabulary, the most probable word's number, other labels, "
+        "logits that do not depend on the text. Most\n"
+        "need more than a number per token: alternatives (top_logprobs) of both sides, or logits of one. "
+        "Lost shards, older weights\n"
+        "and other prompts look alike.\n"
+        "\n"
         "Files: JSON (a sequence a line: token_ids, logprobs, tokens, kinds, mask; or answers of OpenAI's API, vLLM, "
         "SGLang),\n"
-        "safetensors and .npz (token_ids, logprobs, logits, kinds, mask), and captures. `lastbit help tokens` lists "
-        "their fields.",
+        "safetensors and .npz (token_ids, logprobs, logits, kinds, mask), and captures. "
+        "`lastbit help tokens` lists their fields.",
     .example = "  lastbit parity trainer.jsonl server.jsonl --noise trainer-again.jsonl --heat\n"
                "  lastbit parity --matrix variables.json   # precision, adapter, fusion, cache ...: which one matters",
     .options = options,
@@ -69,8 +71,8 @@ static const lb_command command = {
 
 static json_t *row_json(const lb_parity_row *row)
 {
-    json_t *o = json_pack("{s:s,s:I,s:I,s:I}", "kind", row->name, "count", (json_int_t)row->count, "held",
-                          (json_int_t)row->held, "impossible", (json_int_t)row->nonfinite);
+    json_t *object = json_pack("{s:s,s:I,s:I,s:I}", "kind", row->name, "count", (json_int_t)row->count, "held",
+                               (json_int_t)row->held, "impossible", (json_int_t)row->nonfinite);
     const struct {
         const char *name;
         double value;
@@ -91,10 +93,10 @@ static json_t *row_json(const lb_parity_row *row)
                    {"loss_factor_limit", row->loss_limit},
                    {"above_noise", row->noise > 0 ? row->k3 / row->noise : NAN}};
     const char *reason = lb_parity_reason_name(row->reason);
-    json_object_set_new(o, "reason", *reason ? json_string(reason) : json_null());
+    json_object_set_new(object, "reason", *reason ? json_string(reason) : json_null());
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        json_object_set_new(o, numbers[i].name, lb_command_json_number(numbers[i].value));
-    return o;
+        json_object_set_new(object, numbers[i].name, lb_command_json_number(numbers[i].value));
+    return object;
 }
 
 static json_t *rows_json(const lb_parity_row *rows, uint32_t n)
@@ -107,26 +109,26 @@ static json_t *rows_json(const lb_parity_row *rows, uint32_t n)
 static json_t *token_json(const lb_parity_token *t, const lb_token_sequence *sequences)
 {
     const lb_token *token = &sequences[t->sequence].tokens[t->a];
-    json_t *o = json_pack("{s:I,s:I,s:I}", "sequence", (json_int_t)t->sequence, "token", (json_int_t)t->a, "other",
-                          (json_int_t)t->b);
-    if (token->id >= 0) json_object_set_new(o, "id", json_integer(token->id));
+    json_t *object = json_pack("{s:I,s:I,s:I}", "sequence", (json_int_t)t->sequence, "token", (json_int_t)t->a, "other",
+                               (json_int_t)t->b);
+    if (token->id >= 0) json_object_set_new(object, "id", json_integer(token->id));
     json_t *text = token->text ? json_string(token->text) : NULL;
-    if (text) json_object_set_new(o, "text", text);
-    json_object_set_new(o, "log_p", lb_command_json_number(t->log_p));
-    json_object_set_new(o, "log_q", lb_command_json_number(t->log_q));
-    json_object_set_new(o, "k3", lb_command_json_number(t->k3));
-    return o;
+    if (text) json_object_set_new(object, "text", text);
+    json_object_set_new(object, "log_p", lb_command_json_number(t->log_p));
+    json_object_set_new(object, "log_q", lb_command_json_number(t->log_q));
+    json_object_set_new(object, "k3", lb_command_json_number(t->k3));
+    return object;
 }
 
 /* The losses of all tokens; ratio: the second's over the first's. */
 static json_t *loss_json(const lb_parity_report *r)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "first", lb_command_json_number(r->all.loss_a));
-    json_object_set_new(o, "second", lb_command_json_number(r->all.loss_b));
-    json_object_set_new(o, "ratio", lb_command_json_finite(r->all.loss_b / r->all.loss_a));
-    json_object_set_new(o, "noise_factor", lb_command_json_number(r->all.noise_loss));
-    return o;
+    json_t *object = json_object();
+    json_object_set_new(object, "first", lb_command_json_number(r->all.loss_a));
+    json_object_set_new(object, "second", lb_command_json_number(r->all.loss_b));
+    json_object_set_new(object, "ratio", lb_command_json_finite(r->all.loss_b / r->all.loss_a));
+    json_object_set_new(object, "noise_factor", lb_command_json_number(r->all.noise_loss));
+    return object;
 }
 
 static json_t *coverage_json(const lb_parity_report *r)
@@ -143,10 +145,10 @@ static json_t *coverage_json(const lb_parity_report *r)
 
 static json_t *causes_json(const lb_parity_report *r)
 {
-    json_t *o = json_object();
+    json_t *object = json_object();
     for (int c = 0; c < LB_PARITY_CAUSES_N; c++)
-        json_object_set_new(o, lb_parity_cause_name(c), json_string(lb_parity_cause_state_name(r->causes[c])));
-    return o;
+        json_object_set_new(object, lb_parity_cause_name(c), json_string(lb_parity_cause_state_name(r->causes[c])));
+    return object;
 }
 
 /* `map`: every token, too. */
@@ -160,14 +162,15 @@ static json_t *report_json(const lb_parity_report *r, const lb_token_set *a, boo
                               json_pack("{s:s,s:b,s:s}", "kind", lb_parity_finding_name(r->findings[i].kind),
                                         "corrected", r->findings[i].corrected, "message", r->findings[i].message));
     for (uint32_t i = 0; i < r->n_worst; i++) json_array_append_new(listed, token_json(&r->worst[i], sequences));
-    json_t *o = json_pack("{s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "verdict", lb_parity_verdict_name(r->verdict), "threshold",
-                          threshold, "all", row_json(&r->all), "tokens", rows_json(r->kinds, r->n_kinds), "positions",
-                          rows_json(r->positions, r->n_positions), "findings", findings, "worst", listed);
-    json_object_set_new(o, "decided", json_string(r->decided));
-    json_object_set_new(o, "loss", loss_json(r));
-    json_object_set_new(o, "coverage", coverage_json(r));
-    json_object_set_new(o, "causes", causes_json(r));
-    json_object_set_new(o, "noise_floor", lb_command_json_number(r->noise_floor));
+    json_t *object =
+        json_pack("{s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "verdict", lb_parity_verdict_name(r->verdict), "threshold",
+                  threshold, "all", row_json(&r->all), "tokens", rows_json(r->kinds, r->n_kinds), "positions",
+                  rows_json(r->positions, r->n_positions), "findings", findings, "worst", listed);
+    json_object_set_new(object, "decided", json_string(r->decided));
+    json_object_set_new(object, "loss", loss_json(r));
+    json_object_set_new(object, "coverage", coverage_json(r));
+    json_object_set_new(object, "causes", causes_json(r));
+    json_object_set_new(object, "noise_floor", lb_command_json_number(r->noise_floor));
     if (map) {
         json_t *rows = json_array();
         for (uint32_t i = 0; i < r->n_pairs; i++) {
@@ -177,9 +180,9 @@ static json_t *report_json(const lb_parity_report *r, const lb_token_set *a, boo
             json_array_append_new(rows,
                                   json_pack("{s:I,s:o}", "sequence", (json_int_t)r->pairs[i].a, "tokens", tokens));
         }
-        json_object_set_new(o, "heat", rows);
+        json_object_set_new(object, "heat", rows);
     }
-    return o;
+    return object;
 }
 
 /* ---- text ---- */
@@ -231,15 +234,15 @@ static int run(const lb_command_arguments *arguments)
 
 static json_t *cell_json(const lb_parity_cell *cell)
 {
-    json_t *o =
+    json_t *object =
         json_pack("{s:s?,s:s?,s:s,s:s,s:s,s:i,s:f,s:b,s:b,s:b,s:s}", "variable", cell->variable, "value", cell->value,
                   "command", cell->command, "out", cell->out, "verdict", lb_parity_verdict_name(cell->verdict), "exit",
                   cell->exit, "seconds", cell->seconds, "resumed", cell->resumed, "scored", cell->scored, "matters",
                   cell->matters, "message", cell->message);
-    json_object_set_new(o, "k3", cell->scored ? lb_command_json_number(cell->reference.k3) : json_null());
-    json_object_set_new(o, "worst", lb_command_json_number(cell->worst));
-    json_object_set_new(o, "baseline", lb_command_json_number(cell->baseline));
-    return o;
+    json_object_set_new(object, "k3", cell->scored ? lb_command_json_number(cell->reference.k3) : json_null());
+    json_object_set_new(object, "worst", lb_command_json_number(cell->worst));
+    json_object_set_new(object, "baseline", lb_command_json_number(cell->baseline));
+    return object;
 }
 
 static json_t *matrix_json(const lb_parity_matrix *m)
@@ -387,8 +390,8 @@ static int run_swaps(const lb_command_arguments *arguments)
     o.threshold = threshold;
     if (!each && (!*swap_block || strspn(swap_block, "ADEMR") != strlen(swap_block) || strlen(swap_block) > 5))
         return lb_command_misused("parity",
-                                  "--swap-block %s: expected classes of blocks (A attention, D dense MLP, E experts, M "
-                                  "Mamba, R recurrent), or each",
+                                  "--swap-block %s: expected classes of blocks (A attention, D dense MLP, E experts, "
+                                  "M Mamba, R recurrent), or each",
                                   swap_block);
     if (lb_block_swaps(arguments->args[0], arguments->args[1], each ? NULL : swap_block, &o, &floor, &rows, &n, &err) !=
         LB_OK)

@@ -61,13 +61,13 @@ static bool worse(const finding *a, const finding *b)
     return a->ratio > b->ratio || (!isnan(a->ratio) && isnan(b->ratio));
 }
 
-static void keep_worst(report *r, const finding *f)
+static void keep_worst(report *report, const finding *finding)
 {
-    uint32_t at = r->n_worst < r->room ? r->n_worst++ : r->room;
-    if (!r->room || (at == r->room && !worse(f, &r->worst[r->room - 1]))) return;
-    if (at == r->room) at--;
-    for (; at > 0 && worse(f, &r->worst[at - 1]); at--) r->worst[at] = r->worst[at - 1];
-    r->worst[at] = *f;
+    uint32_t at = report->n_worst < report->room ? report->n_worst++ : report->room;
+    if (!report->room || (at == report->room && !worse(finding, &report->worst[report->room - 1]))) return;
+    if (at == report->room) at--;
+    for (; at > 0 && worse(finding, &report->worst[at - 1]); at--) report->worst[at] = report->worst[at - 1];
+    report->worst[at] = *finding;
 }
 
 /* Largest absolute difference over the results of an op. */
@@ -97,55 +97,56 @@ static double max_abs(const lb_event *event)
     return worst;
 }
 
-static void chain_digest(report *r, const lb_event *event)
+static void chain_digest(report *report, const lb_event *event)
 {
     for (uint32_t i = 0; i < event->n_results; i++) {
         if (!event->computed[i].data) continue;
-        lb_digest pair[2] = {r->digest, lb_digest_tensor(&event->computed[i])};
-        r->digest = lb_digest_bytes(pair, sizeof pair);
+        lb_digest pair[2] = {report->digest, lb_digest_tensor(&event->computed[i])};
+        report->digest = lb_digest_bytes(pair, sizeof pair);
     }
 }
 
 /* Masks of forwards are made of -inf: it counts in other phases only. */
-static void look_for_nonfinite(report *r, const lb_event *event, const finding *f)
+static void look_for_nonfinite(report *report, const lb_event *event, const finding *finding)
 {
     bool nan = false, inf = false;
     for (uint32_t i = 0; i < event->n_results; i++) {
         if (!event->computed[i].data || !lb_dtype_is_float(event->computed[i].dtype)) continue;
-        const lb_statistics s = lb_statistics_of(&event->computed[i]);
-        nan |= s.nan > 0;
-        inf |= s.pos_inf > 0 || (s.neg_inf > 0 && event->program->ops[event->op].phase != LB_PHASE_FORWARD);
+        const lb_statistics statistics = lb_statistics_of(&event->computed[i]);
+        nan |= statistics.nan > 0;
+        inf |= statistics.pos_inf > 0 ||
+               (statistics.neg_inf > 0 && event->program->ops[event->op].phase != LB_PHASE_FORWARD);
     }
-    if (nan && r->nan.ops++ == 0) r->nan.first = *f;
-    if (inf && r->inf.ops++ == 0) r->inf.first = *f;
+    if (nan && report->nan.ops++ == 0) report->nan.first = *finding;
+    if (inf && report->inf.ops++ == 0) report->inf.first = *finding;
 }
 
 static bool watch(void *context, const lb_event *event)
 {
-    report *r = context;
+    report *report = context;
     const lb_op *op = &event->program->ops[event->op];
-    r->verdicts[event->verdict]++;
-    if (r->table) lb_precision_table_event(r->table, event, true);
-    if (++r->done % 256 == 0) lb_command_progress("replaying", r->done, 0);
-    lb_coverage_add(r->coverage, event);
-    finding f = {event->verdict,
-                 event->bound_ratio,
-                 event->step,
-                 event->rank,
-                 event->op,
-                 lb_op_name(event->program, op),
-                 lb_op_layer(event->program, op),
-                 lb_phase_name((lb_phase)op->phase),
-                 NAN};
-    if (r->wants_digest) chain_digest(r, event);
-    if (r->effects) lb_effects_op(r->effects, event);
-    if (r->file && event->selected) lb_tensorfile_add(r->file, event);
-    look_for_nonfinite(r, event, &f);
-    lb_missing_add(&r->missing, event);
+    report->verdicts[event->verdict]++;
+    if (report->table) lb_precision_table_event(report->table, event, true);
+    if (++report->done % 256 == 0) lb_command_progress("replaying", report->done, 0);
+    lb_coverage_add(report->coverage, event);
+    finding finding = {event->verdict,
+                       event->bound_ratio,
+                       event->step,
+                       event->rank,
+                       event->op,
+                       lb_op_name(event->program, op),
+                       lb_op_layer(event->program, op),
+                       lb_phase_name((lb_phase)op->phase),
+                       NAN};
+    if (report->wants_digest) chain_digest(report, event);
+    if (report->effects) lb_effects_op(report->effects, event);
+    if (report->file && event->selected) lb_tensorfile_add(report->file, event);
+    look_for_nonfinite(report, event, &finding);
+    lb_missing_add(&report->missing, event);
     if (!is_listed(event->verdict)) return true;
-    bool kept = r->n_worst < r->room || (r->room && worse(&f, &r->worst[r->room - 1]));
-    if (kept) f.max_abs = max_abs(event);
-    keep_worst(r, &f);
+    bool kept = report->n_worst < report->room || (report->room && worse(&finding, &report->worst[report->room - 1]));
+    if (kept) finding.max_abs = max_abs(event);
+    keep_worst(report, &finding);
     return true;
 }
 
@@ -169,11 +170,11 @@ static const char *mode_name(lb_replay_mode mode)
 
 static json_t *found_json(const struct found *found)
 {
-    const finding *f = &found->first;
+    const finding *finding = &found->first;
     if (!found->ops) return json_pack("{s:i}", "ops", 0);
-    return json_pack("{s:I, s:{s:s, s:s, s:s, s:I, s:i, s:i}}", "ops", (json_int_t)found->ops, "first", "op", f->op,
-                     "layer", f->layer, "phase", f->phase, "step", (json_int_t)f->step, "rank", (int)f->rank, "index",
-                     (int)f->index);
+    return json_pack("{s:I, s:{s:s, s:s, s:s, s:I, s:i, s:i}}", "ops", (json_int_t)found->ops, "first", "op",
+                     finding->op, "layer", finding->layer, "phase", finding->phase, "step", (json_int_t)finding->step,
+                     "rank", (int)finding->rank, "index", (int)finding->index);
 }
 
 static double percent(uint64_t part, uint64_t whole)
@@ -215,53 +216,55 @@ static json_t *effects_json(const lb_precision_table *table)
     return rows;
 }
 
-static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const report *r, bool coverage)
+static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const report *report, bool coverage)
 {
-    json_t *worst = json_array(), *opaque = lb_coverage_json(r->coverage, true), *verdicts = json_object();
-    for (uint32_t i = 0; i < r->n_worst; i++) {
-        const finding *f = &r->worst[i];
-        json_array_append_new(worst, json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:o, s:o}", "op", f->op, "layer",
-                                               f->layer, "phase", f->phase, "verdict", lb_verdict_name(f->verdict),
-                                               "step", (json_int_t)f->step, "rank", (int)f->rank, "index",
-                                               (int)f->index, "bound_ratio", lb_effect_number(f->ratio), "max_abs",
-                                               lb_effect_number(f->max_abs)));
+    json_t *worst = json_array(), *opaque = lb_coverage_json(report->coverage, true), *verdicts = json_object();
+    for (uint32_t i = 0; i < report->n_worst; i++) {
+        const finding *finding = &report->worst[i];
+        json_array_append_new(worst, json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:o, s:o}", "op", finding->op,
+                                               "layer", finding->layer, "phase", finding->phase, "verdict",
+                                               lb_verdict_name(finding->verdict), "step", (json_int_t)finding->step,
+                                               "rank", (int)finding->rank, "index", (int)finding->index, "bound_ratio",
+                                               lb_effect_number(finding->ratio), "max_abs",
+                                               lb_effect_number(finding->max_abs)));
     }
     for (int v = 0; v < LB_VERDICT_COUNT; v++)
-        json_object_set_new(verdicts, lb_verdict_name((lb_verdict)v), json_integer((json_int_t)r->verdicts[v]));
+        json_object_set_new(verdicts, lb_verdict_name((lb_verdict)v), json_integer((json_int_t)report->verdicts[v]));
     json_t *all =
         json_pack("{s:s, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:s, s:o, s:o, s:o, s:b, s:s, s:f, s:o}", "mode",
                   mode_name(plan->mode), "ops", "total", (json_int_t)s->ops, "native", (json_int_t)s->native, "opaque",
                   (json_int_t)s->opaque, "views", (json_int_t)s->views, "bitwise", (json_int_t)s->bitwise, "compared",
                   (json_int_t)s->compared, "verdict", lb_verdict_name(s->verdict), "verdicts", verdicts, "worst", worst,
                   "opaque_ops", opaque, "undecided", s->undecided, "undecided_at", s->undecided_at, "seconds",
-                  s->seconds, "nan", found_json(&r->nan));
+                  s->seconds, "nan", found_json(&report->nan));
     if (plan->backend)
         json_object_set_new(json_object_get(all, "ops"), "backend", json_integer((json_int_t)s->backend));
-    json_object_set_new(all, "inf", found_json(&r->inf));
+    json_object_set_new(all, "inf", found_json(&report->inf));
     json_object_set_new(all, "regenerated", json_integer((json_int_t)s->regenerated));
-    if (r->missing_text) json_object_set_new(all, "missing", json_string(r->missing_text));
+    if (report->missing_text) json_object_set_new(all, "missing", json_string(report->missing_text));
     json_object_set_new(all, "swaps", lb_plan_swaps_json(plan));
-    if (plan->n_swaps) json_object_set_new(all, "effect", lb_effects_json(r->effects));
-    if (coverage) json_object_set_new(all, "coverage", lb_coverage_json(r->coverage, false));
+    if (plan->n_swaps) json_object_set_new(all, "effect", lb_effects_json(report->effects));
+    if (coverage) json_object_set_new(all, "coverage", lb_coverage_json(report->coverage, false));
     if (*s->note) json_object_set_new(all, "note", json_string(s->note));
     json_object_set_new(all, "peak_bytes", json_integer((json_int_t)s->peak_bytes));
     json_object_set_new(all, "live_bytes", json_integer((json_int_t)s->live_bytes));
-    if (r->table) {
-        json_object_set_new(all, "table", table_json(r->table));
-        json_object_set_new(all, "loss", effects_json(r->table));
+    if (report->table) {
+        json_object_set_new(all, "table", table_json(report->table));
+        json_object_set_new(all, "loss", effects_json(report->table));
     }
     char text[33];
-    lb_digest_format(r->digest, text);
-    if (r->wants_digest) json_object_set_new(all, "digest", json_string(text));
+    lb_digest_format(report->digest, text);
+    if (report->wants_digest) json_object_set_new(all, "digest", json_string(text));
     return all;
 }
 
 static void print_found(const char *what, const struct found *found)
 {
-    const finding *f = &found->first;
+    const finding *finding = &found->first;
     if (found->ops)
         printf("%s in the results of %llu ops, first in op %u %s of \"%s\" (%s, step %lld, rank %d)\n", what,
-               (unsigned long long)found->ops, f->index, f->op, f->layer, f->phase, (long long)f->step, (int)f->rank);
+               (unsigned long long)found->ops, finding->index, finding->op, finding->layer, finding->phase,
+               (long long)finding->step, (int)finding->rank);
 }
 
 /* "-": there is none, as of an op without a bound. */
@@ -272,7 +275,7 @@ static const char *known_text(double x, char text[16])
     return text;
 }
 
-static void print_text(const lb_plan *plan, const lb_replay_summary *s, const report *r, bool coverage)
+static void print_text(const lb_plan *plan, const lb_replay_summary *s, const report *report, bool coverage)
 {
     printf("%s replay of %llu ops (%llu native, %llu opaque", mode_name(plan->mode), (unsigned long long)s->ops,
            (unsigned long long)s->native, (unsigned long long)s->opaque);
@@ -295,27 +298,27 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
                    plan->swaps[i].selector, *plan->swaps[i].argument ? "=" : "", plan->swaps[i].argument);
     if (s->verdict == LB_VERDICT_SWAPPED)
         printf("  what a swap does is said, not judged%s\n",
-               r->effects ? ":" : "; --mode chained says what becomes of it");
-    lb_effects_print(r->effects);
-    print_found("NaN", &r->nan);
-    print_found("inf", &r->inf);
-    if (r->missing_text) fputs(r->missing_text, stdout);
-    if (r->wants_digest) {
+               report->effects ? ":" : "; --mode chained says what becomes of it");
+    lb_effects_print(report->effects);
+    print_found("NaN", &report->nan);
+    print_found("inf", &report->inf);
+    if (report->missing_text) fputs(report->missing_text, stdout);
+    if (report->wants_digest) {
         char text[33];
-        lb_digest_format(r->digest, text);
+        lb_digest_format(report->digest, text);
         printf("digest of all results: %s\n", text);
     }
-    if (r->n_worst)
+    if (report->n_worst)
         printf("\n%-10s %10s %10s  %-6s %-28s %s\n", "verdict", "of bound", "max diff", "op#", "op", "layer");
-    for (uint32_t i = 0; i < r->n_worst; i++) {
-        const finding *f = &r->worst[i];
+    for (uint32_t i = 0; i < report->n_worst; i++) {
+        const finding *finding = &report->worst[i];
         char ratio[16], apart[16];
-        lb_command_print_verdict(lb_verdict_name(f->verdict), 10);
-        printf(" %10s %10s  %-6u %-28s %s (%s, step %lld, rank %d)\n", known_text(f->ratio, ratio),
-               known_text(f->max_abs, apart), f->index, f->op, *f->layer ? f->layer : "-", f->phase, (long long)f->step,
-               (int)f->rank);
+        lb_command_print_verdict(lb_verdict_name(finding->verdict), 10);
+        printf(" %10s %10s  %-6u %-28s %s (%s, step %lld, rank %d)\n", known_text(finding->ratio, ratio),
+               known_text(finding->max_abs, apart), finding->index, finding->op, *finding->layer ? finding->layer : "-",
+               finding->phase, (long long)finding->step, (int)finding->rank);
     }
-    if (coverage || s->opaque) lb_coverage_print(r->coverage, coverage);
+    if (coverage || s->opaque) lb_coverage_print(report->coverage, coverage);
 }
 
 /* The numbers of a row are those of finite elements. */
@@ -368,15 +371,15 @@ static void print_table(const lb_precision_table *table)
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
 /* The same replay without any swap: what the loss is compared with. */
-static lb_status run_plain(lb_replay *replay, const lb_plan *plan, report *r, lb_err *err)
+static lb_status run_plain(lb_replay *replay, const lb_plan *plan, report *report, lb_err *err)
 {
     lb_plan plain = *plan;
-    r->table = lb_precision_table_new();
-    if (!r->table) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    report->table = lb_precision_table_new();
+    if (!report->table) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     plain.swaps = NULL;
     plain.touched = NULL;
     plain.n_swaps = 0;
-    lb_observer observer = {.context = r->table, .op = watch_plain};
+    lb_observer observer = {.context = report->table, .op = watch_plain};
     return lb_replay_run(replay, &plain, &observer, NULL, err);
 }
 
@@ -406,45 +409,46 @@ static int run(const char *path, const lb_cmd_plan_request *o, bool json)
     lb_capture *capture = NULL;
     lb_replay *replay = NULL;
     lb_replay_summary summary = {0};
-    report r = {.room = o->worst > 0 ? (uint32_t)o->worst : 0, .wants_digest = o->digest != 0};
+    report report = {.room = o->worst > 0 ? (uint32_t)o->worst : 0, .wants_digest = o->digest != 0};
     uint64_t *touched = calloc(o->swaps.n + 1, sizeof *touched);
-    r.worst = calloc(r.room + 1, sizeof *r.worst);
-    r.coverage = lb_coverage_new();
-    lb_observer observer = {.context = &r, .op = watch, .quantised = o->table ? watch_quantised : NULL};
+    report.worst = calloc(report.room + 1, sizeof *report.worst);
+    report.coverage = lb_coverage_new();
+    lb_observer observer = {.context = &report, .op = watch, .quantised = o->table ? watch_quantised : NULL};
     if (lb_cmd_plan_make(o, &plan, &err) != LB_OK) {
-        lb_coverage_free(r.coverage);
-        free(r.worst);
+        lb_coverage_free(report.coverage);
+        free(report.worst);
         free(touched);
         return lb_command_misused("replay", "%s", err.message);
     }
     plan.touched = touched;
-    lb_status status = r.worst && touched && r.coverage ? lb_capture_open(path, &capture, &err)
-                                                        : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = report.worst && touched && report.coverage ? lb_capture_open(path, &capture, &err)
+                                                                  : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
     if (o->kernels) {
         if (status == LB_OK) status = lb_kernels_print(capture, &plan, json, &err);
         lb_capture_close(capture);
-        free(r.worst);
+        free(report.worst);
         free(touched);
-        lb_coverage_free(r.coverage);
+        lb_coverage_free(report.coverage);
         return status == LB_OK ? LB_EXIT_SAME : lb_command_fail("replay", &err);
     }
     if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
     if (status == LB_OK && lb_cmd_plan_request_wants_torch(o)) status = open_backend(o, &plan, &err);
     bool routers_differ = false, ended = false;
     if (status == LB_OK && o->routing)
-        status = lb_routing_print(capture, replay, &plan, r.room, json, &routers_differ, &err);
+        status = lb_routing_print(capture, replay, &plan, report.room, json, &routers_differ, &err);
     if (status == LB_OK && o->each) status = lb_switches_print(capture, replay, &plan, json, &ended, &err);
-    if (status == LB_OK && o->write) status = lb_tensorfile_open(o->write, lb_capture_path(capture), &r.file, &err);
-    if (status == LB_OK && o->table) status = run_plain(replay, &plan, &r, &err);
+    if (status == LB_OK && o->write)
+        status = lb_tensorfile_open(o->write, lb_capture_path(capture), &report.file, &err);
+    if (status == LB_OK && o->table) status = run_plain(replay, &plan, &report, &err);
     if (status == LB_OK && !o->routing && !o->each && plan.n_swaps && plan.mode != LB_REPLAY_ISOLATED)
-        status = lb_effects_new(capture, replay, &plan, &r.effects, &err);
+        status = lb_effects_new(capture, replay, &plan, &report.effects, &err);
     if (status == LB_OK && !o->routing && !o->each) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
     if (status == LB_OK && !o->routing && !o->each && !summary.ops && !summary.views)
         status = lb_fail(&err, LB_ERR_NOT_CAPTURED,
                          "%s: these are tensors only: no op was recorded that could be run again", path);
     lb_command_progress_end();
-    if (r.file) {
-        lb_status closed = lb_tensorfile_close(r.file, status == LB_OK, status == LB_OK ? &err : NULL);
+    if (report.file) {
+        lb_status closed = lb_tensorfile_close(report.file, status == LB_OK, status == LB_OK ? &err : NULL);
         if (status == LB_OK) status = closed;
     }
     int code = LB_EXIT_SAME;
@@ -454,32 +458,32 @@ static int run(const char *path, const lb_cmd_plan_request *o, bool json)
     } else if (o->routing || o->each) {
         code = routers_differ ? LB_EXIT_DIFFERENT : ended ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
     } else {
-        r.missing_text =
-            lb_missing_text(&r.missing, capture, path, plan.backend || plan.mode != LB_REPLAY_ISOLATED || plan.n_swaps);
+        report.missing_text = lb_missing_text(&report.missing, capture, path,
+                                              plan.backend || plan.mode != LB_REPLAY_ISOLATED || plan.n_swaps);
         if (nothing_happened(&plan)) {
-            lb_effects_free(r.effects); /* what is left is the rounding of a replay */
-            r.effects = NULL;
+            lb_effects_free(report.effects); /* what is left is the rounding of a replay */
+            report.effects = NULL;
         }
         if (json)
-            lb_command_print_json("replay", as_json(&plan, &summary, &r, o->coverage));
+            lb_command_print_json("replay", as_json(&plan, &summary, &report, o->coverage));
         else
-            print_text(&plan, &summary, &r, o->coverage);
-        if (r.table && !json) print_table(r.table);
+            print_text(&plan, &summary, &report, o->coverage);
+        if (report.table && !json) print_table(report.table);
         if (summary.verdict == LB_VERDICT_DIVERGED)
             code = LB_EXIT_DIFFERENT;
         else if (summary.undecided || summary.verdict == LB_VERDICT_MISSING)
             code = LB_EXIT_UNTESTABLE;
         if (code == LB_EXIT_SAME && plan.n_swaps && nothing_happened(&plan)) code = LB_EXIT_UNTESTABLE;
     }
-    lb_effects_free(r.effects);
+    lb_effects_free(report.effects);
     lb_backend_close(plan.backend);
     lb_replay_close(replay);
     lb_capture_close(capture);
-    lb_precision_table_free(r.table);
-    free(r.worst);
-    free(r.missing_text);
+    lb_precision_table_free(report.table);
+    free(report.worst);
+    free(report.missing_text);
     free(touched);
-    lb_coverage_free(r.coverage);
+    lb_coverage_free(report.coverage);
     return code;
 }
 
@@ -489,8 +493,8 @@ int lb_cmd_replay(int argc, const char **argv)
     const struct poptOption *swaps = lb_command_swaps_table(&o.swaps);
     const struct poptOption options[] = {
         {"mode", 'm', POPT_ARG_STRING, &o.mode, 0,
-         "isolated (default): each op from its recorded inputs, which leaves no room for routing, source, skip, muon "
-         "and update; layer: each layer from its own; chained: all from what the window begins with",
+         "isolated (default): each op from its recorded inputs, which leaves no room for routing, source, skip, "
+         "muon and update; layer: each layer from its own; chained: all from what the window begins with",
          "MODE"},
         {"steps", 0, POPT_ARG_STRING, &o.steps, 0, "recorded steps to replay", "A-B"},
         {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "ranks to replay; collectives with others take recorded results",
@@ -507,25 +511,25 @@ int lb_cmd_replay(int argc, const char **argv)
          "write computed values to a safetensors file, as stepS.rankR.opI.RESULT", "FILE"},
         {"select", 0, POPT_ARG_STRING, &o.select, 0, "ops whose results --write writes (default: all)", "SEL"},
         {"table", 0, POPT_ARG_NONE, &o.table, 0,
-         "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; implies --mode "
-         "chained and --force-decisions",
+         "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; "
+         "implies --mode chained and --force-decisions",
          NULL},
         {"each", 0, POPT_ARG_NONE, &o.each, 0,
-         "replay with each swap alone, and with all but it: how far each moves the output and the loss; implies --mode "
-         "chained",
+         "replay with each swap alone, and with all but it: how far each moves the output and the loss; "
+         "implies --mode chained",
          NULL},
         {"routing-report", 0, POPT_ARG_NONE, &o.routing, 0,
-         "replay with routing recomputed and with the recorded ids, weights and slots in force: how much of the gap "
-         "each recovers, and which choices of experts change, by near ties or by the router itself (exit code 1); "
-         "implies --mode chained",
+         "replay with routing recomputed and with the recorded ids, weights and slots in force: "
+         "how much of the gap each recovers, and which choices of experts change, "
+         "by near ties or by the router itself (exit code 1); implies --mode chained",
          NULL},
         {"kernels", 0, POPT_ARG_NONE, &o.kernels, 0,
          "list what the steps are made of, and the kernels and orders that could take its place", NULL},
         {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0,
          "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
         {"backend", 0, POPT_ARG_STRING, &o.backend, 0,
-         "who runs ops that are not known, and those whose recorded bits are needed and don't come out here: torch is "
-         "PyTorch on the CPU, in a child process; torch:all: the others, too, as a cross-check",
+         "who runs ops that are not known, and those whose recorded bits are needed and don't come out here: "
+         "torch is PyTorch on the CPU, in a child process; torch:all: the others, too, as a cross-check",
          "torch[:all]"},
         {"backend-import", 0, POPT_ARG_ARGV, &o.imports, 0,
          "module that defines custom ops, found from here; repeatable", "NAME"},
@@ -535,12 +539,15 @@ int lb_cmd_replay(int argc, const char **argv)
     static const lb_command command = {
         .name = "replay",
         .synopsis = "CAPTURE",
-        .about = "Re-executes recorded steps without the framework and compares every op with the recording: the same "
-                 "bits, inside the op's error bound (rounding), or outside it (diverged).\n\n"
+        .about = "Re-executes recorded steps without the framework and compares every op with the recording: "
+                 "the same bits, inside the op's error bound (rounding), or outside it (diverged).\n"
+                 "\n"
                  "What a swap does is said, not judged: ops that it applies to, and those that read what they gave, "
-                 "are `swapped`, and what it does to the outermost output, the loss and the parameters is measured "
-                 "against the recording (in --json: effect). Exit code 0: nothing beside the swaps diverged; 1: "
-                 "something did; 125: something could not be judged, or the swaps concerned nothing.\n\n"
+                 "are `swapped`, and what it does to the outermost output, "
+                 "the loss and the parameters is measured against the recording (in --json: effect). Exit code 0: "
+                 "nothing beside the swaps diverged; 1: something did; 125: something could not be judged, "
+                 "or the swaps concerned nothing.\n"
+                 "\n"
                  "Bits depend neither on threads nor on the processor (LASTBIT_ISA=scalar, avx2, avx512 limits it).",
         .example =
             "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"

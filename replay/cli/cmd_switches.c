@@ -57,8 +57,9 @@ static void print_notes(const lb_switch_table *t, const lb_plan *plan)
     for (uint32_t k = 0; k < t->n_endings; k++)
         no_output |= isnan(t->endings[k].all.output), no_loss |= isnan(t->endings[k].all.loss);
     if (no_output)
-        printf("\n- output: it could not be computed from what the capture holds: record the step with --level sources "
-               "(`lastbit replay CAPTURE --coverage` says what lacks)\n");
+        printf("\n"
+               "- output: it could not be computed from what the capture holds: "
+               "record the step with --level sources (`lastbit replay CAPTURE --coverage` says what lacks)\n");
     else if (no_loss)
         printf("\n- loss: the step computes none that was recorded\n");
     for (uint32_t i = 0; i < t->n_swaps; i++)
@@ -78,9 +79,9 @@ static void print_text(const lb_switch_table *t, const lb_plan *plan)
                "output", "loss", "output", "loss");
         for (uint32_t i = 0; i < t->n_swaps; i++) {
             char text[160];
-            const lb_swap *s = &plan->swaps[i];
-            snprintf(text, sizeof text, "--%s %s%s%s", lb_command_swap_option(s->kind), s->selector,
-                     *s->selector && *s->argument ? "=" : "", s->argument);
+            const lb_swap *swap = &plan->swaps[i];
+            snprintf(text, sizeof text, "--%s %s%s%s", lb_command_swap_option(swap->kind), swap->selector,
+                     *swap->selector && *swap->argument ? "=" : "", swap->argument);
             printf("%-52s %8llu", text, (unsigned long long)plan->touched[i]);
             print_moves(e->alone[i], t->n_swaps > 1 ? &e->without[i] : NULL);
         }

@@ -17,6 +17,6 @@ typedef struct lb_gate_pattern {
 } lb_gate_pattern;
 
 /* Whether what `mul` gives is such a product, no more and no less. */
-bool lb_gate_pattern_read(const lb_recogniser *t, uint32_t mul, lb_gate_pattern *written);
+bool lb_gate_pattern_read(const lb_recogniser *recogniser, uint32_t mul, lb_gate_pattern *written);
 
 #endif

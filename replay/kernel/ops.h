@@ -54,9 +54,9 @@ typedef struct lb_operand {
 /* A number, which may stand in a tensor of one element. */
 static inline double lb_operand_number(const lb_operand *operand)
 {
-    const lb_tensor *t = &operand->tensor;
+    const lb_tensor *tensor = &operand->tensor;
     if (operand->tag != LB_OPERAND_TENSOR) return operand->f;
-    return t->data ? lb_to_f64(t->dtype, t->data) : 0;
+    return tensor->data ? lb_to_f64(tensor->dtype, tensor->data) : 0;
 }
 
 /* How a reduction adds up; the full list with parameters is in schedule.h. */

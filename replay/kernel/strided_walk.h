@@ -28,8 +28,8 @@ typedef struct lb_strided_walk {
 
 /* Dimensions of `result`, largest stride outermost. Keeps the pointer. */
 lb_strided_walk lb_strided_walk_of(const lb_layout *result);
-/* False when `t` does not broadcast to the result. */
-bool lb_walker_of(lb_walker *c, const lb_strided_walk *w, const lb_tensor *t);
+/* False when `tensor` does not broadcast to the result. */
+bool lb_walker_of(lb_walker *c, const lb_strided_walk *w, const lb_tensor *tensor);
 
 static inline bool lb_walker_is_dense(const lb_walker *c)
 {

@@ -52,10 +52,10 @@ static void release_free_buffers(lb_memory *memory)
 {
     for (uint32_t c = 0; c < CLASSES; c++)
         while (memory->free[c]) {
-            buffer *b = memory->free[c];
-            memory->free[c] = b->next;
-            memory->held -= b->bytes;
-            free(b->start);
+            buffer *buffer = memory->free[c];
+            memory->free[c] = buffer->next;
+            memory->held -= buffer->bytes;
+            free(buffer->start);
         }
 }
 
@@ -98,14 +98,14 @@ static buffer *new_buffer(size_t size, bool zero)
 static buffer *take_spare(lb_memory *memory, uint32_t class)
 {
     lb_memory *spare = memory->spare;
-    buffer *b = spare ? spare->free[class] : NULL;
-    if (!b || (memory->limit && memory->held + b->bytes > memory->limit)) return NULL;
-    spare->free[class] = b->next, spare->held -= b->bytes;
-    memory->held += b->bytes;
+    buffer *buffer = spare ? spare->free[class] : NULL;
+    if (!buffer || (memory->limit && memory->held + buffer->bytes > memory->limit)) return NULL;
+    spare->free[class] = buffer->next, spare->held -= buffer->bytes;
+    memory->held += buffer->bytes;
     note_peak(memory);
-    b->next = memory->free[class];
-    memory->free[class] = b;
-    return b;
+    buffer->next = memory->free[class];
+    memory->free[class] = buffer;
+    return buffer;
 }
 
 static void *take_buffer(lb_memory *memory, size_t bytes, bool zero, size_t *capacity, lb_err *err)
@@ -115,10 +115,10 @@ static void *take_buffer(lb_memory *memory, size_t bytes, bool zero, size_t *cap
         return NULL;
     }
     uint32_t class = class_of(bytes);
-    buffer *b = memory->free[class] ? memory->free[class] : take_spare(memory, class);
-    if (b) {
-        memory->free[class] = b->next;
-        if (zero) memset((char *)b + HEADER, 0, bytes);
+    buffer *buffer = memory->free[class] ? memory->free[class] : take_spare(memory, class);
+    if (buffer) {
+        memory->free[class] = buffer->next;
+        if (zero) memset((char *)buffer + HEADER, 0, bytes);
     } else {
         size_t size = class_bytes(class);
         if (memory->limit && memory->held + size > memory->limit) release_free_buffers(memory);
@@ -127,29 +127,29 @@ static void *take_buffer(lb_memory *memory, size_t bytes, bool zero, size_t *cap
                     (unsigned long long)memory->limit, (unsigned long long)memory->held, size);
             return NULL;
         }
-        b = new_buffer(size, zero);
-        if (!b) {
+        buffer = new_buffer(size, zero);
+        if (!buffer) {
             lb_fail(err, LB_ERR_NOMEM, "out of memory: %zu bytes for a tensor", size);
             return NULL;
         }
-        b->bytes = size;
-        b->class = class;
+        buffer->bytes = size;
+        buffer->class = class;
         memory->held += size;
         note_peak(memory);
     }
-    b->wanted = 0;
-    b->owners = 0;
-    if (capacity) *capacity = b->bytes;
-    return (char *)b + HEADER;
+    buffer->wanted = 0;
+    buffer->owners = 0;
+    if (capacity) *capacity = buffer->bytes;
+    return (char *)buffer + HEADER;
 }
 
 static void give_buffer(lb_memory *memory, void *data)
 {
     if (!data) return;
-    buffer *b = buffer_of(data);
-    memory->live -= b->wanted;
-    b->next = memory->free[b->class];
-    memory->free[b->class] = b;
+    buffer *buffer = buffer_of(data);
+    memory->live -= buffer->wanted;
+    buffer->next = memory->free[buffer->class];
+    memory->free[buffer->class] = buffer;
 }
 
 void *lb_memory_scratch(lb_memory *memory, size_t bytes, lb_err *err)
@@ -195,10 +195,10 @@ static void leave_buffers(lb_memory *memory)
 {
     for (uint32_t c = 0; c < CLASSES; c++)
         while (memory->free[c]) {
-            buffer *b = memory->free[c];
-            memory->free[c] = b->next, memory->held -= b->bytes;
-            b->next = memory->spare->free[c];
-            memory->spare->free[c] = b, memory->spare->held += b->bytes;
+            buffer *buffer = memory->free[c];
+            memory->free[c] = buffer->next, memory->held -= buffer->bytes;
+            buffer->next = memory->spare->free[c];
+            memory->spare->free[c] = buffer, memory->spare->held += buffer->bytes;
         }
 }
 
@@ -367,10 +367,10 @@ void lb_memory_storage_borrow(lb_memory *memory, lb_memory_storage *storage, voi
 void lb_memory_storage_share(lb_memory *memory, lb_memory_storage *storage, lb_memory_storage *copy)
 {
     if (storage->base && !storage->borrowed) {
-        buffer *b = buffer_of(storage->base);
-        memory->held -= b->bytes;
-        memory->live -= b->wanted;
-        b->owners = 1;
+        buffer *buffer = buffer_of(storage->base);
+        memory->held -= buffer->bytes;
+        memory->live -= buffer->wanted;
+        buffer->owners = 1;
         storage->borrowed = storage->shared = true;
         memory->borrowed += held_bytes(storage);
     }

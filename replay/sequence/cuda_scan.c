@@ -155,20 +155,20 @@ static void any_order(const lb_cuda_scan *s, const double *x, double *errors)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-void lb_cuda_scan_row(const lb_cuda_scan *s, const double *x, double *y)
+void lb_cuda_scan_row(const lb_cuda_scan *scan, const double *x, double *y)
 {
-    if (s->innermost && s->rows > 1)
-        by_tiles(s, x, y, NULL, log_threads(s->rows, s->n));
+    if (scan->innermost && scan->rows > 1)
+        by_tiles(scan, x, y, NULL, log_threads(scan->rows, scan->n));
     else
-        one_by_one(s, x, y, NULL);
+        one_by_one(scan, x, y, NULL);
 }
 
-void lb_cuda_scan_errors(const lb_cuda_scan *s, const double *x, double *errors, double *work)
+void lb_cuda_scan_errors(const lb_cuda_scan *scan, const double *x, double *errors, double *work)
 {
-    if (s->rows == 1)
-        any_order(s, x, errors);
-    else if (s->innermost)
-        by_tiles(s, x, work, errors, log_threads(s->rows, s->n));
+    if (scan->rows == 1)
+        any_order(scan, x, errors);
+    else if (scan->innermost)
+        by_tiles(scan, x, work, errors, log_threads(scan->rows, scan->n));
     else
-        one_by_one(s, x, work, errors);
+        one_by_one(scan, x, work, errors);
 }

@@ -8,12 +8,12 @@
 
 /* The op of `other` in the same place: the k-th of its name in its layer and phase.
  * Counting is a scan of both programs for each op that is kept, and what is kept is small by then. */
-static uint32_t twin_of(const lb_program *p, uint32_t op, const lb_program *other)
+static uint32_t twin_of(const lb_program *program, uint32_t op, const lb_program *other)
 {
     uint32_t place = 0;
-    for (uint32_t i = 0; i < op; i++) place += lb_op_same_place(p, op, p, i);
+    for (uint32_t i = 0; i < op; i++) place += lb_op_same_place(program, op, program, i);
     for (uint32_t i = 0; i < other->n_ops; i++)
-        if (lb_op_same_place(p, op, other, i) && place-- == 0) return i;
+        if (lb_op_same_place(program, op, other, i) && place-- == 0) return i;
     return LB_NONE;
 }
 

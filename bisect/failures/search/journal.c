@@ -107,18 +107,18 @@ lb_status lb_journal_open(const char *path, const char *about, bool resume, lb_j
     return status;
 }
 
-lb_status lb_journal_close(lb_journal *j, lb_err *err)
+lb_status lb_journal_close(lb_journal *journal, lb_err *err)
 {
-    if (!j) return LB_OK;
-    const lb_status status = lb_output_close(j->out, err);
-    json_decref(j->known);
-    free(j);
+    if (!journal) return LB_OK;
+    const lb_status status = lb_output_close(journal->out, err);
+    json_decref(journal->known);
+    free(journal);
     return status;
 }
 
-bool lb_journal_find(const lb_journal *j, const char *change, lb_search_outcome *outcome, const char **what)
+bool lb_journal_find(const lb_journal *journal, const char *change, lb_search_outcome *outcome, const char **what)
 {
-    json_t *row = j ? json_object_get(j->known, change) : NULL;
+    json_t *row = journal ? json_object_get(journal->known, change) : NULL;
     const char *name = json_string_value(json_object_get(row, "outcome"));
     if (!name || !lb_search_outcome_parse(name, outcome)) return false;
     if (what) {
@@ -128,14 +128,14 @@ bool lb_journal_find(const lb_journal *j, const char *change, lb_search_outcome 
     return true;
 }
 
-lb_status lb_journal_add(lb_journal *j, const char *change, lb_search_outcome outcome, const char *what, double seconds,
-                         lb_err *err)
+lb_status lb_journal_add(lb_journal *journal, const char *change, lb_search_outcome outcome, const char *what,
+                         double seconds, lb_err *err)
 {
-    if (!j) return LB_OK;
+    if (!journal) return LB_OK;
     json_t *row = json_pack("{s:s, s:s, s:s, s:f}", "change", change, "outcome", lb_search_outcome_name(outcome),
                             "what", what, "seconds", seconds);
-    const lb_status status = put_line(j, row, err);
-    if (row) json_object_set(j->known, change, row);
+    const lb_status status = put_line(journal, row, err);
+    if (row) json_object_set(journal->known, change, row);
     json_decref(row);
     return status;
 }

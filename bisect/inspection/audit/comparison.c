@@ -40,14 +40,14 @@ static uint32_t find(const side *s, const char *name)
     return LB_NONE;
 }
 
-static bool side_init(side *s, const lb_inventory *v, const lb_layer_names_map *rules)
+static bool side_init(side *s, const lb_inventory *inventory, const lb_layer_names_map *rules)
 {
-    const uint32_t n = v->n_names;
-    *s = (side){v, calloc(n + 1u, sizeof(char *)), malloc((n + 1u) * sizeof(uint32_t)),
+    const uint32_t n = inventory->n_names;
+    *s = (side){inventory, calloc(n + 1u, sizeof(char *)), malloc((n + 1u) * sizeof(uint32_t)),
                 calloc(n + 1u, sizeof *s->states), malloc((n + 1u) * sizeof(uint32_t))};
     const bool made = s->names && s->order && s->states && s->partners;
     for (uint32_t i = 0; made && i < n; i++) {
-        char *spelled = lb_gguf_names_spell(v->names[i].name);
+        char *spelled = lb_gguf_names_spell(inventory->names[i].name);
         s->names[i] = spelled ? lb_layer_names_map_apply(rules, spelled) : NULL;
         free(spelled);
         s->order[i] = i, s->partners[i] = LB_NONE;
@@ -70,12 +70,13 @@ static void side_release(side *s)
 
 /* ---- two tensors ------------------------------------------------------------------------------------------------- */
 
-static lb_tensor transposed(const lb_tensor *t)
+static lb_tensor transposed(const lb_tensor *tensor)
 {
-    lb_tensor turned = *t;
-    const int n = t->layout.ndim;
-    turned.layout.shape[n - 2] = t->layout.shape[n - 1], turned.layout.shape[n - 1] = t->layout.shape[n - 2];
-    turned.layout.stride[n - 2] = t->layout.stride[n - 1], turned.layout.stride[n - 1] = t->layout.stride[n - 2];
+    lb_tensor turned = *tensor;
+    const int n = tensor->layout.ndim;
+    turned.layout.shape[n - 2] = tensor->layout.shape[n - 1], turned.layout.shape[n - 1] = tensor->layout.shape[n - 2];
+    turned.layout.stride[n - 2] = tensor->layout.stride[n - 1],
+                             turned.layout.stride[n - 1] = tensor->layout.stride[n - 2];
     return turned;
 }
 
@@ -98,20 +99,20 @@ static lb_status match_either_way(const lb_tensor *a, const lb_tensor *b, lb_val
     return LB_OK;
 }
 
-void lb_comparison_add(lb_audit_gathering *g, const lb_comparison_pair *h, const lb_value_match *m,
+void lb_comparison_add(lb_audit_gathering *gathering, const lb_comparison_pair *pair, const lb_value_match *match,
                        const lb_audit_where *where)
 {
-    const lb_tensor *a = h->a, *b = h->b;
-    lb_audit_pair *p = lb_audit_add_pair(g);
+    const lb_tensor *a = pair->a, *b = pair->b;
+    lb_audit_pair *p = lb_audit_add_pair(gathering);
     char at[160];
     if (!p) return;
-    p->name = lb_audit_text(g, h->name);
-    p->other = lb_audit_text(g, h->other);
-    p->how = lb_audit_text(g, h->how);
-    p->match = m->match, p->rounded = m->rounded, p->difference = m->difference;
+    p->name = lb_audit_text(gathering, pair->name);
+    p->other = lb_audit_text(gathering, pair->other);
+    p->how = lb_audit_text(gathering, pair->how);
+    p->match = match->match, p->rounded = match->rounded, p->difference = match->difference;
     p->dtype = a->dtype, p->other_dtype = b->dtype;
-    if (m->worst >= 0) {
-        int64_t rest = m->worst;
+    if (match->worst >= 0) {
+        int64_t rest = match->worst;
         p->ndim = b->layout.ndim;
         for (int d = p->ndim - 1; d >= 0; d--) {
             int64_t size = b->layout.shape[d] > 0 ? b->layout.shape[d] : 1;
@@ -119,25 +120,27 @@ void lb_comparison_add(lb_audit_gathering *g, const lb_comparison_pair *h, const
             rest /= size;
         }
     }
-    if (m->match == LB_AUDIT_IS_DIFFERENT)
-        lb_audit_find(
-            g, LB_AUDIT_DIFFERS, *where,
-            "differs from %s%s%s: %lld of %lld elements, by %.3g at most, at %s; relative L2 %.3g; %s%s%s", h->other,
-            *h->how ? ", " : "", h->how, (long long)m->difference.differing, (long long)m->difference.elements,
-            m->difference.max_abs, lb_inventory_index_text(&b->layout, m->worst, at), m->difference.rel_l2,
-            lb_compare_pattern_text(m->difference.pattern), *m->difference.detail ? ": " : "", m->difference.detail);
+    if (match->match == LB_AUDIT_IS_DIFFERENT)
+        lb_audit_find(gathering, LB_AUDIT_DIFFERS, *where,
+                      "differs from %s%s%s: %lld of %lld elements, by %.3g at most, at %s; relative L2 %.3g; %s%s%s",
+                      pair->other, *pair->how ? ", " : "", pair->how, (long long)match->difference.differing,
+                      (long long)match->difference.elements, match->difference.max_abs,
+                      lb_inventory_index_text(&b->layout, match->worst, at), match->difference.rel_l2,
+                      lb_compare_pattern_text(match->difference.pattern), *match->difference.detail ? ": " : "",
+                      match->difference.detail);
 }
 
 /* Along which dimension shards of ranks' files make up a tensor of this shape; -1: each is a copy of it. */
-static int shard_dimension(const lb_inventory *v, const lb_inventory_name *name, const lb_layout *target)
+static int shard_dimension(const lb_inventory *inventory, const lb_inventory_name *name, const lb_layout *target)
 {
-    const lb_checkpoint_piece *p = &v->checkpoint->pieces[name->first];
-    if (!v->checkpoint->rank_files || name->n < 2 || lb_layout_same_shape(&p->tensor.layout, target)) return -1;
-    for (int d = 0; d < p->tensor.layout.ndim && p->tensor.layout.ndim == target->ndim; d++) {
+    const lb_checkpoint_piece *piece = &inventory->checkpoint->pieces[name->first];
+    if (!inventory->checkpoint->rank_files || name->n < 2 || lb_layout_same_shape(&piece->tensor.layout, target))
+        return -1;
+    for (int d = 0; d < piece->tensor.layout.ndim && piece->tensor.layout.ndim == target->ndim; d++) {
         int64_t sum = 0;
         bool others = true;
-        for (uint32_t i = 0; i < name->n; i++) sum += p[i].tensor.layout.shape[d];
-        for (int k = 0; k < target->ndim; k++) others &= k == d || p->tensor.layout.shape[k] == target->shape[k];
+        for (uint32_t i = 0; i < name->n; i++) sum += piece[i].tensor.layout.shape[d];
+        for (int k = 0; k < target->ndim; k++) others &= k == d || piece->tensor.layout.shape[k] == target->shape[k];
         if (others && sum == target->shape[d]) return d;
     }
     return -1;
@@ -157,20 +160,21 @@ static lb_status open_both(const lb_comparison_side *a, uint32_t i, const lb_com
 
 /* Pieces of several ranks, each as large as the whole and of different numbers: experts that every rank numbers from 0.
  */
-static bool are_others(const lb_inventory *v, const lb_inventory_name *name, const lb_layout *whole)
+static bool are_others(const lb_inventory *inventory, const lb_inventory_name *name, const lb_layout *whole)
 {
-    const lb_checkpoint_piece *p = &v->checkpoint->pieces[name->first];
+    const lb_checkpoint_piece *piece = &inventory->checkpoint->pieces[name->first];
     bool differ = false;
     for (uint32_t i = 1; i < name->n; i++)
-        differ |= !lb_digest_equal(v->measured[name->first].digest, v->measured[name->first + i].digest);
-    return differ && !p->placed && lb_layout_same_shape(&p->tensor.layout, whole);
+        differ |=
+            !lb_digest_equal(inventory->measured[name->first].digest, inventory->measured[name->first + i].digest);
+    return differ && !piece->placed && lb_layout_same_shape(&piece->tensor.layout, whole);
 }
 
 /* What the names of two tensors say of their numbers. Nothing is told yet of tensors that differ: their numbers may
  * stand elsewhere. `last`: they stand nowhere. */
-static lb_status compare_pair(lb_comparison *c, uint32_t i, uint32_t k, bool last, lb_err *err)
+static lb_status compare_pair(lb_comparison *comparison, uint32_t i, uint32_t k, bool last, lb_err *err)
 {
-    side *a = &c->a, *b = &c->b;
+    side *a = &comparison->a, *b = &comparison->b;
     const lb_inventory_name *na = &a->v->names[i], *nb = &b->v->names[k];
     const lb_audit_where where = lb_inventory_where(a->v, &a->v->checkpoint->pieces[na->first]);
     lb_value_match m = {LB_AUDIT_IS_IDENTICAL, LB_NO_DTYPE, {0}, -1};
@@ -190,10 +194,12 @@ static lb_status compare_pair(lb_comparison *c, uint32_t i, uint32_t k, bool las
     const bool found = status == LB_OK && fits && m.match != LB_AUDIT_IS_DIFFERENT;
     const char *how = turned ? "transposed" : x.owned || y.owned ? "shards put together" : "";
     if (found || (last && fits && status == LB_OK))
-        lb_comparison_add(c->g, &(lb_comparison_pair){na->name, nb->name, how, &x.tensor, &y.tensor}, &m, &where);
+        lb_comparison_add(comparison->g, &(lb_comparison_pair){na->name, nb->name, how, &x.tensor, &y.tensor}, &m,
+                          &where);
     else if (last && status == LB_OK)
-        lb_audit_find(c->g, LB_AUDIT_SHAPE, where, "is %s, %s is %s", lb_inventory_shape_text(&x.tensor.layout, one),
-                      nb->name, lb_inventory_shape_text(&y.tensor.layout, two));
+        lb_audit_find(comparison->g, LB_AUDIT_SHAPE, where, "is %s, %s is %s",
+                      lb_inventory_shape_text(&x.tensor.layout, one), nb->name,
+                      lb_inventory_shape_text(&y.tensor.layout, two));
     if (found || last) a->states[i] = b->states[k] = turned ? LB_COMPARISON_TURNED : LB_COMPARISON_STRAIGHT;
     lb_whole_release(&x), lb_whole_release(&y);
     return status;
@@ -206,12 +212,13 @@ static bool is_open(const side *s, uint32_t row)
     return row != LB_NONE && s->states[row] == LB_COMPARISON_OPEN && s->partners[row] == LB_NONE;
 }
 
-static lb_status compare_by_name(lb_comparison *c, lb_err *err)
+static lb_status compare_by_name(lb_comparison *comparison, lb_err *err)
 {
-    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
-        const uint32_t k = find(&c->b, c->a.names[i]);
-        lb_audit_progress(c->g, "comparing", i, c->a.v->n_names);
-        if (is_open(&c->a, i) && is_open(&c->b, k)) LB_TRY(compare_pair(c, i, k, false, err));
+    for (uint32_t i = 0; i < comparison->a.v->n_names; i++) {
+        const uint32_t k = find(&comparison->b, comparison->a.names[i]);
+        lb_audit_progress(comparison->g, "comparing", i, comparison->a.v->n_names);
+        if (is_open(&comparison->a, i) && is_open(&comparison->b, k))
+            LB_TRY(compare_pair(comparison, i, k, false, err));
     }
     return LB_OK;
 }
@@ -227,28 +234,29 @@ static uint32_t find_shorter(const side *s, const char *name)
 }
 
 /* "model.layers.0…" against "layers.0…". */
-static lb_status compare_by_suffix(lb_comparison *c, lb_err *err)
+static lb_status compare_by_suffix(lb_comparison *comparison, lb_err *err)
 {
-    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
-        const uint32_t k = is_open(&c->a, i) ? find_shorter(&c->b, c->a.names[i]) : LB_NONE;
-        if (k != LB_NONE) LB_TRY(compare_pair(c, i, k, false, err));
+    for (uint32_t i = 0; i < comparison->a.v->n_names; i++) {
+        const uint32_t k = is_open(&comparison->a, i) ? find_shorter(&comparison->b, comparison->a.names[i]) : LB_NONE;
+        if (k != LB_NONE) LB_TRY(compare_pair(comparison, i, k, false, err));
     }
-    for (uint32_t k = 0; k < c->b.v->n_names; k++) {
-        const uint32_t i = is_open(&c->b, k) ? find_shorter(&c->a, c->b.names[k]) : LB_NONE;
-        if (i != LB_NONE) LB_TRY(compare_pair(c, i, k, false, err));
+    for (uint32_t k = 0; k < comparison->b.v->n_names; k++) {
+        const uint32_t i = is_open(&comparison->b, k) ? find_shorter(&comparison->a, comparison->b.names[k]) : LB_NONE;
+        if (i != LB_NONE) LB_TRY(compare_pair(comparison, i, k, false, err));
     }
     return LB_OK;
 }
 
 /* ---- the state of a run ------------------------------------------------------------------------------------------ */
 
-static lb_status compare_states(lb_comparison *c, uint32_t *met, lb_err *err)
+static lb_status compare_states(lb_comparison *comparison, uint32_t *met, lb_err *err)
 {
-    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
-        const uint32_t k = c->a.states[i] == LB_COMPARISON_STATE ? find(&c->b, c->a.names[i]) : LB_NONE;
-        if (k == LB_NONE || c->b.states[k] != LB_COMPARISON_STATE) continue;
-        LB_TRY(compare_pair(c, i, k, true, err));
-        c->a.states[i] = c->b.states[k] = LB_COMPARISON_STRAIGHT;
+    for (uint32_t i = 0; i < comparison->a.v->n_names; i++) {
+        const uint32_t k =
+            comparison->a.states[i] == LB_COMPARISON_STATE ? find(&comparison->b, comparison->a.names[i]) : LB_NONE;
+        if (k == LB_NONE || comparison->b.states[k] != LB_COMPARISON_STATE) continue;
+        LB_TRY(compare_pair(comparison, i, k, true, err));
+        comparison->a.states[i] = comparison->b.states[k] = LB_COMPARISON_STRAIGHT;
         ++*met;
     }
     return LB_OK;
@@ -264,7 +272,7 @@ static uint32_t mark_states(side *s)
 
 /* Where both hold the state of one optimizer, what one of them lacks is a finding; where one alone holds it, it is no
  * weight. */
-static void tell_states(lb_audit_gathering *g, const side *s, const side *other, uint32_t met)
+static void tell_states(lb_audit_gathering *gathering, const side *s, const side *other, uint32_t met)
 {
     uint32_t n = 0;
     const lb_inventory_name *first = NULL;
@@ -272,105 +280,109 @@ static void tell_states(lb_audit_gathering *g, const side *s, const side *other,
         if (s->states[i] == LB_COMPARISON_STATE) n++, first = first ? first : &s->v->names[i];
     for (uint32_t i = 0; i < s->v->n_names && met; i++)
         if (s->states[i] == LB_COMPARISON_STATE)
-            lb_audit_find(g, LB_AUDIT_OPTIMIZER_MISSING, (lb_audit_where){s->v->names[i].name, NULL, NULL, 0},
+            lb_audit_find(gathering, LB_AUDIT_OPTIMIZER_MISSING, (lb_audit_where){s->v->names[i].name, NULL, NULL, 0},
                           "%s has it, %s does not", s->v->checkpoint->path, other->v->checkpoint->path);
     if (n && !met)
-        lb_audit_note(g, LB_AUDIT_UNEXPECTED, (lb_audit_where){NULL, NULL, NULL, 0},
-                      "%u tensors of %s are the state of a run (optimizer, random numbers), such as %s; %s holds none "
-                      "of them, and they "
-                      "are not compared",
+        lb_audit_note(gathering, LB_AUDIT_UNEXPECTED, (lb_audit_where){NULL, NULL, NULL, 0},
+                      "%u tensors of %s are the state of a run (optimizer, random numbers), such as %s; "
+                      "%s holds none of them, and they are not compared",
                       n, s->v->checkpoint->path, first->name, other->v->checkpoint->path);
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
 /* A name more for what another name holds: a head tied to its embedding, which one side stores twice. */
-static bool is_tied(const lb_comparison_side *s, uint32_t row)
+static bool is_tied(const lb_comparison_side *side, uint32_t row)
 {
-    const lb_inventory *v = s->v;
-    const lb_inventory_name *name = &v->names[row];
-    const lb_piece_measured *m = &v->measured[name->first];
-    for (uint32_t i = 0; i < v->n_names; i++) {
-        const lb_inventory_name *other = &v->names[i];
-        bool same_bytes =
-            v->checkpoint->pieces[other->first].tensor.data == v->checkpoint->pieces[name->first].tensor.data;
-        if (other != name && s->states[i] != LB_COMPARISON_OPEN &&
-            lb_digest_equal(v->measured[other->first].digest, m->digest) &&
+    const lb_inventory *inventory = side->v;
+    const lb_inventory_name *name = &inventory->names[row];
+    const lb_piece_measured *m = &inventory->measured[name->first];
+    for (uint32_t i = 0; i < inventory->n_names; i++) {
+        const lb_inventory_name *other = &inventory->names[i];
+        bool same_bytes = inventory->checkpoint->pieces[other->first].tensor.data ==
+                          inventory->checkpoint->pieces[name->first].tensor.data;
+        if (other != name && side->states[i] != LB_COMPARISON_OPEN &&
+            lb_digest_equal(inventory->measured[other->first].digest, m->digest) &&
             (same_bytes || !lb_inventory_is_constant(m)))
             return true;
     }
     return false;
 }
 
-static void tell_rest(lb_audit_gathering *g, const side *a, const side *b)
+static void tell_rest(lb_audit_gathering *gathering, const side *a, const side *b)
 {
     for (uint32_t i = 0; i < b->v->n_names; i++)
-        if (b->states[i] == LB_COMPARISON_OPEN && !is_tied(b, i) && !lb_audit_is_found(g, b->names[i]))
-            lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){b->v->names[i].name, NULL, NULL, 0},
+        if (b->states[i] == LB_COMPARISON_OPEN && !is_tied(b, i) && !lb_audit_is_found(gathering, b->names[i]))
+            lb_audit_find(gathering, LB_AUDIT_MISSING, (lb_audit_where){b->v->names[i].name, NULL, NULL, 0},
                           "%s has it, and its numbers are in no tensor of %s", b->v->checkpoint->path,
                           a->v->checkpoint->path);
     for (uint32_t i = 0; i < a->v->n_names; i++)
         if (a->states[i] == LB_COMPARISON_OPEN && !is_tied(a, i))
-            lb_audit_find(g, LB_AUDIT_UNEXPECTED,
+            lb_audit_find(gathering, LB_AUDIT_UNEXPECTED,
                           lb_inventory_where(a->v, &a->v->checkpoint->pieces[a->v->names[i].first]),
                           "its numbers are in no tensor of %s", b->v->checkpoint->path);
 }
 
 /* Two checkpoints of one run differ in every weight: then names say all. Unless a tensor is another one's to the
  * bit. */
-static bool are_other_weights(const lb_comparison *c)
+static bool are_other_weights(const lb_comparison *comparison)
 {
     uint32_t differ = 0, same = 0;
-    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
-        if (c->a.partners[i] == LB_NONE) continue;
-        const bool open = c->a.states[i] == LB_COMPARISON_OPEN;
-        const lb_piece_measured *m = &c->a.v->measured[c->a.v->names[i].first];
+    for (uint32_t i = 0; i < comparison->a.v->n_names; i++) {
+        if (comparison->a.partners[i] == LB_NONE) continue;
+        const bool open = comparison->a.states[i] == LB_COMPARISON_OPEN;
+        const lb_piece_measured *m = &comparison->a.v->measured[comparison->a.v->names[i].first];
         differ += open, same += !open;
-        for (uint32_t k = 0; open && !lb_inventory_is_constant(m) && k < c->b.v->n_names; k++)
-            if (lb_digest_equal(c->b.v->measured[c->b.v->names[k].first].digest, m->digest)) return false;
+        for (uint32_t k = 0; open && !lb_inventory_is_constant(m) && k < comparison->b.v->n_names; k++)
+            if (lb_digest_equal(comparison->b.v->measured[comparison->b.v->names[k].first].digest, m->digest))
+                return false;
     }
     return differ > same;
 }
 
-static lb_status compare_by_contents(lb_comparison *c, lb_err *err)
+static lb_status compare_by_contents(lb_comparison *comparison, lb_err *err)
 {
-    if (are_other_weights(c))
-        for (uint32_t i = 0; i < c->a.v->n_names; i++)
-            if (c->a.states[i] == LB_COMPARISON_OPEN && c->a.partners[i] != LB_NONE)
-                LB_TRY(compare_pair(c, i, c->a.partners[i], true, err));
-    LB_TRY(lb_arrangement_find(c, err));
-    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
-        const uint32_t k = c->a.partners[i];
-        if (k == LB_NONE || c->a.states[i] != LB_COMPARISON_OPEN || c->b.states[k] != LB_COMPARISON_OPEN) continue;
-        LB_TRY(compare_pair(c, i, k, true, err));
+    if (are_other_weights(comparison))
+        for (uint32_t i = 0; i < comparison->a.v->n_names; i++)
+            if (comparison->a.states[i] == LB_COMPARISON_OPEN && comparison->a.partners[i] != LB_NONE)
+                LB_TRY(compare_pair(comparison, i, comparison->a.partners[i], true, err));
+    LB_TRY(lb_arrangement_find(comparison, err));
+    for (uint32_t i = 0; i < comparison->a.v->n_names; i++) {
+        const uint32_t k = comparison->a.partners[i];
+        if (k == LB_NONE || comparison->a.states[i] != LB_COMPARISON_OPEN ||
+            comparison->b.states[k] != LB_COMPARISON_OPEN)
+            continue;
+        LB_TRY(compare_pair(comparison, i, k, true, err));
     }
     return LB_OK;
 }
 
-static lb_status compare_sides(lb_comparison *c, lb_err *err)
+static lb_status compare_sides(lb_comparison *comparison, lb_err *err)
 {
     uint32_t met = 0;
-    LB_TRY(lb_layer_names_meet(c->a.names, c->a.v->n_names, c->b.names, c->b.v->n_names, err));
-    side_sort(&c->a), side_sort(&c->b);
-    mark_states(&c->a), mark_states(&c->b);
-    LB_TRY(compare_states(c, &met, err));
-    LB_TRY(compare_by_name(c, err));
-    LB_TRY(compare_by_suffix(c, err));
-    LB_TRY(compare_by_contents(c, err));
-    tell_rest(c->g, &c->a, &c->b);
-    tell_states(c->g, &c->a, &c->b, met), tell_states(c->g, &c->b, &c->a, met);
+    LB_TRY(lb_layer_names_meet(comparison->a.names, comparison->a.v->n_names, comparison->b.names,
+                               comparison->b.v->n_names, err));
+    side_sort(&comparison->a), side_sort(&comparison->b);
+    mark_states(&comparison->a), mark_states(&comparison->b);
+    LB_TRY(compare_states(comparison, &met, err));
+    LB_TRY(compare_by_name(comparison, err));
+    LB_TRY(compare_by_suffix(comparison, err));
+    LB_TRY(compare_by_contents(comparison, err));
+    tell_rest(comparison->g, &comparison->a, &comparison->b);
+    tell_states(comparison->g, &comparison->a, &comparison->b, met),
+        tell_states(comparison->g, &comparison->b, &comparison->a, met);
     return LB_OK;
 }
 
-lb_status lb_comparison_audit(lb_audit_gathering *g, const lb_inventory *a, const lb_inventory *b, lb_err *err)
+lb_status lb_comparison_audit(lb_audit_gathering *gathering, const lb_inventory *a, const lb_inventory *b, lb_err *err)
 {
     lb_layer_names_map *rules = NULL;
-    lb_comparison c = {.g = g};
-    LB_TRY(lb_layer_names_map_new(g->options->maps, g->options->n_maps, &rules, err));
-    lb_status status = side_init(&c.a, a, rules) && side_init(&c.b, b, NULL)
-                           ? compare_sides(&c, err)
+    lb_comparison comparison = {.g = gathering};
+    LB_TRY(lb_layer_names_map_new(gathering->options->maps, gathering->options->n_maps, &rules, err));
+    lb_status status = side_init(&comparison.a, a, rules) && side_init(&comparison.b, b, NULL)
+                           ? compare_sides(&comparison, err)
                            : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    side_release(&c.a), side_release(&c.b);
+    side_release(&comparison.a), side_release(&comparison.b);
     lb_layer_names_map_free(rules);
     return status;
 }

@@ -35,8 +35,8 @@ typedef struct lb_comparison_pair {
 } lb_comparison_pair;
 
 /* Adds a row of the report, and a finding where they differ. */
-void lb_comparison_add(lb_audit_gathering *g, const lb_comparison_pair *pair, const lb_value_match *match,
+void lb_comparison_add(lb_audit_gathering *gathering, const lb_comparison_pair *pair, const lb_value_match *match,
                        const lb_audit_where *where);
-lb_status lb_comparison_audit(lb_audit_gathering *g, const lb_inventory *a, const lb_inventory *b, lb_err *err);
+lb_status lb_comparison_audit(lb_audit_gathering *gathering, const lb_inventory *a, const lb_inventory *b, lb_err *err);
 
 #endif

@@ -19,7 +19,7 @@ const char *lb_check_digit_kind_name(lb_check_digit_kind kind)
     return names[kind];
 }
 
-lb_check_digit *lb_digit_list_add(lb_check_report *report, lb_check_digit_kind kind, const lb_program *p)
+lb_check_digit *lb_digit_list_add(lb_check_report *report, lb_check_digit_kind kind, const lb_program *program)
 {
     static const lb_check_effect unknown = {NAN, NAN, NAN, NAN, NAN};
     lb_check_digit *grown = lb_array_grow(report->digits, report->n_digits, sizeof *grown);
@@ -27,8 +27,8 @@ lb_check_digit *lb_digit_list_add(lb_check_report *report, lb_check_digit_kind k
     report->digits = grown;
     lb_check_digit *d = &report->digits[report->n_digits++];
     *d = (lb_check_digit){.kind = kind,
-                          .step = p->step,
-                          .rank = p->rank,
+                          .step = program->step,
+                          .rank = program->rank,
                           .phase = "",
                           .index = LB_NONE,
                           .effect = unknown,
@@ -40,14 +40,14 @@ lb_check_digit *lb_digit_list_add(lb_check_report *report, lb_check_digit_kind k
     return d;
 }
 
-void lb_digit_list_place(lb_check_digit *d, const lb_program *p, uint32_t op)
+void lb_digit_list_place(lb_check_digit *digit, const lb_program *program, uint32_t op)
 {
-    const lb_op *o = &p->ops[op];
-    const lb_code_line line = lb_op_line(p, o);
-    d->phase = lb_phase_name((lb_phase)o->phase), d->index = op, d->ops = 1;
-    snprintf(d->layer, sizeof d->layer, "%s", lb_op_layer(p, o));
-    snprintf(d->op, sizeof d->op, "%s", lb_op_name(p, o));
-    d->line = lb_code_line_copy(&line);
+    const lb_op *o = &program->ops[op];
+    const lb_code_line line = lb_op_line(program, o);
+    digit->phase = lb_phase_name((lb_phase)o->phase), digit->index = op, digit->ops = 1;
+    snprintf(digit->layer, sizeof digit->layer, "%s", lb_op_layer(program, o));
+    snprintf(digit->op, sizeof digit->op, "%s", lb_op_name(program, o));
+    digit->line = lb_code_line_copy(&line);
 }
 
 bool lb_digit_list_alike(const char *a, const char *b, char *wide, size_t room)
@@ -67,17 +67,18 @@ bool lb_digit_list_alike(const char *a, const char *b, char *wide, size_t room)
     return !*a && !*b;
 }
 
-void lb_digit_list_widen(lb_check_digit *d, const char *layer)
+void lb_digit_list_widen(lb_check_digit *digit, const char *layer)
 {
-    char wide[sizeof d->layer];
-    if (lb_digit_list_alike(d->layer, layer, wide, sizeof wide)) snprintf(d->layer, sizeof d->layer, "%s", wide);
+    char wide[sizeof digit->layer];
+    if (lb_digit_list_alike(digit->layer, layer, wide, sizeof wide))
+        snprintf(digit->layer, sizeof digit->layer, "%s", wide);
 }
 
-double lb_digit_list_cost(const lb_check_effect *e)
+double lb_digit_list_cost(const lb_check_effect *effect)
 {
-    double cost = isnan(e->loss) ? 0 : e->loss;
-    if (e->logits > cost) cost = e->logits;
-    return e->gradients > cost ? e->gradients : cost;
+    double cost = isnan(effect->loss) ? 0 : effect->loss;
+    if (effect->logits > cost) cost = effect->logits;
+    return effect->gradients > cost ? effect->gradients : cost;
 }
 
 static double weight_of(const lb_check_digit *d)

@@ -16,14 +16,14 @@ static const double MASKED = 0x1p13;
 /* Bytes of the recording that are read before they are given back. */
 static const uint64_t ENOUGH = (uint64_t)1 << 27;
 
-bool lb_rounding_log_is_first(const lb_program *p, uint32_t op, uint32_t k)
+bool lb_rounding_log_is_first(const lb_program *program, uint32_t op, uint32_t k)
 {
-    const lb_op *o = &p->ops[op];
-    const lb_value *v = &p->values[lb_op_outcome(p, o, k)];
+    const lb_op *o = &program->ops[op];
+    const lb_value *v = &program->values[lb_op_outcome(program, o, k)];
     for (uint32_t i = 0; i < k; i++) {
-        const uint32_t before = lb_op_outcome(p, o, i);
+        const uint32_t before = lb_op_outcome(program, o, i);
         if (before == LB_NONE) continue;
-        const lb_value *w = &p->values[before];
+        const lb_value *w = &program->values[before];
         if (w->storage == v->storage && w->version == v->version && w->layout.offset == v->layout.offset) return false;
     }
     return true;
@@ -151,14 +151,14 @@ static void note_result(void *context, const lb_program *program, uint32_t op, u
 static bool note_op(void *context, const lb_event *event)
 {
     lb_rounding_log *log = log_of(context, event->rank);
-    const lb_program *p = log->run->program;
+    const lb_program *program = log->run->program;
     bool unknown = false;
-    if (is_held(log, event->op) || p->ops[event->op].flags & LB_OP_COLLECTIVE) return !log->failed;
+    if (is_held(log, event->op) || program->ops[event->op].flags & LB_OP_COLLECTIVE) return !log->failed;
     for (uint32_t k = 0; k < event->n_results; k++) {
         const uint32_t v = event->values[k];
-        if (v == LB_NONE || v >= p->n_values || !lb_dtype_is_float(p->values[v].dtype)) continue;
+        if (v == LB_NONE || v >= program->n_values || !lb_dtype_is_float(program->values[v].dtype)) continue;
         if (is_draw(log, event->op, k)) continue;
-        if (p->values[v].flags & LB_VALUE_UNDEFINED || !lb_rounding_log_is_first(p, event->op, k)) continue;
+        if (program->values[v].flags & LB_VALUE_UNDEFINED || !lb_rounding_log_is_first(program, event->op, k)) continue;
         unknown |= !log->shown[v];
     }
     if (unknown && !log->unknown++) log->first_unknown = event->op;
@@ -182,8 +182,8 @@ void lb_rounding_log_want(lb_rounding_log *log, uint32_t value)
 
 double *lb_rounding_log_numbers(const lb_rounding_log *log, uint32_t value, int64_t *n)
 {
-    lb_tensor t;
-    double *x = lb_moved_run_recorded(log->run, value, &t);
+    lb_tensor tensor;
+    double *x = lb_moved_run_recorded(log->run, value, &tensor);
     *n = lb_layout_numel(&log->run->program->values[value].layout);
     const double *kept = log->kept[lb_value_graph_whole(&log->run->graph, value)];
     if (x || !kept) return x;

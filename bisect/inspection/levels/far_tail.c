@@ -27,13 +27,13 @@ static double middle_of(int bin)
     return ldexp(1 + (bin % OCTAVE + 0.5) / OCTAVE, bin / OCTAVE + LOWEST);
 }
 
-void lb_far_tail_add(lb_far_tail *t, double s)
+void lb_far_tail_add(lb_far_tail *tail, double s)
 {
-    t->total += 1;
-    if (s > 0) t->weight[bin_of(s)] += 1;
-    if (t->total < FORGET) return;
-    for (int i = 0; i < LB_TAIL_BINS; i++) t->weight[i] *= 0.5;
-    t->total *= 0.5;
+    tail->total += 1;
+    if (s > 0) tail->weight[bin_of(s)] += 1;
+    if (tail->total < FORGET) return;
+    for (int i = 0; i < LB_TAIL_BINS; i++) tail->weight[i] *= 0.5;
+    tail->total *= 0.5;
 }
 
 /* Lower border of the bins that hold the highest `share` of all. */
@@ -63,8 +63,8 @@ static double height_above(const lb_far_tail *t, double share, double width, dou
     return u + scale * (shape > 1e-3 ? expm1(shape * far) / shape : far);
 }
 
-double lb_far_tail_height(const lb_far_tail *t, double width, double logp)
+double lb_far_tail_height(const lb_far_tail *tail, double width, double logp)
 {
-    const double near = height_above(t, QUANTILE, width, logp), far = height_above(t, RARE, width, logp);
+    const double near = height_above(tail, QUANTILE, width, logp), far = height_above(tail, RARE, width, logp);
     return isfinite(far) ? fmax(near, far) : near;
 }

@@ -14,10 +14,10 @@ enum { FEWEST_STEPS = 7 }; /* of which a coin falls all on one side in less than
 static const char *const measures[MEASURES] = {"loss dispersion", "gradient-norm dispersion",
                                                "spread of the gradients' directions"};
 
-static const lb_ranks_step *step_of(const lb_ranks_report *r, int64_t step)
+static const lb_ranks_step *step_of(const lb_ranks_report *report, int64_t step)
 {
-    for (uint32_t i = 0; i < r->n_steps; i++)
-        if (r->steps[i].step == step) return &r->steps[i];
+    for (uint32_t i = 0; i < report->n_steps; i++)
+        if (report->steps[i].step == step) return &report->steps[i];
     return NULL;
 }
 
@@ -38,11 +38,11 @@ static uint32_t common_steps(const lb_ranks_report *const *reports, uint32_t n, 
     return found;
 }
 
-static double mean_of(const lb_ranks_report *r, const int64_t *steps, uint32_t n,
+static double mean_of(const lb_ranks_report *report, const int64_t *steps, uint32_t n,
                       double (*number)(const lb_ranks_step *s))
 {
     double sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum += number(step_of(r, steps[i]));
+    for (uint32_t i = 0; i < n; i++) sum += number(step_of(report, steps[i]));
     return n ? sum / n : NAN;
 }
 
@@ -83,7 +83,7 @@ static bool is_no_chance(uint32_t times, uint32_t n)
     return n && sum * exp2(-(double)n) < 0.01;
 }
 
-static void judge(const lb_ranks_report *r, const lb_ranks_report *closest, const int64_t *steps, uint32_t n,
+static void judge(const lb_ranks_report *report, const lb_ranks_report *closest, const int64_t *steps, uint32_t n,
                   lb_ranks_setting *out)
 {
     uint32_t apart = 0, always = 0;
@@ -91,7 +91,7 @@ static void judge(const lb_ranks_report *r, const lb_ranks_report *closest, cons
         double mine = 0, theirs = 0;
         uint32_t known = 0;
         for (uint32_t i = 0; i < n; i++) {
-            const double x = measured(step_of(r, steps[i]), m), y = measured(step_of(closest, steps[i]), m);
+            const double x = measured(step_of(report, steps[i]), m), y = measured(step_of(closest, steps[i]), m);
             if (isnan(x) || isnan(y)) continue;
             known++, mine += x, theirs += y, out->wider[m] += x > y;
         }
@@ -148,10 +148,10 @@ lb_status lb_ranks_settings_compare(const lb_ranks_report *const *reports, uint3
     return status;
 }
 
-void lb_ranks_settings_free(lb_ranks_settings *s)
+void lb_ranks_settings_free(lb_ranks_settings *settings)
 {
-    if (s) free(s->list);
-    free(s);
+    if (settings) free(settings->list);
+    free(settings);
 }
 
 /* ---- for a person ------------------------------------------------------------------------------------------------ */
@@ -203,31 +203,31 @@ static const char *seeds_words(lb_ranks_seeds seeds)
                                           : "";
 }
 
-char *lb_ranks_settings_text(const lb_ranks_settings *s, const lb_ranks_report *const *reports,
+char *lb_ranks_settings_text(const lb_ranks_settings *settings, const lb_ranks_report *const *reports,
                              const char *const *names)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
-    fprintf(out, "verdict: %s\n", lb_ranks_verdict_name(s->verdict));
-    for (uint32_t i = 0; i < s->n; i++)
-        if (s->list[i].inconsistent) print_reading(out, s, i, names);
-    for (uint32_t i = 0; i < s->n; i++)
+    fprintf(out, "verdict: %s\n", lb_ranks_verdict_name(settings->verdict));
+    for (uint32_t i = 0; i < settings->n; i++)
+        if (settings->list[i].inconsistent) print_reading(out, settings, i, names);
+    for (uint32_t i = 0; i < settings->n; i++)
         if (reports[i]->verdict == LB_RANKS_FOUND)
             fprintf(out, "%s: has findings of its own, as `lastbit ranks %s` lists them\n", names[i], names[i]);
-    fprintf(out, "%s: its workers are closest together%s\n", names[s->closest],
-            seeds_words(reports[s->closest]->seeds));
-    for (uint32_t i = 0; i < s->n; i++) {
-        if (i == s->closest) continue;
-        if (!s->list[i].inconsistent) print_reading(out, s, i, names);
+    fprintf(out, "%s: its workers are closest together%s\n", names[settings->closest],
+            seeds_words(reports[settings->closest]->seeds));
+    for (uint32_t i = 0; i < settings->n; i++) {
+        if (i == settings->closest) continue;
+        if (!settings->list[i].inconsistent) print_reading(out, settings, i, names);
         if (*seeds_words(reports[i]->seeds)) fprintf(out, "%s%s\n", names[i], seeds_words(reports[i]->seeds));
     }
-    if (s->n_steps < FEWEST_STEPS)
-        fprintf(out, "%u steps are too few to tell an inconsistency from chance: record %d or more\n", s->n_steps,
-                FEWEST_STEPS);
+    if (settings->n_steps < FEWEST_STEPS)
+        fprintf(out, "%u steps are too few to tell an inconsistency from chance: record %d or more\n",
+                settings->n_steps, FEWEST_STEPS);
     fputc('\n', out);
-    print_steps(out, s, reports, names);
+    print_steps(out, settings, reports, names);
     fclose(out);
     return text;
 }

@@ -226,16 +226,16 @@ static void any_tree_is_found(void **state)
     srand(7);
     for (int trial = 0; trial < 60; trial++) {
         const uint32_t n = 1 + (uint32_t)rand() % 200;
-        lb_tree_builder b = lb_tree_begin(n);
+        lb_tree_builder builder = lb_tree_begin(n);
         uint32_t left[200], count = n;
         for (uint32_t i = 0; i < n; i++) left[i] = i;
         for (; count > 1;) {
             const uint32_t i = (uint32_t)rand() % count, x = left[i];
             left[i] = left[--count];
             const uint32_t j = (uint32_t)rand() % count;
-            left[j] = lb_tree_add(&b, x, left[j]);
+            left[j] = lb_tree_add(&builder, x, left[j]);
         }
-        assert_int_equal(lb_tree_end(&b, &secret, NULL), LB_OK);
+        assert_int_equal(lb_tree_end(&builder, &secret, NULL), LB_OK);
         lb_probe_report r = probed_function(along_secret, n, 1 + (uint32_t)rand() % 5);
         assert_int_equal(r.outcome, LB_PROBE_TREE);
         assert_true(lb_sum_tree_equal(r.groups[0].tree, secret));
@@ -294,8 +294,8 @@ static void wider_sums_and_means_are_told_apart(void **state)
 static float exact(const float *x, int64_t n, uint32_t row, uint32_t call)
 {
     (void)row, (void)call;
-    const lb_schedule s = {LB_SCHEDULE_EXACT, 0, 0, NULL};
-    return lb_schedule_sum_f32(&s, x, n, LB_NO_DTYPE);
+    const lb_schedule schedule = {LB_SCHEDULE_EXACT, 0, 0, NULL};
+    return lb_schedule_sum_f32(&schedule, x, n, LB_NO_DTYPE);
 }
 
 static float compensated(const float *x, int64_t n, uint32_t row, uint32_t call)
@@ -351,8 +351,8 @@ static void what_is_no_tree_is_said_to_be_none(void **state)
 static float by_row(const float *x, int64_t n, uint32_t row, uint32_t call)
 {
     (void)call;
-    const lb_schedule s = {row % 3 ? LB_SCHEDULE_PAIRWISE : LB_SCHEDULE_SEQUENTIAL, 0, 0, NULL};
-    return lb_schedule_sum_f32(&s, x, n, LB_NO_DTYPE);
+    const lb_schedule schedule = {row % 3 ? LB_SCHEDULE_PAIRWISE : LB_SCHEDULE_SEQUENTIAL, 0, 0, NULL};
+    return lb_schedule_sum_f32(&schedule, x, n, LB_NO_DTYPE);
 }
 
 static void results_with_orders_of_their_own_are_told_apart(void **state)

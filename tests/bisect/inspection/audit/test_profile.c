@@ -34,9 +34,9 @@ static double size_of(const float *x, int64_t start, int64_t stride, int64_t n)
 
 static lb_profile profile_of(float *x, int ndim, const int64_t *shape, int64_t head, bool experts)
 {
-    const lb_tensor t = {x, LB_F32, lb_layout_contiguous(ndim, shape)};
+    const lb_tensor tensor = {x, LB_F32, lb_layout_contiguous(ndim, shape)};
     lb_profile p;
-    assert_true(lb_profile_init(&p, &t, head, experts));
+    assert_true(lb_profile_init(&p, &tensor, head, experts));
     return p;
 }
 
@@ -116,10 +116,10 @@ static void a_view_is_read_as_it_lies(void **state)
     (void)state;
     const int64_t shape[] = {8, 16};
     float *x = drawn(8 * 16);
-    lb_tensor t = {x, LB_F32, lb_layout_contiguous(2, shape)};
-    t.layout.stride[0] = 1, t.layout.stride[1] = 8;
+    lb_tensor tensor = {x, LB_F32, lb_layout_contiguous(2, shape)};
+    tensor.layout.stride[0] = 1, tensor.layout.stride[1] = 8;
     lb_profile p;
-    assert_true(lb_profile_init(&p, &t, 0, false));
+    assert_true(lb_profile_init(&p, &tensor, 0, false));
     for (int64_t i = 0; i < 8; i++) assert_float_equal(p.axes[0].sizes[i], size_of(x, i, 8, 16), 1e-6);
     lb_profile_release(&p);
     free(x);
