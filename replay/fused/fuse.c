@@ -59,13 +59,19 @@ typedef struct fuse {
     uint8_t *dropped; /* per composite: bit per output that an op which stays gives */
 } fuse;
 
-/* Composites of the kind that the swap's selector selects, by the op that gives output 0. */
-static lb_status choose(fuse *fuse, const lb_swap *swap, lb_composite_kind *kind, const char **kernel,
-                        const char *letters, uint8_t value, lb_err *err)
+/* What a swap fuses, and by which kernel; NULL: not at all. */
+typedef struct fusing {
+    lb_composite_kind kind;
+    const char *kernel;
+} fusing;
+
+/* Composites of the kind that the swap's selector selects, by the op that gives output 0, become `value`. */
+static lb_status choose(fuse *fuse, const lb_swap *swap, fusing *fusing, const char *letters, uint8_t value,
+                        lb_err *err)
 {
     const char *selector_text;
     lb_selector *selector;
-    LB_TRY(lb_fuse_parse(swap, kind, kernel, &selector_text, err));
+    LB_TRY(lb_fuse_parse(swap, &fusing->kind, &fusing->kernel, &selector_text, err));
     LB_TRY(lb_selector_new(selector_text, &selector, err));
     uint8_t *marks = calloc((size_t)fuse->in->n_ops + 1, 1);
     lb_status status = LB_OK;
@@ -73,7 +79,7 @@ static lb_status choose(fuse *fuse, const lb_swap *swap, lb_composite_kind *kind
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; status == LB_OK && i < fuse->found.n; i++) {
         const lb_composite *composite = &fuse->found.rows[i];
-        if (composite->kind == *kind && marks[composite->ops[composite->n_ops - 1]]) fuse->chosen[i] = value;
+        if (composite->kind == fusing->kind && marks[composite->ops[composite->n_ops - 1]]) fuse->chosen[i] = value;
     }
     free(marks);
     lb_selector_free(selector);
@@ -252,13 +258,13 @@ static lb_status find_letters(const fuse *fuse, lb_blocks *blocks, lb_err *err)
     return lb_blocks_find(fuse->in, fuse->trace.flow, blocks, err);
 }
 
-lb_status lb_fuse_pass(const lb_program *in, const uint32_t *given, const lb_swap *swaps, uint32_t n_swaps,
-                       uint32_t which, lb_passed *out, lb_err *err)
+lb_status lb_fuse_pass(const lb_program *in, const uint32_t *given, const lb_plan *plan, uint32_t which, lb_passed *out,
+                       lb_err *err)
 {
+    const lb_swap *swaps = plan->swaps;
     fuse fuse = {.in = in, .origin = given, .trace = {.program = in}};
     lb_blocks blocks = {0};
-    lb_composite_kind kind;
-    const char *kernel, *ignored;
+    fusing wanted = {0};
     *out = (lb_passed){0};
     lb_status status = lb_slice_flow_new(in, &fuse.trace.flow, err);
     if (status == LB_OK) status = lb_composites_find(in, &fuse.found, err);
@@ -267,17 +273,18 @@ lb_status lb_fuse_pass(const lb_program *in, const uint32_t *given, const lb_swa
     if (status == LB_OK && (!fuse.chosen || !fuse.dropped || !fuse.going || !fuse.place))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = find_letters(&fuse, &blocks, err);
-    if (status == LB_OK) status = choose(&fuse, &swaps[which], &kind, &kernel, blocks.letters, 1, err);
-    for (uint32_t s = which + 1; status == LB_OK && s < n_swaps; s++) {
-        lb_composite_kind other;
+    if (status == LB_OK) status = choose(&fuse, &swaps[which], &wanted, blocks.letters, 1, err);
+    for (uint32_t s = which + 1; status == LB_OK && s < plan->n_swaps; s++) {
+        fusing other;
+        const char *selector;
         if (swaps[s].kind != LB_SWAP_FUSE) continue;
-        status = lb_fuse_parse(&swaps[s], &other, &ignored, &ignored, err);
-        if (status == LB_OK && other == kind)
-            status = choose(&fuse, &swaps[s], &other, &ignored, blocks.letters, 0, err);
+        status = lb_fuse_parse(&swaps[s], &other.kind, &other.kernel, &selector, err);
+        if (status == LB_OK && other.kind == wanted.kind)
+            status = choose(&fuse, &swaps[s], &other, blocks.letters, 0, err);
     }
-    for (uint32_t i = 0; status == LB_OK && kernel && i < fuse.found.n; i++)
+    for (uint32_t i = 0; status == LB_OK && wanted.kernel && i < fuse.found.n; i++)
         if (fuse.chosen[i] && may_fuse(&fuse, &fuse.found.rows[i])) mark_going(&fuse, i), out->touched++;
-    if (status == LB_OK) status = rewrite(&fuse, kernel ? kernel : "", out, err);
+    if (status == LB_OK) status = rewrite(&fuse, wanted.kernel ? wanted.kernel : "", out, err);
     lb_blocks_release(&blocks);
     free(fuse.chosen);
     free(fuse.dropped);

@@ -218,9 +218,14 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
                                                    .y = (double *)heads.y + h * y_step,
                                                    .lse = heads.lse ? (double *)heads.lse + h * heads.queries : NULL};
             lb_fused_head_f64(&heads, h, &numbers, twin, scale16);
-        } else
-            lb_fused_head_f32(&heads, h, q + h * q_step, k + g * k_step, (const float *)heads.v + g * v_step,
-                              (float *)heads.y + h * y_step, heads.lse ? (float *)heads.lse + h * heads.queries : NULL);
+        } else {
+            const lb_fused_head_floats floats = {.q = q + h * q_step,
+                                                 .k = k + g * k_step,
+                                                 .v = (const float *)heads.v + g * v_step,
+                                                 .y = (float *)heads.y + h * y_step,
+                                                 .lse = heads.lse ? (float *)heads.lse + h * heads.queries : NULL};
+            lb_fused_head_f32(&heads, h, &floats);
+        }
         while (heads.frame.n_buffers > buffers)
             __builtin_free(heads.frame.buffers[--heads.frame.n_buffers]); /* of the slices */
     }

@@ -143,8 +143,7 @@ static float sink_of(const lb_fused_heads *heads, int64_t head)
 }
 
 /* o, top and sum over the keys first … last - 1, by blocks. */
-static bool pass(lb_fused_heads *heads, int64_t head, const float *q, const float *k, const float *v, int64_t first,
-                 int64_t last)
+static bool pass(lb_fused_heads *heads, int64_t head, const lb_fused_head_floats *floats, int64_t first, int64_t last)
 {
     const int64_t block = heads->kernel.block ? heads->kernel.block : last - first;
     const bool begun = heads->sinks && heads->kernel.sink_first;
@@ -154,7 +153,7 @@ static bool pass(lb_fused_heads *heads, int64_t head, const float *q, const floa
     for (int64_t at = first; at < last; at += block) {
         const int64_t n = last - at < block ? last - at : block;
         if (heads->causal && at >= heads->queries) break;
-        if (!scores(heads, head, q, k, at, n)) return false;
+        if (!scores(heads, head, floats->q, floats->k, at, n)) return false;
         for (int64_t i = 0; i < heads->queries; i++) {
             float top = heads->top[i];
             for (int64_t j = 0; j < n; j++) top = heads->s[i * n + j] > top ? heads->s[i * n + j] : top;
@@ -166,7 +165,7 @@ static bool pass(lb_fused_heads *heads, int64_t head, const float *q, const floa
         }
         if (heads->kernel.p_narrow) lb_fused_round(heads->p, heads->queries * n, heads->narrow);
         if (!product(heads, (lb_product){.m = heads->queries, .n = heads->values, .k = n}, by_rows(heads->p, n),
-                     by_rows(v + at * heads->values, heads->values), at == first ? heads->o : heads->part))
+                     by_rows(floats->v + at * heads->values, heads->values), at == first ? heads->o : heads->part))
             return false;
         for (int64_t i = 0; at > first && i < heads->queries * heads->values; i++) heads->o[i] += heads->part[i];
     }
@@ -211,10 +210,10 @@ static void softmax_with_sink(const lb_fused_heads *heads, int64_t head, const f
 }
 
 /* The softmax in f32 by itself, then its product: what ops one by one do. */
-static bool whole(lb_fused_heads *heads, int64_t head, const float *q, const float *k, const float *v, float *y,
-                  float *lse)
+static bool whole(lb_fused_heads *heads, int64_t head, const lb_fused_head_floats *floats)
 {
-    if (!scores(heads, head, q, k, 0, heads->keys)) return false;
+    float *lse = floats->lse;
+    if (!scores(heads, head, floats->q, floats->k, 0, heads->keys)) return false;
     for (int64_t i = 0; i < heads->queries; i++) {
         float top = -INFINITY, *row = heads->s + i * heads->keys, *p = heads->p + i * heads->keys;
         if (heads->sinks) {
@@ -228,12 +227,12 @@ static bool whole(lb_fused_heads *heads, int64_t head, const float *q, const flo
     }
     if (heads->kernel.p_narrow) lb_fused_round(heads->p, heads->queries * heads->keys, heads->narrow);
     return product(heads, (lb_product){.m = heads->queries, .n = heads->values, .k = heads->keys},
-                   by_rows(heads->p, heads->keys), by_rows(v, heads->values), y);
+                   by_rows(heads->p, heads->keys), by_rows(floats->v, heads->values), floats->y);
 }
 
-static bool split(lb_fused_heads *heads, int64_t head, const float *q, const float *k, const float *v, float *y,
-                  float *lse)
+static bool split(lb_fused_heads *heads, int64_t head, const lb_fused_head_floats *floats)
 {
+    float *y = floats->y, *lse = floats->lse;
     const int64_t n = heads->kernel.slices, block = heads->kernel.block ? heads->kernel.block : 1,
                   blocks = (heads->keys + block - 1) / block;
     const int64_t step = (blocks + n - 1) / n * block, rows = heads->queries, width = heads->values;
@@ -244,7 +243,7 @@ static bool split(lb_fused_heads *heads, int64_t head, const float *q, const flo
         float *part = parts + s * rows * (width + 1), *log_sum = part + rows * width;
         for (int64_t i = 0; i < rows; i++) heads->top[i] = -INFINITY;
         memset(heads->o, 0, (size_t)(rows * width) * sizeof *heads->o);
-        if (first < last && !pass(heads, head, q, k, v, first, last)) return false;
+        if (first < last && !pass(heads, head, floats, first, last)) return false;
         finish(heads, part, log_sum);
         for (int64_t i = 0; i < rows; i++)
             if (heads->top[i] == -INFINITY) log_sum[i] = -INFINITY;
@@ -270,14 +269,13 @@ static bool split(lb_fused_heads *heads, int64_t head, const float *q, const flo
     return true;
 }
 
-bool lb_fused_head_f32(lb_fused_heads *heads, int64_t head, const float *q, const float *k, const float *v, float *y,
-                       float *lse)
+bool lb_fused_head_f32(lb_fused_heads *heads, int64_t head, const lb_fused_head_floats *floats)
 {
-    if (heads->kernel.form == LB_HEAD_SPLITKV) return split(heads, head, q, k, v, y, lse);
-    if (heads->kernel.form != LB_HEAD_FLASH) return whole(heads, head, q, k, v, y, lse);
-    if (!pass(heads, head, q, k, v, 0, heads->keys)) return false;
+    if (heads->kernel.form == LB_HEAD_SPLITKV) return split(heads, head, floats);
+    if (heads->kernel.form != LB_HEAD_FLASH) return whole(heads, head, floats);
+    if (!pass(heads, head, floats, 0, heads->keys)) return false;
     add_sink(heads, head);
-    finish(heads, y, lse);
+    finish(heads, floats->y, floats->lse);
     return true;
 }
 

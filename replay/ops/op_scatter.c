@@ -77,23 +77,33 @@ static double combine_real(action how, double y, double x)
     return y;
 }
 
-/* y[i .. i+n) = how(y, x[j .. j+n) * alpha); f32 products and sums of f32 are exact in f64 before their own
+/* Elements x[from .. from + n), each times alpha. */
+typedef struct elements {
+    const void *x;
+    int64_t from, n;
+    double alpha;
+} elements;
+
+/* y[to .. to + n) = how(y, elements); f32 products and sums of f32 are exact in f64 before their own
  * rounding. */
-static void combine(target *target, action how, int64_t i, const void *x, int64_t j, int64_t n, double alpha)
+static void combine(target *target, action how, int64_t to, elements elements)
 {
+    const int64_t n = elements.n;
+    const double alpha = elements.alpha;
     if (target->integer) {
         for (int64_t k = 0; k < n; k++)
-            combine_integer(how, (int64_t *)target->y + i + k, ((const int64_t *)x)[j + k] * (int64_t)alpha);
+            combine_integer(how, (int64_t *)target->y + to + k,
+                            ((const int64_t *)elements.x)[elements.from + k] * (int64_t)alpha);
         return;
     }
     if (target->frame.wide) {
-        double *y = (double *)target->y + i;
-        const double *from = (const double *)x + j;
+        double *y = (double *)target->y + to;
+        const double *from = (const double *)elements.x + elements.from;
         for (int64_t k = 0; k < n; k++)
             y[k] = combine_real(how, y[k], target->twin ? fabs(from[k] * alpha) : from[k] * alpha);
     } else {
-        float *y = (float *)target->y + i;
-        const float *from = (const float *)x + j, a = (float)alpha;
+        float *y = (float *)target->y + to;
+        const float *from = (const float *)elements.x + elements.from, a = (float)alpha;
         if (how == ADD && a == 1)
             for (int64_t k = 0; k < n; k++) y[k] += from[k];
         else if (how == ADD)
@@ -103,7 +113,7 @@ static void combine(target *target, action how, int64_t i, const void *x, int64_
     }
     if (how != ASSIGN && !target->twin) {
         size_t size = target->frame.wide ? 8 : 4;
-        lb_frame_round(&target->frame, (char *)target->y + (size_t)i * size, n, target->dtype);
+        lb_frame_round(&target->frame, (char *)target->y + (size_t)to * size, n, target->dtype);
     }
 }
 
@@ -142,10 +152,11 @@ static lb_status index_put_run(lb_call *call, bool twin)
         for (int64_t b = 0; b < plan.n_at; b++) {
             int64_t to = plan.before[a] + plan.at[b];
             if (plan.run) {
-                combine(&target, how, to, x, i, plan.n_after, 1);
+                combine(&target, how, to, (elements){x, i, plan.n_after, 1});
                 i += plan.n_after;
             } else {
-                for (int64_t c = 0; c < plan.n_after; c++) combine(&target, how, to + plan.after[c], x, i++, 1, 1);
+                for (int64_t c = 0; c < plan.n_after; c++)
+                    combine(&target, how, to + plan.after[c], (elements){x, i++, 1, 1});
             }
         }
     return target_end(&target);
@@ -184,8 +195,8 @@ static lb_status write_slices(lb_call *call, const lb_tensor *source, action how
         int64_t at = index[k];
         if (!wrap(&target, &at, a.size)) break;
         for (int64_t o = 0; o < a.outer; o++)
-            combine(&target, how, (o * a.size + at) * a.inner, fill ? fill : x, fill ? 0 : (o * n + k) * a.inner,
-                    a.inner, alpha);
+            combine(&target, how, (o * a.size + at) * a.inner,
+                    (elements){fill ? fill : x, fill ? 0 : (o * n + k) * a.inner, a.inner, alpha});
     }
     return target_end(&target);
 }
@@ -228,7 +239,7 @@ static lb_status embedding_backward(lb_call *call, bool twin)
     for (int64_t i = 0; lb_frame_ok(&target.frame) && i < n; i++) {
         int64_t at = index[i];
         if (at == padding || !wrap(&target, &at, rows)) continue;
-        combine(&target, ADD, at * width, g, i * width, width, count ? 1.0 / (double)count[at] : 1);
+        combine(&target, ADD, at * width, (elements){g, i * width, width, count ? 1.0 / (double)count[at] : 1});
     }
     return target_end(&target);
 }
@@ -247,7 +258,7 @@ typedef struct scattering {
 } scattering;
 
 static void scatter_element(target *target, const scattering *scattering, int64_t to, const void *x, int64_t from,
-                            int64_t *hits, bool twin)
+                            int64_t *hits)
 {
     bool first = !scattering->include_self && hits && hits[to] == 0;
     double value = scattering->value;
@@ -258,8 +269,8 @@ static void scatter_element(target *target, const scattering *scattering, int64_
         src = target->integer ? (const void *)&integer : target->frame.wide ? (const void *)&value : &narrow;
         from = 0;
     }
-    if (first && twin) ((double *)target->y)[to] = scattering->how == MULTIPLY;
-    combine(target, first && !twin ? ASSIGN : scattering->how, to, src, from, 1, 1);
+    if (first && target->twin) ((double *)target->y)[to] = scattering->how == MULTIPLY;
+    combine(target, first && !target->twin ? ASSIGN : scattering->how, to, (elements){src, from, 1, 1});
     if (hits) hits[to]++;
 }
 
@@ -305,7 +316,7 @@ static lb_status scatter_run(lb_call *call, scattering scattering, bool twin)
             to += (d == dim ? at : c) * dense.stride[d];
             from += c * from_dense.stride[d];
         }
-        scatter_element(&target, &scattering, to, x, from, hits, twin);
+        scatter_element(&target, &scattering, to, x, from, hits);
     }
     if (scattering.mean && lb_frame_ok(&target.frame)) divide_by_hits(&target, &scattering, hits);
     return target_end(&target);
@@ -398,7 +409,7 @@ static lb_status put_run(lb_call *call, bool twin)
     for (int64_t i = 0, n = lb_tensor_numel(index_tensor); lb_frame_ok(&target.frame) && i < n; i++) {
         int64_t at = index[i];
         if (!wrap(&target, &at, target.n)) break;
-        combine(&target, lb_frame_arg_int(call, 3, 0) ? ADD : ASSIGN, at, x, i, 1, 1);
+        combine(&target, lb_frame_arg_int(call, 3, 0) ? ADD : ASSIGN, at, (elements){x, i, 1, 1});
     }
     return target_end(&target);
 }
@@ -422,7 +433,7 @@ static lb_status bincount_run(lb_call *call, bool twin)
         if (x[i] < 0 || x[i] >= target.n)
             lb_frame_fail(&target.frame, LB_ERR_INVALID, "a recorded result has another number of elements");
         else
-            combine(&target, ADD, x[i], w ? w : (const void *)&one, w ? i : 0, 1, 1);
+            combine(&target, ADD, x[i], (elements){w ? w : (const void *)&one, w ? i : 0, 1, 1});
     }
     return target_end(&target);
 }

@@ -154,7 +154,7 @@ static void mark_removed(const lb_program *program, const lb_slice_flow *flow, c
 }
 
 lb_status lb_muon_pass_adamw(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
-                             lb_program **out, uint32_t **origin, lb_err *err)
+                             lb_passed *out, lb_err *err)
 {
     lb_rewrite rw = {0};
     uint32_t sibling;
@@ -175,7 +175,7 @@ lb_status lb_muon_pass_adamw(const lb_program *in, const lb_slice_flow *flow, co
             for (uint32_t s = 0; s < muon->n; s++)
                 if (chosen[s] && muon->slices[s].write == i) write_adamw(&rw, &muon->slices[s], sibling, rate);
         }
-        status = lb_rewrite_finish(&rw, out, origin, err);
+        status = lb_rewrite_finish(&rw, &out->program, &out->origin, err);
     }
     free(marks);
     return status;

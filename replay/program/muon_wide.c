@@ -59,7 +59,7 @@ static void write_wide_op(lb_rewrite *rw, uint32_t i)
 }
 
 lb_status lb_muon_pass_wide(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
-                            lb_program **out, uint32_t **origin, lb_err *err)
+                            lb_passed *out, lb_err *err)
 {
     lb_rewrite rw = {0};
     uint8_t *marks = lb_muon_mark(in, muon, chosen, err), *inside = NULL;
@@ -84,7 +84,7 @@ lb_status lb_muon_pass_wide(const lb_program *in, const lb_slice_flow *flow, con
             else
                 lb_rewrite_keep(&rw, i);
         }
-        status = lb_rewrite_finish(&rw, out, origin, err);
+        status = lb_rewrite_finish(&rw, &out->program, &out->origin, err);
     }
     free(marks);
     free(inside);

@@ -72,21 +72,20 @@ static void add_written(const wanted *w, uint32_t name, int64_t storage, written
 }
 
 /* The parameters of the groups, and what the model calls a parameter where an optimizer without a class steps it. */
-static lb_status collect(const lb_program *in, const uint8_t *updates, const lb_selector *selector, const char *blocks,
-                         written **rows, uint32_t *n, lb_err *err)
+static lb_status collect(const wanted *all, written **rows, uint32_t *n, lb_err *err)
 {
-    const wanted all = {in, updates, selector, blocks};
+    const lb_program *in = all->in;
     uint32_t sources = 0;
     for (uint32_t i = 0; i < in->n_ops; i++) sources += lb_op_is_source(in, &in->ops[i]);
     *n = 0;
     *rows = malloc((in->n_group_params + sources + 1) * sizeof **rows);
     if (!*rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < in->n_group_params; k++)
-        add_written(&all, in->group_params[k].name, in->group_params[k].storage, *rows, n);
+        add_written(all, in->group_params[k].name, in->group_params[k].storage, *rows, n);
     for (uint32_t i = 0; i < in->n_ops; i++) {
         if (!lb_op_is_source(in, &in->ops[i])) continue;
         const lb_value *value = &in->values[lb_op_results(in, &in->ops[i])[0]];
-        if (value->flags & LB_VALUE_PARAMETER) add_written(&all, value->name, value->storage, *rows, n);
+        if (value->flags & LB_VALUE_PARAMETER) add_written(all, value->name, value->storage, *rows, n);
     }
     return LB_OK;
 }
@@ -195,7 +194,7 @@ lb_status lb_pass_update(const lb_program *in, const uint32_t *given, const stru
     if (status == LB_OK && !single) status = lb_blocks_find(in, flow, &blocks, err);
     if (status == LB_OK)
         status = single ? collect_ops(in, given, selector, &rows, &n, err)
-                        : collect(in, updates, selector, blocks.letters, &rows, &n, err);
+                        : collect(&(wanted){in, updates, selector, blocks.letters}, &rows, &n, err);
     out->touched = n;
     if (status == LB_OK) status = write_all(in, updates, rows, factor, out, err);
     free(rows);

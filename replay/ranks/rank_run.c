@@ -32,7 +32,7 @@ static lb_status fuse_program(lb_rank_run *r, fusion *fusion, lb_err *err)
         if (plan->swaps[i].kind != LB_SWAP_FUSE) continue;
         if (fusion->program || r->n_programs > 1)
             return lb_fail(err, LB_ERR_UNSUPPORTED, "one fusion at a time, on one rank");
-        LB_TRY(lb_fuse_pass(program, NULL, plan->swaps, plan->n_swaps, i, &fused, err));
+        LB_TRY(lb_fuse_pass(program, NULL, plan, i, &fused, err));
         fusion->program = fused.program, fusion->origin = fused.origin, r->touched[i] = fused.touched;
     }
     if (!fusion->program) return LB_OK;

@@ -183,16 +183,24 @@ static lb_status loss_run(lb_call *call, bool twin)
 
 /* ---- the gradient ------------------------------------------------------------------------------------------------ */
 
+/* What the gradient of a sample follows from besides the sample: log_alpha of all samples, the sample's loss, and the
+ * gradient of that loss. */
+typedef struct recorded {
+    const void *alpha;
+    double loss, scale;
+} recorded;
+
 /* Of one step: (p - exp(log Σ alpha beta + loss - log p)) times what comes in. */
-static void gradient_step(const ctc *ctc, const sample *sample, int64_t t, const void *alpha, double loss, double scale,
-                          logarithm *spelt, void *y, bool twin)
+static void gradient_step(const ctc *ctc, const sample *sample, int64_t t, const recorded *recorded, void *y, bool twin)
 {
+    const double loss = recorded->loss, scale = recorded->scale;
+    logarithm *spelt = ctc->spelt;
     for (int64_t k = 0; k < ctc->classes; k++) spelt[k] = never;
     for (int64_t i = 0; i < sample->states; i++) {
         logarithm *sum = &spelt[label_of(ctc, sample, i)];
         const logarithm beta = sample->at[t * sample->states + i];
-        const logarithm both =
-            product_of(beta, lb_frame_get(&ctc->frame, alpha, (sample->b * ctc->steps + t) * ctc->states + i));
+        const logarithm both = product_of(
+            beta, lb_frame_get(&ctc->frame, recorded->alpha, (sample->b * ctc->steps + t) * ctc->states + i));
         *sum = sum->v == -INFINITY ? both : sum_of(*sum, both, never);
     }
     for (int64_t k = 0; k < ctc->classes; k++) {
@@ -203,11 +211,10 @@ static void gradient_step(const ctc *ctc, const sample *sample, int64_t t, const
     }
 }
 
-static void gradient_sample(const ctc *ctc, sample *sample, const void *alpha, double loss, double scale, void *y,
-                            bool twin)
+static void gradient_sample(const ctc *ctc, sample *sample, const recorded *recorded, void *y, bool twin)
 {
     fill(ctc, sample, true);
-    for (int64_t t = 0; t < sample->steps; t++) gradient_step(ctc, sample, t, alpha, loss, scale, ctc->spelt, y, twin);
+    for (int64_t t = 0; t < sample->steps; t++) gradient_step(ctc, sample, t, recorded, y, twin);
 }
 
 /* grad, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, zero_infinity */
@@ -227,8 +234,8 @@ static lb_status gradient_run(lb_call *call, bool twin)
         const double of_sample = lb_frame_get(&ctc.frame, loss, b);
         sample sample;
         if (lb_frame_arg_int(call, 8, 0) && of_sample == INFINITY) continue;
-        if (take_sample(&ctc, b, &sample))
-            gradient_sample(&ctc, &sample, alpha, of_sample, lb_frame_get(&ctc.frame, scale, b), y, twin);
+        const recorded recorded = {alpha, of_sample, lb_frame_get(&ctc.frame, scale, b)};
+        if (take_sample(&ctc, b, &sample)) gradient_sample(&ctc, &sample, &recorded, y, twin);
     }
     return lb_frame_end(&ctc.frame);
 }

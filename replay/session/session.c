@@ -181,7 +181,7 @@ static lb_status transform(session *session, const lb_prepared *recorded, rank_s
         lb_passed next;
         const lb_program *in = out->program ? out->program : recorded->program;
         if (plan->swaps[i].kind == LB_SWAP_FUSE)
-            LB_TRY(lb_fuse_pass(in, out->origin, plan->swaps, plan->n_swaps, i, &next, err));
+            LB_TRY(lb_fuse_pass(in, out->origin, plan, i, &next, err));
         else
             LB_TRY(lb_pass_apply(in, out->origin, &plan->swaps[i], &next, err));
         if (plan->touched) plan->touched[i] += next.touched;

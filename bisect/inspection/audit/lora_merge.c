@@ -24,17 +24,28 @@ static const char *const orders[HALVES][ORDERS] = {
      "A and B cast to f16, B A and s B A in f16, then the sum"},
 };
 
-/* `step`: the dtype of what is rounded on the way. */
-static void merged_weight(const lb_adapter_operands *operands, const float *outer_product, double s, int order,
-                          lb_dtype step, lb_dtype dtype, float *to)
+/* One way to make the merged weight: W + factor * product, in that order of roundings, to `step` on the way and to
+ * `dtype` in the end. */
+typedef struct making {
+    const float *product;
+    double factor;
+    int order;
+    lb_dtype step, dtype;
+} making;
+
+typedef struct merge_buffers {
+    float *m, *product, *magnitude, *expected;
+} merge_buffers;
+
+static void merged_weight(const lb_adapter_operands *operands, const making *making, float *to)
 {
     const size_t n = operands->out * operands->in;
-    memcpy(to, outer_product, n * sizeof *to);
-    if (order == 2) lb_adapter_round(to, n, step);
-    for (size_t i = 0; i < n; i++) to[i] *= (float)s;
-    if (order >= 1) lb_adapter_round(to, n, step);
+    memcpy(to, making->product, n * sizeof *to);
+    if (making->order == 2) lb_adapter_round(to, n, making->step);
+    for (size_t i = 0; i < n; i++) to[i] *= (float)making->factor;
+    if (making->order >= 1) lb_adapter_round(to, n, making->step);
     for (size_t i = 0; i < n; i++) to[i] += operands->w[i];
-    lb_adapter_round(to, n, dtype);
+    lb_adapter_round(to, n, making->dtype);
 }
 
 static size_t count_differing(const float *a, const float *b, size_t n)
@@ -44,20 +55,19 @@ static size_t count_differing(const float *a, const float *b, size_t n)
     return count;
 }
 
-/* Elements that no order of an f32 product, no two roundings to `dtype` and none to `step` on the way explain:
+/* Elements of M that no order of an f32 product, no two roundings to `dtype` and none to `step` on the way explain:
  * |M - (W + s BA)| <= 2 (u_D (|M| + |s BA|) + u_S |s BA| + (r + 2) u_f32 |s| |B||A|). */
-static size_t count_beyond(const lb_adapter_operands *operands, const float *m, const float *expected,
-                           const float *magnitude, double s, lb_dtype step, lb_dtype dtype, const float *outer_product)
+static size_t count_beyond(const lb_adapter_operands *operands, const making *making, const merge_buffers *buffers)
 {
-    const double u = lb_dtype_unit_roundoff(dtype), v = step == dtype ? u : u + lb_dtype_unit_roundoff(step),
-                 tiny = lb_dtype_min_subnormal(dtype),
+    const double u = lb_dtype_unit_roundoff(making->dtype),
+                 v = making->step == making->dtype ? u : u + lb_dtype_unit_roundoff(making->step),
+                 tiny = lb_dtype_min_subnormal(making->dtype), s = making->factor,
                  f = ((double)operands->rank + 2) * lb_dtype_unit_roundoff(LB_F32);
     size_t count = 0;
     for (size_t i = 0; i < operands->out * operands->in; i++) {
-        double bound =
-            2 * (u * fabs((double)m[i]) + v * fabs(s * (double)outer_product[i]) + f * fabs(s) * (double)magnitude[i]) +
-            tiny;
-        count += !(fabs((double)m[i] - (double)expected[i]) <= bound);
+        const double m = buffers->m[i], added = s * (double)making->product[i];
+        const double bound = 2 * (u * fabs(m) + v * fabs(added) + f * fabs(s) * (double)buffers->magnitude[i]) + tiny;
+        count += !(fabs(m - (double)buffers->expected[i]) <= bound);
     }
     return count;
 }
@@ -95,31 +105,25 @@ static candidate choose(const lb_adapter_module *module, const lb_adapter *adapt
     return best;
 }
 
-typedef struct merge_buffers {
-    float *m, *product, *magnitude, *expected;
-} merge_buffers;
-
 /* The order that comes nearest to M with one factor, and A and B as `half` has them. */
 typedef struct attempt {
     int half, order;
     size_t differing, beyond;
 } attempt;
 
-static attempt attempt_with(const lb_adapter_operands *operands, const merge_buffers *merge_buffers,
-                            const float *product, double factor, int half, lb_dtype dtype)
+static attempt attempt_with(const lb_adapter_operands *operands, const merge_buffers *buffers, const float *product,
+                            double factor, int half, lb_dtype dtype)
 {
-    const lb_dtype step = half ? halves[half] : dtype;
+    making making = {product, factor, 0, half ? halves[half] : dtype, dtype};
     attempt best = {half, 0, SIZE_MAX, 0};
-    for (int order = 0; order < ORDERS; order++) {
-        merged_weight(operands, product, factor, order, step, dtype, merge_buffers->expected);
-        const size_t differing =
-            count_differing(merge_buffers->m, merge_buffers->expected, operands->out * operands->in);
-        if (differing < best.differing) best.differing = differing, best.order = order;
+    for (; making.order < ORDERS; making.order++) {
+        merged_weight(operands, &making, buffers->expected);
+        const size_t differing = count_differing(buffers->m, buffers->expected, operands->out * operands->in);
+        if (differing < best.differing) best.differing = differing, best.order = making.order;
     }
-    merged_weight(operands, product, factor, best.order, step, dtype, merge_buffers->expected);
-    if (best.differing)
-        best.beyond = count_beyond(operands, merge_buffers->m, merge_buffers->expected, merge_buffers->magnitude,
-                                   factor, step, dtype, product);
+    making.order = best.order;
+    merged_weight(operands, &making, buffers->expected);
+    if (best.differing) best.beyond = count_beyond(operands, &making, buffers);
     return best;
 }
 
@@ -219,10 +223,42 @@ static bool tell_lost_shard(lb_audit_gathering *gathering, const lb_adapter_oper
     return false;
 }
 
-static void judge_merge(lb_audit_gathering *gathering, const lb_adapter *adapter, const lb_adapter_module *module,
-                        const lb_adapter_operands *operands, const merge_buffers *merge_buffers, lb_dtype dtype,
-                        lb_audit_where where)
+/* A merged weight of a module, and where it stands. */
+typedef struct merge {
+    const lb_adapter *adapter;
+    const lb_adapter_module *module;
+    const lb_adapter_operands *operands;
+    const merge_buffers *buffers;
+    lb_dtype dtype;
+    lb_audit_where where;
+} merge;
+
+/* No scaling and no order gives it: where it is off the most. */
+static void tell_off(lb_audit_gathering *gathering, const merge *merge)
 {
+    const lb_adapter_operands *operands = merge->operands;
+    const float *m = merge->buffers->m, *expected = merge->buffers->expected;
+    const double factor = merge->module->scaling;
+    size_t worst = 0;
+    merged_weight(operands, &(making){merge->buffers->product, factor, 0, merge->dtype, merge->dtype},
+                  merge->buffers->expected);
+    for (size_t i = 1; i < operands->out * operands->in; i++)
+        if (fabsf(m[i] - expected[i]) > fabsf(m[worst] - expected[worst])) worst = i;
+    if (tell_lost_shard(gathering, operands, merge->buffers, merge->where)) return;
+    char text[200];
+    snprintf(text, sizeof text,
+             "no scaling and order of roundings gives it; with %.6g it is off by %.3g at most, at [%zu, %zu]", factor,
+             fabs((double)m[worst] - (double)expected[worst]), worst / operands->in, worst % operands->in);
+    tell_unexplained(gathering, merge->adapter, merge->where, text);
+}
+
+static void judge_merge(lb_audit_gathering *gathering, const merge *merge)
+{
+    const lb_adapter *adapter = merge->adapter;
+    const lb_adapter_module *module = merge->module;
+    const lb_adapter_operands *operands = merge->operands;
+    const merge_buffers *buffers = merge->buffers;
+    const lb_dtype dtype = merge->dtype;
     const size_t n = operands->out * operands->in;
     lb_audit_merge *row = lb_audit_add_merge(gathering);
     if (!row) return;
@@ -231,39 +267,28 @@ static void judge_merge(lb_audit_gathering *gathering, const lb_adapter *adapter
     bool stated = adapter->configured;
     candidate tried = {adapter->rslora ? "alpha/sqrt(r)" : "alpha/r", module->scaling};
     for (int round = stated ? 0 : 1; round < 2; round++) {
-        if (round) tried = choose(module, adapter, fitted(operands, merge_buffers->m, merge_buffers->product));
+        if (round) tried = choose(module, adapter, fitted(operands, buffers->m, buffers->product));
         row->scaling = tried.name, row->factor = tried.factor;
-        const bool same_as_base = count_differing(merge_buffers->m, operands->w, n) == 0;
-        const attempt how = attempt_factor(operands, merge_buffers, tried.factor, dtype);
-        merged_weight(operands, merge_buffers->product, tried.factor, 0, dtype, dtype, merge_buffers->expected);
-        if (how.differing && same_as_base && count_differing(merge_buffers->expected, operands->w, n) > 0) {
+        const bool same_as_base = count_differing(buffers->m, operands->w, n) == 0;
+        const attempt how = attempt_factor(operands, buffers, tried.factor, dtype);
+        merged_weight(operands, &(making){buffers->product, tried.factor, 0, dtype, dtype}, buffers->expected);
+        if (how.differing && same_as_base && count_differing(buffers->expected, operands->w, n) > 0) {
             row->scaling = "unmerged", row->factor = 0;
-            lb_audit_find(gathering, LB_AUDIT_UNMERGED, where, "has the bits of the base's %s", module->weight->name);
+            lb_audit_find(gathering, LB_AUDIT_UNMERGED, merge->where, "has the bits of the base's %s",
+                          module->weight->name);
             return;
         }
         if (how.differing && how.beyond) continue;
         row->order = orders[how.half][how.order], row->exact = how.differing == 0;
         if (round && stated)
-            lb_audit_find(gathering, LB_AUDIT_MERGE_SCALING, where,
+            lb_audit_find(gathering, LB_AUDIT_MERGE_SCALING, merge->where,
                           "was merged with %s (%.6g); the configuration says %.6g", tried.name, tried.factor,
                           module->scaling);
-        tell_cast(gathering, &how, dtype, where);
+        tell_cast(gathering, &how, dtype, merge->where);
         return;
     }
-    size_t worst = 0;
-    merged_weight(operands, merge_buffers->product, module->scaling, 0, dtype, dtype, merge_buffers->expected);
-    for (size_t i = 1; i < n; i++)
-        if (fabsf(merge_buffers->m[i] - merge_buffers->expected[i]) >
-            fabsf(merge_buffers->m[worst] - merge_buffers->expected[worst]))
-            worst = i;
     row->scaling = "none";
-    if (tell_lost_shard(gathering, operands, merge_buffers, where)) return;
-    char text[200];
-    snprintf(text, sizeof text,
-             "no scaling and order of roundings gives it; with %.6g it is off by %.3g at most, at [%zu, %zu]",
-             module->scaling, fabs((double)merge_buffers->m[worst] - (double)merge_buffers->expected[worst]),
-             worst / operands->in, worst % operands->in);
-    tell_unexplained(gathering, adapter, where, text);
+    tell_off(gathering, merge);
 }
 
 /* W + s B A in f64, each row brought to its length; `as_lora`: left as it is. The distance of M from it that f32 sums
@@ -292,27 +317,30 @@ static size_t count_beyond_dora(const lb_adapter_operands *operands, const merge
     return beyond;
 }
 
-static void judge_dora(lb_audit_gathering *gathering, const lb_adapter *adapter, const lb_adapter_module *module,
-                       const lb_adapter_operands *operands, const merge_buffers *merge_buffers, lb_dtype dtype,
-                       lb_audit_where where)
+static void judge_dora(lb_audit_gathering *gathering, const merge *merge)
 {
+    const lb_adapter_module *module = merge->module;
+    const lb_adapter_operands *operands = merge->operands;
+    const merge_buffers *buffers = merge->buffers;
+    const lb_dtype dtype = merge->dtype;
     lb_audit_merge *row = lb_audit_add_merge(gathering);
     if (!row) return;
     row->module = lb_audit_text(gathering, module->module);
     row->order = "", row->scaling = "none", row->factor = module->scaling;
-    if (!count_beyond_dora(operands, merge_buffers, dtype, false)) {
+    if (!count_beyond_dora(operands, buffers, dtype, false)) {
         row->scaling = "DoRA", row->order = "W + s B A, each row brought to its length";
-    } else if (!count_differing(merge_buffers->m, operands->w, operands->out * operands->in)) {
+    } else if (!count_differing(buffers->m, operands->w, operands->out * operands->in)) {
         row->scaling = "unmerged", row->factor = 0;
-        lb_audit_find(gathering, LB_AUDIT_UNMERGED, where, "has the bits of the base's %s", module->weight->name);
-    } else if (!count_beyond_dora(operands, merge_buffers, dtype, true)) {
+        lb_audit_find(gathering, LB_AUDIT_UNMERGED, merge->where, "has the bits of the base's %s",
+                      module->weight->name);
+    } else if (!count_beyond_dora(operands, buffers, dtype, true)) {
         row->scaling = "LoRA";
-        lb_audit_find(gathering, LB_AUDIT_MERGE_DIFFERS, where,
+        lb_audit_find(gathering, LB_AUDIT_MERGE_DIFFERS, merge->where,
                       "was merged as a LoRA: W + s B A without the lengths of its rows (lora_magnitude_vector)");
     } else {
         char text[120];
         snprintf(text, sizeof text, "is not W + %.6g B A with each row brought to its length", module->scaling);
-        tell_unexplained(gathering, adapter, where, text);
+        tell_unexplained(gathering, merge->adapter, merge->where, text);
     }
 }
 
@@ -351,12 +379,12 @@ static lb_status check_merge(lb_audit_gathering *gathering, const lb_adapter *ad
     operands.w = w, operands.a = a, operands.b = b, operands.lengths = lengths;
     if (status == LB_OK) status = lb_adapter_outer(&operands, a, b, merge_buffers.product);
     if (status == LB_OK) status = magnitude_of(&operands, merge_buffers.magnitude, err);
+    const merge merge = {
+        adapter, module, &operands, &merge_buffers, piece->tensor.dtype, lb_inventory_where(merged, piece)};
     if (status == LB_OK && lengths)
-        judge_dora(gathering, adapter, module, &operands, &merge_buffers, piece->tensor.dtype,
-                   lb_inventory_where(merged, piece));
+        judge_dora(gathering, &merge);
     else if (status == LB_OK)
-        judge_merge(gathering, adapter, module, &operands, &merge_buffers, piece->tensor.dtype,
-                    lb_inventory_where(merged, piece));
+        judge_merge(gathering, &merge);
     free(w), free(a), free(b), free(lengths);
     free(merge_buffers.m), free(merge_buffers.product), free(merge_buffers.magnitude), free(merge_buffers.expected);
     return status;

@@ -11,14 +11,16 @@
  * backward as they recorded it (a log-sum-exp in f32) is right to no more digits. */
 static const double LEAST = 1e-4;
 
-lb_status lb_check_step_ask(lb_check_step *step, uint32_t seed, uint64_t roots, double least, lb_quotient *quotient,
+lb_status lb_check_step_ask(lb_check_step *step, const lb_check_question *question, lb_quotient *quotient,
                             lb_check_answer *answer, lb_err *err)
 {
+    const double least = question->least;
     static const int smaller[] = {-10, -16, -21}, larger[] = {-10, -4, 0};
     const int *exponents = smaller;
     *answer = LB_ANSWER_UNCLEAR;
     for (size_t i = 0; i < sizeof smaller / sizeof *smaller && *answer == LB_ANSWER_UNCLEAR; i++) {
-        LB_TRY(lb_moved_run_quotient(&step->run, seed, roots, ldexp(1, exponents[i]), quotient, err));
+        LB_TRY(
+            lb_moved_run_quotient(&step->run, question->seed, question->roots, ldexp(1, exponents[i]), quotient, err));
         const double scale = fmax(quotient->scale, fabs(quotient->derivative)),
                      gap = fabs(quotient->derivative - quotient->said);
         if (!isfinite(gap) || !isfinite(quotient->error)) continue;
@@ -127,7 +129,7 @@ static lb_status judge_roots(lb_check_step *step, uint64_t roots, lb_err *err)
     lb_quotient quotient;
     lb_check_answer answer;
     if (!n) return LB_OK;
-    LB_TRY(lb_check_step_ask(step, 0, roots, LEAST, &quotient, &answer, err));
+    LB_TRY(lb_check_step_ask(step, &(lb_check_question){.roots = roots, .least = LEAST}, &quotient, &answer, err));
     char what[160];
     snprintf(what, sizeof what, "the gradients of %u parameters in step %lld", n, (long long)step->run.program->step);
     if (answer == LB_ANSWER_AGREES) {
@@ -181,7 +183,8 @@ static lb_status judge_detached(lb_check_step *step, uint32_t site, lb_err *err)
     lb_check_answer answer;
     memset(step->run.active, 0, step->run.n_sites);
     step->run.active[site] = 1;
-    LB_TRY(lb_check_step_ask(step, 0, all_roots(step), LEAST, &quotient, &answer, err));
+    const lb_check_question question = {.roots = all_roots(step), .least = LEAST};
+    LB_TRY(lb_check_step_ask(step, &question, &quotient, &answer, err));
     double largest = 0;
     for (uint32_t i = 0; i < step->run.n_roots; i++) largest = fmax(largest, fabs(step->run.roots[i].loss));
     if (answer != LB_ANSWER_DIFFERS || fabs(quotient.derivative) < 1e-9 * largest) return LB_OK;

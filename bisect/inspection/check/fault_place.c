@@ -39,13 +39,19 @@ static place *list_places(const lb_check_step *step, uint64_t roots, uint32_t *n
     return list;
 }
 
-static lb_status ask(lb_check_step *step, uint64_t roots, const place *list, uint32_t first, uint32_t end,
-                     uint32_t seed, lb_quotient *quotient, bool *differs, lb_err *err)
+/* Places of a list, from `first` up to `end`, which are moved together. */
+typedef struct span {
+    const place *list;
+    uint32_t first, end;
+} span;
+
+static lb_status ask(lb_check_step *step, span span, const lb_check_question *question, lb_quotient *quotient,
+                     bool *differs, lb_err *err)
 {
     lb_check_answer answer;
     memset(step->run.active, 0, step->run.n_sites);
-    for (uint32_t i = first; i < end; i++) step->run.active[list[i].site] = 1;
-    LB_TRY(lb_check_step_ask(step, seed, roots, FINE, quotient, &answer, err));
+    for (uint32_t i = span.first; i < span.end; i++) step->run.active[span.list[i].site] = 1;
+    LB_TRY(lb_check_step_ask(step, question, quotient, &answer, err));
     *differs = answer == LB_ANSWER_DIFFERS;
     return LB_OK;
 }
@@ -54,15 +60,16 @@ static lb_status ask(lb_check_step *step, uint64_t roots, const place *list, uin
 static lb_status last_wrong(lb_check_step *step, uint64_t roots, const place *list, uint32_t n, uint32_t *found,
                             lb_err *err)
 {
+    const lb_check_question question = {.roots = roots, .least = FINE};
     uint32_t low = 0, high = n;
     lb_quotient quotient;
     bool differs;
-    LB_TRY(ask(step, roots, list, 0, n, 0, &quotient, &differs, err));
+    LB_TRY(ask(step, (span){list, 0, n}, &question, &quotient, &differs, err));
     *found = n;
     if (!differs) return LB_OK;
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;
-        LB_TRY(ask(step, roots, list, middle, n, 0, &quotient, &differs, err));
+        LB_TRY(ask(step, (span){list, middle, n}, &question, &quotient, &differs, err));
         if (differs)
             low = middle;
         else
@@ -268,7 +275,8 @@ static lb_status judge_overwritten(lb_check_step *step, uint64_t roots, const pl
     if (n < 2 || row == LB_NONE || finding->kind == LB_CHECK_DETACHED) return LB_OK;
     memset(step->run.active, 0, step->run.n_sites);
     step->run.active[list[k].site] = 1;
-    LB_TRY(lb_check_step_ask(step, 0, (uint64_t)1 << (63 - __builtin_clzll(roots)), FINE, &quotient, &answer, err));
+    const lb_check_question last = {.roots = (uint64_t)1 << (63 - __builtin_clzll(roots)), .least = FINE};
+    LB_TRY(lb_check_step_ask(step, &last, &quotient, &answer, err));
     if (answer != LB_ANSWER_AGREES) return LB_OK;
     finding->kind = LB_CHECK_LOST, finding->factor = NAN;
     snprintf(finding->message, sizeof finding->message,
@@ -284,7 +292,10 @@ static lb_status add_finding(lb_check_step *step, uint64_t roots, const place *l
     const lb_moved_site *site = &step->run.sites[list[k].site];
     lb_quotient quotient[2];
     bool differs[2];
-    for (uint32_t i = 0; i < 2; i++) LB_TRY(ask(step, roots, list, k, k + 1, i, &quotient[i], &differs[i], err));
+    for (uint32_t i = 0; i < 2; i++) {
+        const lb_check_question question = {i, roots, FINE};
+        LB_TRY(ask(step, (span){list, k, k + 1}, &question, &quotient[i], &differs[i], err));
+    }
     const double ratios[2] = {quotient[0].said / quotient[0].derivative, quotient[1].said / quotient[1].derivative};
     const bool scaled = fabs(ratios[0] - ratios[1]) <= 1e-5 * fabs(ratios[0]) && site->norm > 0;
     lb_check_finding *finding = lb_proof_list_add(step->report,

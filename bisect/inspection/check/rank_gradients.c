@@ -151,8 +151,10 @@ static lb_status judge_what_is_read(const lb_rank_copies *copies, lb_check_step 
     *right = false;
     if (!reads_are_known(copies, steps)) return LB_OK;
     step->run.reads = true;
-    for (uint32_t seed = 0; seed < 2; seed++)
-        LB_TRY(lb_check_step_ask(step, seed, roots, LB_RANK_LEAST, &quotient[seed], &answer, err));
+    for (uint32_t seed = 0; seed < 2; seed++) {
+        const lb_check_question question = {seed, roots, LB_RANK_LEAST};
+        LB_TRY(lb_check_step_ask(step, &question, &quotient[seed], &answer, err));
+    }
     step->run.reads = false;
     const double first = quotient[0].said / quotient[0].derivative, second = quotient[1].said / quotient[1].derivative;
     *right = first > 0 && fabs(first - second) <= LB_RANK_LEAST * first;
@@ -201,7 +203,8 @@ static lb_status judge_losses(const lb_rank_copies *copies, lb_check_step *steps
     lb_check_answer answer;
     bool said = true;
     if (!activate(copies, steps, roots)) return LB_OK;
-    LB_TRY(lb_check_step_ask(step, 0, roots, LB_RANK_LEAST, &quotient, &answer, err));
+    LB_TRY(
+        lb_check_step_ask(step, &(lb_check_question){.roots = roots, .least = LB_RANK_LEAST}, &quotient, &answer, err));
     const bool sums = answer == LB_ANSWER_DIFFERS && fabs(quotient.said / quotient.derivative / n - 1) <= LB_RANK_LEAST;
     if (answer == LB_ANSWER_AGREES || sums)
         said = prove(step, n, &quotient, sums ? n : 1);

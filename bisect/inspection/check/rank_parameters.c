@@ -44,19 +44,24 @@ static bool fill(bucket *bucket, uint32_t rank)
     return bucket->groups != NULL;
 }
 
-/* Groups `first` to `end` of the bucket along a direction. */
-static lb_status ask(const bucket *bucket, uint32_t first, uint32_t end, uint32_t seed, lb_quotient *quotient,
-                     bool *differs, lb_err *err)
+/* Groups of a bucket, from `first` up to `end`. */
+typedef struct span {
+    uint32_t first, end;
+} span;
+
+/* Some groups of the bucket along a direction. */
+static lb_status ask(const bucket *bucket, span span, uint32_t seed, lb_quotient *quotient, bool *differs, lb_err *err)
 {
     lb_check_answer answer;
     for (uint32_t k = 0; k < bucket->copies->ranks; k++)
         memset(bucket->steps[k].run.active, 0, bucket->steps[k].run.n_sites);
-    for (uint32_t i = first; i < end; i++)
+    for (uint32_t i = span.first; i < span.end; i++)
         for (uint32_t k = 0; k < bucket->copies->ranks; k++) {
             const lb_moved_site *site = lb_rank_copies_site(bucket->copies, bucket->steps, bucket->groups[i], k);
             if (site) bucket->steps[k].run.active[site - bucket->steps[k].run.sites] = 1;
         }
-    LB_TRY(lb_check_step_ask(&bucket->steps[0], seed, bucket->roots, LB_RANK_LEAST, quotient, &answer, err));
+    const lb_check_question question = {seed, bucket->roots, LB_RANK_LEAST};
+    LB_TRY(lb_check_step_ask(&bucket->steps[0], &question, quotient, &answer, err));
     *differs = answer == LB_ANSWER_DIFFERS;
     return LB_OK;
 }
@@ -66,14 +71,13 @@ static double ratio_of(const lb_quotient *quotient)
     return quotient->said / quotient->derivative;
 }
 
-/* Said by derivative where that is one number along two directions over `first` to `end`; NaN. */
-static lb_status factor_of(const bucket *bucket, uint32_t first, uint32_t end, lb_quotient *quotient, double *factor,
-                           lb_err *err)
+/* Said by derivative where that is one number along two directions over these groups; NaN. */
+static lb_status factor_of(const bucket *bucket, span span, lb_quotient *quotient, double *factor, lb_err *err)
 {
     lb_quotient other;
     bool differs;
-    LB_TRY(ask(bucket, first, end, 0, quotient, &differs, err));
-    LB_TRY(ask(bucket, first, end, 1, &other, &differs, err));
+    LB_TRY(ask(bucket, span, 0, quotient, &differs, err));
+    LB_TRY(ask(bucket, span, 1, &other, &differs, err));
     const double a = ratio_of(quotient), c = ratio_of(&other);
     *factor = fabs(a - c) <= LB_RANK_LEAST * fabs(a) ? a : NAN;
     return LB_OK;
@@ -87,7 +91,7 @@ static lb_status last_wrong(const bucket *bucket, uint32_t *found, lb_err *err)
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;
         bool differs;
-        LB_TRY(ask(bucket, middle, bucket->n, 0, &quotient, &differs, err));
+        LB_TRY(ask(bucket, (span){middle, bucket->n}, 0, &quotient, &differs, err));
         if (differs)
             low = middle;
         else
@@ -207,13 +211,13 @@ static lb_status find(const bucket *bucket, fault *fault, lb_err *err)
     double first = NAN;
     uint32_t found = bucket->n - 1;
     fault->n = 1, fault->alike = 1, fault->any = true;
-    LB_TRY(factor_of(bucket, 0, bucket->n, &fault->q, &fault->factor, err));
-    if (bucket->n > 1 && !isnan(fault->factor)) LB_TRY(factor_of(bucket, 0, bucket->n / 2, &half, &first, err));
+    LB_TRY(factor_of(bucket, (span){0, bucket->n}, &fault->q, &fault->factor, err));
+    if (bucket->n > 1 && !isnan(fault->factor)) LB_TRY(factor_of(bucket, (span){0, bucket->n / 2}, &half, &first, err));
     if (fabs(first - fault->factor) <= LB_RANK_LEAST * fabs(fault->factor)) {
         fault->n = bucket->n;
     } else {
         LB_TRY(last_wrong(bucket, &found, err));
-        LB_TRY(factor_of(bucket, found, found + 1, &fault->q, &fault->factor, err));
+        LB_TRY(factor_of(bucket, (span){found, found + 1}, &fault->q, &fault->factor, err));
     }
     fault->group = bucket->groups[found], fault->rank = lb_rank_copies_first(bucket->copies, fault->group);
     return LB_OK;
@@ -247,7 +251,7 @@ static lb_status look_in(const bucket *bucket, fault *fault, lb_err *err)
 {
     lb_quotient quotient;
     bool differs = false;
-    if (bucket->n) LB_TRY(ask(bucket, 0, bucket->n, 0, &quotient, &differs, err));
+    if (bucket->n) LB_TRY(ask(bucket, (span){0, bucket->n}, 0, &quotient, &differs, err));
     return differs ? find(bucket, fault, err) : LB_OK;
 }
 
@@ -304,7 +308,7 @@ static lb_status find_detached(const lb_rank_copies *copies, lb_check_step *step
         lb_quotient quotient;
         bool differs;
         if (!has_none(copies, steps, g) || is_named(copies, steps, found, g)) continue;
-        LB_TRY(ask(&bucket, 0, 1, 0, &quotient, &differs, err));
+        LB_TRY(ask(&bucket, (span){0, 1}, 0, &quotient, &differs, err));
         if (!differs) continue;
         found[g] = 1;
         const lb_moved_site *site = lb_rank_copies_site(copies, steps, g, rank);

@@ -131,10 +131,11 @@ static void f32_widens_what_lives_inside_only(void **state)
 {
     (void)state;
     step step = built(true);
-    lb_program *out;
-    uint32_t *origin;
+    lb_passed passed = {0};
     bool chosen = true;
-    assert_int_equal(lb_muon_pass_wide(step.s.p, step.flow, &step.muon, &chosen, &out, &origin, NULL), LB_OK);
+    assert_int_equal(lb_muon_pass_wide(step.s.p, step.flow, &step.muon, &chosen, &passed, NULL), LB_OK);
+    lb_program *out = passed.program;
+    uint32_t *origin = passed.origin;
     assert_int_equal(out->n_ops, step.s.p->n_ops);
     for (uint32_t v = 0; v < out->n_values; v++) assert_int_equal(out->values[v].dtype, LB_F32);
     assert_int_equal(lb_op_args(out, &out->ops[step.cast])[1].u.i, LB_F32);
@@ -148,10 +149,11 @@ static void adamw_takes_the_place_of_the_slice(void **state)
 {
     (void)state;
     step step = built(true);
-    lb_program *out;
-    uint32_t *origin;
+    lb_passed passed = {0};
     bool chosen = true;
-    assert_int_equal(lb_muon_pass_adamw(step.s.p, step.flow, &step.muon, &chosen, &out, &origin, NULL), LB_OK);
+    assert_int_equal(lb_muon_pass_adamw(step.s.p, step.flow, &step.muon, &chosen, &passed, NULL), LB_OK);
+    lb_program *out = passed.program;
+    uint32_t *origin = passed.origin;
     assert_int_equal(small_find(out, "aten::mm", 0), LB_NONE);
     uint32_t adamw = small_maker(out, step.new_w);
     const lb_op *op = &out->ops[adamw];
