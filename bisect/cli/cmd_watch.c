@@ -97,7 +97,7 @@ static const char *shard_at(const shard_list *list, int64_t step)
 /* ---- one log ----------------------------------------------------------------------------------------------------- */
 
 typedef struct session {
-    const options *o;
+    const options *options;
     const char *path;
     lb_watch *watch;
     const shard_list *shards;
@@ -148,7 +148,7 @@ static void on_alarm(void *context, const lb_watch_alarm *alarm)
     session *s = (session *)context;
     if (s->live) lb_watch_print_alarm(s->live, alarm);
     lb_watch_actions_alarm(s->actions, alarm);
-    if (s->o->exit_level && alarm->level >= s->o->exit_level) s->enough = true;
+    if (s->options->exit_level && alarm->level >= s->options->exit_level) s->enough = true;
 }
 
 static void on_hold(void *context, const lb_watch_hold *hold)
@@ -173,19 +173,19 @@ static void on_absent(void *context, const char *why)
 
 static lb_status watch_log(session *session, lb_watched_log *out, lb_err *err)
 {
-    lb_watch_options watch = session->o->watch;
+    lb_watch_options watch = session->options->watch;
     const lb_watch_sink sink = {session, on_record, on_complaint, on_checkpoint};
     lb_watch_source source = LB_WATCH_SOURCE_INIT;
     lb_watch_log *log;
     watch.context = session, watch.alarm = on_alarm, watch.hold = on_hold;
-    source.follow = session->o->follow, source.idle_seconds = session->o->idle, source.stop = should_stop,
+    source.follow = session->options->follow, source.idle_seconds = session->options->idle, source.stop = should_stop,
     source.context = session;
     source.absent = on_absent;
     out->path = session->path;
     session->curves = out->curves;
     session->watch = out->watch = lb_watch_new(&watch);
     if (!session->watch) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    LB_TRY(lb_watch_log_new(&session->o->log, &sink, &log, err));
+    LB_TRY(lb_watch_log_new(&session->options->log, &sink, &log, err));
     const lb_status status = lb_watch_log_read(log, session->path, &source, err);
     out->counts = lb_watch_log_counts(log);
     if (session->complaints > COMPLAINTS_SHOWN)
@@ -376,7 +376,7 @@ static int run(const options *options, const char **paths, uint32_t n, bool json
     if (status == LB_OK) status = lb_watch_actions_begin(&actions, paths, &err);
     if (status == LB_OK && options->shards) status = read_shards(options->shards, &shards, &err);
     for (; begun < n && status == LB_OK && !interrupted; begun++) {
-        session session = {.o = options, .path = paths[begun], .shards = &shards, .actions = &actions};
+        session session = {.options = options, .path = paths[begun], .shards = &shards, .actions = &actions};
         if (json || options->html) logs[begun].curves = calloc(1, sizeof *logs[begun].curves);
         session.live = !options->follow ? NULL : json ? stderr : stdout;
         actions.log = session.path;

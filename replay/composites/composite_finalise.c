@@ -266,7 +266,7 @@ static lb_status at_once(lb_recogniser *recogniser, uint32_t sum)
 /* ---- one slot after the other ------------------------------------------------------------------------------------ */
 
 typedef struct slots {
-    const lb_recogniser *t;
+    const lb_recogniser *recogniser;
     uint32_t ops[4 * MOST_SLOTS + 4], n_ops;
     uint32_t x, weights;       /* values: (tokens, slots, hidden) and (tokens, slots) */
     int64_t tokens, hidden, n; /* n: slots */
@@ -277,7 +277,7 @@ typedef struct slots {
  * long. */
 static bool take_window(const slots *slots, lb_reading part, int64_t size, uint32_t *whole, int64_t *slot)
 {
-    const lb_recogniser *recogniser = slots->t;
+    const lb_recogniser *recogniser = slots->recogniser;
     const uint32_t maker = lb_recogniser_maker(recogniser, part),
                    value = maker == LB_NONE ? LB_NONE : lb_recogniser_result(recogniser, maker);
     if (value == LB_NONE || (*whole != LB_NONE && *whole != value)) return false;
@@ -296,7 +296,7 @@ static bool take_window(const slots *slots, lb_reading part, int64_t size, uint3
 /* out[:, k] * weights[:, k, None]: it is added to what stands for `slots` unless that slot is there already. */
 static bool take_slot(slots *slots, lb_reading term)
 {
-    const lb_recogniser *recogniser = slots->t;
+    const lb_recogniser *recogniser = slots->recogniser;
     const uint32_t mul = lb_recogniser_maker(recogniser, lb_recogniser_peel(recogniser, term));
     if (mul == LB_NONE || !lb_recogniser_is(recogniser, mul, "mul")) return false;
     for (uint32_t i = 0; i < 2; i++) {
@@ -341,11 +341,11 @@ static bool take_chain(slots *slots, uint32_t last)
         if (slots->n_ops >= 4 * MOST_SLOTS) return false;
         slots->ops[slots->n_ops++] = add;
         for (uint32_t i = 0; i < 2; i++) {
-            const lb_reading side = lb_recogniser_arg(slots->t, add, i);
-            const uint32_t maker = lb_recogniser_maker(slots->t, lb_recogniser_peel(slots->t, side));
-            if (is_zeros(slots->t, maker))
+            const lb_reading side = lb_recogniser_arg(slots->recogniser, add, i);
+            const uint32_t maker = lb_recogniser_maker(slots->recogniser, lb_recogniser_peel(slots->recogniser, side));
+            if (is_zeros(slots->recogniser, maker))
                 slots->ops[slots->n_ops++] = maker;
-            else if (is_plain_add(slots->t, maker) && before == LB_NONE)
+            else if (is_plain_add(slots->recogniser, maker) && before == LB_NONE)
                 before = maker;
             else if (side.op != LB_NONE && take_slot(slots, side))
                 taken++;
@@ -360,7 +360,7 @@ static bool take_chain(slots *slots, uint32_t last)
 
 static lb_status slot_by_slot(lb_recogniser *recogniser, uint32_t last)
 {
-    slots slots = {.t = recogniser, .x = LB_NONE, .weights = LB_NONE};
+    slots slots = {.recogniser = recogniser, .x = LB_NONE, .weights = LB_NONE};
     if (!is_plain_add(recogniser, last) || !take_chain(&slots, last)) return LB_OK;
     lb_composite composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_FINALISE);
     composite.inputs[LB_FINALISE_X] = slots.x, composite.inputs[LB_FINALISE_WEIGHTS] = slots.weights;

@@ -9,7 +9,7 @@
 enum { MOST_OPS = 12 };
 
 typedef struct loss {
-    const lb_recogniser *t;
+    const lb_recogniser *recogniser;
     lb_composite composite;
     uint32_t ops[MOST_OPS], n_ops;
 } loss;
@@ -60,7 +60,7 @@ static lb_status two_ops(lb_recogniser *recogniser, uint32_t i)
 /* 0, 1, … of as many rows as x has; made here. */
 static bool counts_rows(loss *loss, lb_reading reading, const lb_layout *x)
 {
-    const lb_recogniser *recogniser = loss->t;
+    const lb_recogniser *recogniser = loss->recogniser;
     const uint32_t op = reading.op == LB_NONE ? LB_NONE : lb_recogniser_maker(recogniser, reading);
     double from = 0, end = 0;
     uint32_t at;
@@ -79,7 +79,7 @@ static bool counts_rows(loss *loss, lb_reading reading, const lb_layout *x)
 /* x of x[row, target[row]] for every row; the target becomes an input. */
 static lb_reading picked(loss *loss, lb_reading r)
 {
-    const lb_recogniser *recogniser = loss->t;
+    const lb_recogniser *recogniser = loss->recogniser;
     const uint32_t op = lb_recogniser_maker(recogniser, r);
     if (op == LB_NONE || !lb_recogniser_forward(recogniser, op)) return nothing;
     const lb_reading x = lb_recogniser_arg(recogniser, op, 0);
@@ -104,7 +104,7 @@ static lb_reading picked(loss *loss, lb_reading r)
 /* The logits of -log_softmax(x)[target], with its sign. */
 static lb_reading of_log_softmax(loss *loss, lb_reading r, int *sign)
 {
-    const lb_recogniser *recogniser = loss->t;
+    const lb_recogniser *recogniser = loss->recogniser;
     const lb_reading x = picked(loss, r);
     const uint32_t softmax = x.op == LB_NONE ? LB_NONE : lb_recogniser_maker(recogniser, x);
     if (softmax == LB_NONE || !lb_recogniser_is(recogniser, softmax, "_log_softmax") ||
@@ -118,7 +118,7 @@ static lb_reading of_log_softmax(loss *loss, lb_reading r, int *sign)
 /* The logits of logsumexp(x) - x[target]. */
 static lb_reading of_logsumexp(loss *loss, lb_reading r, int *sign)
 {
-    const lb_recogniser *recogniser = loss->t;
+    const lb_recogniser *recogniser = loss->recogniser;
     const uint32_t sub = lb_recogniser_maker(recogniser, r);
     double alpha = 1;
     if (sub == LB_NONE || !lb_recogniser_is(recogniser, sub, "sub") ||
@@ -145,11 +145,11 @@ static lb_reading of_logsumexp(loss *loss, lb_reading r, int *sign)
 /* Steps over a neg before the mean. */
 static lb_reading unsigned_of(loss *loss, lb_reading reading, int *sign)
 {
-    const uint32_t op = lb_recogniser_maker(loss->t, reading);
-    if (op == LB_NONE || !lb_recogniser_is(loss->t, op, "neg")) return reading;
+    const uint32_t op = lb_recogniser_maker(loss->recogniser, reading);
+    if (op == LB_NONE || !lb_recogniser_is(loss->recogniser, op, "neg")) return reading;
     take(loss, op);
     *sign = -*sign;
-    return lb_recogniser_arg(loss->t, op, 0);
+    return lb_recogniser_arg(loss->recogniser, op, 0);
 }
 
 static bool reduces_all(const lb_recogniser *recogniser, uint32_t op)
@@ -166,12 +166,12 @@ static bool reduces_all(const lb_recogniser *recogniser, uint32_t op)
  * there. */
 static uint32_t follow(loss *loss, uint32_t op, int64_t rows, int *sign)
 {
-    for (uint32_t user; lb_recogniser_users(loss->t, op, &user, 1) == 1; op = user) {
+    for (uint32_t user; lb_recogniser_users(loss->recogniser, op, &user, 1) == 1; op = user) {
         double number = 0;
-        if (lb_recogniser_is(loss->t, user, "neg") && *sign < 0)
+        if (lb_recogniser_is(loss->recogniser, user, "neg") && *sign < 0)
             *sign = 1;
-        else if (lb_recogniser_is(loss->t, user, "div") && loss->composite.flags & LB_LOSS_SUM &&
-                 lb_recogniser_number(loss->t, user, 1, &number) && number == (double)rows)
+        else if (lb_recogniser_is(loss->recogniser, user, "div") && loss->composite.flags & LB_LOSS_SUM &&
+                 lb_recogniser_number(loss->recogniser, user, 1, &number) && number == (double)rows)
             loss->composite.flags &= ~(uint32_t)LB_LOSS_SUM;
         else
             break;
@@ -183,7 +183,7 @@ static uint32_t follow(loss *loss, uint32_t op, int64_t rows, int *sign)
 static lb_status written_out(lb_recogniser *recogniser, uint32_t op)
 {
     if (!reduces_all(recogniser, op)) return LB_OK;
-    loss l = {.t = recogniser, .composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_CROSS_ENTROPY)};
+    loss l = {.recogniser = recogniser, .composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_CROSS_ENTROPY)};
     int sign = 1;
     take(&l, op);
     const lb_reading rows = unsigned_of(&l, lb_recogniser_arg(recogniser, op, 0), &sign);

@@ -13,7 +13,7 @@
 static const lb_reading nothing = {LB_NONE, LB_NONE};
 
 typedef struct recurrence {
-    const lb_recogniser *t;
+    const lb_recogniser *recogniser;
     int axis; /* of time, in what has channels */
     int64_t batch, channels, time, states;
     lb_composite composite;
@@ -51,12 +51,12 @@ static bool is_slice(const lb_recogniser *recogniser, uint32_t part, uint32_t wh
 /* The value (batch, time, width) of which `part` is the first slice. */
 static uint32_t whole_of(const recurrence *recurrence, uint32_t part, int64_t width)
 {
-    const int64_t storage = lb_recogniser_value(recurrence->t, part)->storage;
-    for (uint32_t v = 0; v < recurrence->t->program->n_values; v++) {
-        const lb_layout *layout = lb_scan_layout(recurrence->t, v);
-        if (lb_recogniser_value(recurrence->t, v)->storage == storage && layout->ndim == 3 &&
+    const int64_t storage = lb_recogniser_value(recurrence->recogniser, part)->storage;
+    for (uint32_t v = 0; v < recurrence->recogniser->program->n_values; v++) {
+        const lb_layout *layout = lb_scan_layout(recurrence->recogniser, v);
+        if (lb_recogniser_value(recurrence->recogniser, v)->storage == storage && layout->ndim == 3 &&
             layout->shape[0] == recurrence->batch && layout->shape[1] == recurrence->time &&
-            layout->shape[2] == width && is_slice(recurrence->t, part, v, 1, 0))
+            layout->shape[2] == width && is_slice(recurrence->recogniser, part, v, 1, 0))
             return v;
     }
     return LB_NONE;
@@ -65,16 +65,16 @@ static uint32_t whole_of(const recurrence *recurrence, uint32_t part, int64_t wi
 /* Slice `i` of an input; at first the input is found. */
 static bool is_next(recurrence *recurrence, int role, lb_reading part, int64_t width, int64_t i)
 {
-    part = lb_recogniser_peel(recurrence->t, part);
+    part = lb_recogniser_peel(recurrence->recogniser, part);
     if (part.op == LB_NONE) return false;
     if (i == 0) recurrence->composite.inputs[role] = whole_of(recurrence, part.value, width);
     const uint32_t whole = recurrence->composite.inputs[role];
-    return whole != LB_NONE && is_slice(recurrence->t, part.value, whole, 1, i);
+    return whole != LB_NONE && is_slice(recurrence->recogniser, part.value, whole, 1, i);
 }
 
 static bool has_shape(const recurrence *recurrence, lb_reading part, int64_t channels, int64_t states)
 {
-    const lb_layout *layout = lb_scan_layout(recurrence->t, part.value);
+    const lb_layout *layout = lb_scan_layout(recurrence->recogniser, part.value);
     return layout->ndim == 3 && layout->shape[0] == recurrence->batch && layout->shape[1] == channels &&
            layout->shape[2] == states;
 }
@@ -154,17 +154,18 @@ static bool reads_next(recurrence *recurrence, const step *step, int64_t i)
 static bool begins_whole(recurrence *recurrence, const step *step)
 {
     lb_reading decay = step->decay;
-    const uint32_t exp = lb_scan_maker(recurrence->t, &decay), drive = lb_recogniser_maker(recurrence->t, step->drive);
-    if (exp == LB_NONE || drive == LB_NONE || !lb_scan_is_exp(recurrence->t, exp)) return false;
-    recurrence->decays = lb_recogniser_result(recurrence->t, exp);
-    const uint32_t driven = lb_recogniser_result(recurrence->t, drive);
-    const lb_layout *layout = lb_scan_layout(recurrence->t, recurrence->decays);
+    const uint32_t exp = lb_scan_maker(recurrence->recogniser, &decay),
+                   drive = lb_recogniser_maker(recurrence->recogniser, step->drive);
+    if (exp == LB_NONE || drive == LB_NONE || !lb_scan_is_exp(recurrence->recogniser, exp)) return false;
+    recurrence->decays = lb_recogniser_result(recurrence->recogniser, exp);
+    const uint32_t driven = lb_recogniser_result(recurrence->recogniser, drive);
+    const lb_layout *layout = lb_scan_layout(recurrence->recogniser, recurrence->decays);
     if (layout->ndim != 4 || layout->shape[recurrence->axis] != recurrence->time ||
-        !lb_layout_same_shape(layout, lb_scan_layout(recurrence->t, driven)))
+        !lb_layout_same_shape(layout, lb_scan_layout(recurrence->recogniser, driven)))
         return false;
     recurrence->batch = layout->shape[0], recurrence->channels = layout->shape[3 - recurrence->axis],
     recurrence->states = layout->shape[3];
-    recurrence->composite.inputs[LB_SCAN_EXPONENT] = lb_recogniser_arg(recurrence->t, exp, 0).value;
+    recurrence->composite.inputs[LB_SCAN_EXPONENT] = lb_recogniser_arg(recurrence->recogniser, exp, 0).value;
     recurrence->composite.inputs[LB_SCAN_U] = driven;
     recurrence->composite.flags = LB_SCAN_DRIVEN | (recurrence->axis == 1 ? LB_SCAN_TIME_FIRST : 0);
     return true;
@@ -173,8 +174,9 @@ static bool begins_whole(recurrence *recurrence, const step *step)
 static bool goes_on_whole(recurrence *recurrence, const step *step, int64_t i)
 {
     return step->skip.op == LB_NONE &&
-           is_slice(recurrence->t, step->decay.value, recurrence->decays, recurrence->axis, i) &&
-           is_slice(recurrence->t, step->drive.value, recurrence->composite.inputs[LB_SCAN_U], recurrence->axis, i) &&
+           is_slice(recurrence->recogniser, step->decay.value, recurrence->decays, recurrence->axis, i) &&
+           is_slice(recurrence->recogniser, step->drive.value, recurrence->composite.inputs[LB_SCAN_U],
+                    recurrence->axis, i) &&
            reads_next(recurrence, step, i);
 }
 
@@ -182,7 +184,8 @@ static bool goes_on_whole(recurrence *recurrence, const step *step, int64_t i)
 
 static bool begins_inside(recurrence *recurrence, const step *step)
 {
-    const lb_layout *layout = lb_scan_layout(recurrence->t, lb_recogniser_result(recurrence->t, step->state));
+    const lb_layout *layout =
+        lb_scan_layout(recurrence->recogniser, lb_recogniser_result(recurrence->recogniser, step->state));
     if (layout->ndim != 3 || recurrence->axis != 1 || layout->shape[1] < 2 || layout->shape[2] < 2) return false;
     recurrence->batch = layout->shape[0], recurrence->channels = layout->shape[1],
     recurrence->states = layout->shape[2];
@@ -194,14 +197,14 @@ static bool begins_inside(recurrence *recurrence, const step *step)
 static bool is_constant(recurrence *recurrence, int role, lb_reading *first, lb_reading x, int64_t elements, int64_t i)
 {
     if (i == 0) *first = x, recurrence->composite.inputs[role] = x.value;
-    return lb_layout_numel(lb_scan_layout(recurrence->t, x.value)) == elements &&
-           lb_layout_is_contiguous(lb_scan_layout(recurrence->t, x.value)) &&
-           lb_recogniser_same(recurrence->t, *first, x);
+    return lb_layout_numel(lb_scan_layout(recurrence->recogniser, x.value)) == elements &&
+           lb_layout_is_contiguous(lb_scan_layout(recurrence->recogniser, x.value)) &&
+           lb_recogniser_same(recurrence->recogniser, *first, x);
 }
 
 static bool goes_on_inside(recurrence *recurrence, const step *step, int64_t i)
 {
-    const lb_recogniser *recogniser = recurrence->t;
+    const lb_recogniser *recogniser = recurrence->recogniser;
     const int64_t d = recurrence->channels, n = recurrence->states;
     lb_reading exponent[2], drive[3], decay = step->decay, dt = nothing;
     uint32_t n_exponent = 0, n_drive = 0, roles = 0;
@@ -235,8 +238,8 @@ static bool skips_on(recurrence *recurrence, const step *step, int64_t i)
     if (!skips) return true;
     const lb_reading operands[] = {step->skip, step->u};
     for (int k = 0; k < 2; k++) {
-        const lb_reading u = lb_recogniser_peel(recurrence->t, operands[1 - k]);
-        if (is_slice(recurrence->t, u.value, recurrence->composite.inputs[LB_SCAN_U], 1, i))
+        const lb_reading u = lb_recogniser_peel(recurrence->recogniser, operands[1 - k]);
+        if (is_slice(recurrence->recogniser, u.value, recurrence->composite.inputs[LB_SCAN_U], 1, i))
             return is_constant(recurrence, LB_SCAN_SKIP, &recurrence->skip, operands[k], recurrence->channels, i);
     }
     return false;
@@ -257,10 +260,11 @@ static bool read_steps(recurrence *recurrence, uint32_t stack, bool states)
     bool whole = false;
     step step = {.state = LB_NONE};
     for (int64_t i = 0; i < recurrence->time; i++) {
-        const lb_reading item = lb_recogniser_item(recurrence->t, stack, 0, (uint32_t)i);
+        const lb_reading item = lb_recogniser_item(recurrence->recogniser, stack, 0, (uint32_t)i);
         const uint32_t before = step.state;
         if (states) step.c = step.skip = step.u = nothing;
-        if (states ? !read_state(recurrence->t, item, before, &step) : !read_output(recurrence->t, item, before, &step))
+        if (states ? !read_state(recurrence->recogniser, item, before, &step)
+                   : !read_output(recurrence->recogniser, item, before, &step))
             return false;
         if (i == 0) whole = begins_whole(recurrence, &step);
         if (i == 0 && !whole && !begins_inside(recurrence, &step)) return false;
@@ -302,10 +306,10 @@ static bool same_order(const lb_layout *x, const lb_layout *y)
 /* C of all steps, as the sum over states reads it. */
 static bool reads_whole(recurrence *recurrence, lb_reading c)
 {
-    lb_scan_maker(recurrence->t, &c);
-    const lb_value *read = lb_recogniser_value(recurrence->t, c.value);
-    for (uint32_t v = 0; v < recurrence->t->program->n_values; v++) {
-        const lb_value *whole = lb_recogniser_value(recurrence->t, v);
+    lb_scan_maker(recurrence->recogniser, &c);
+    const lb_value *read = lb_recogniser_value(recurrence->recogniser, c.value);
+    for (uint32_t v = 0; v < recurrence->recogniser->program->n_values; v++) {
+        const lb_value *whole = lb_recogniser_value(recurrence->recogniser, v);
         const lb_layout *layout = &whole->layout;
         if (whole->storage != read->storage || whole->version != read->version || layout->ndim != 3 ||
             layout->shape[0] != recurrence->batch || layout->shape[1] != recurrence->time ||
@@ -355,7 +359,7 @@ lb_status lb_recogniser_recurrences(lb_recogniser *recogniser)
     for (uint32_t i = 0; i < recogniser->program->n_ops; i++) {
         if (!lb_recogniser_forward(recogniser, i) || !lb_recogniser_is(recogniser, i, "stack")) continue;
         const lb_arg *list = &lb_op_args(recogniser->program, &recogniser->program->ops[i])[0];
-        const recurrence begun = {.t = recogniser,
+        const recurrence begun = {.recogniser = recogniser,
                                   .axis = stacked_along(recogniser, i),
                                   .time = list->tag == LB_ARG_LIST ? list->count : 0,
                                   .composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_SELECTIVE_SCAN)};

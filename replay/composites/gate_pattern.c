@@ -119,7 +119,7 @@ static bool is_function_of(const lb_recogniser *recogniser, uint32_t op, lb_read
 /* ---- the product ------------------------------------------------------------------------------------------------- */
 
 typedef struct product {
-    const lb_recogniser *t;
+    const lb_recogniser *recogniser;
     lb_reading x;
     uint32_t function;
     bool under;                        /* the function stands under the others */
@@ -151,35 +151,36 @@ static uint32_t product_behind(const lb_recogniser *recogniser, lb_reading readi
 static bool holds(const product *product, lb_reading reading, int depth)
 {
     if (reading.op == LB_NONE || depth == DEEPEST) return false;
-    if (lb_recogniser_same(product->t, reading, product->x) || maker_of(product->t, reading) == product->function)
+    if (lb_recogniser_same(product->recogniser, reading, product->x) ||
+        maker_of(product->recogniser, reading) == product->function)
         return true;
-    const uint32_t op = product_behind(product->t, reading);
-    return op != LB_NONE && (holds(product, lb_recogniser_arg(product->t, op, 0), depth + 1) ||
-                             holds(product, lb_recogniser_arg(product->t, op, 1), depth + 1));
+    const uint32_t op = product_behind(product->recogniser, reading);
+    return op != LB_NONE && (holds(product, lb_recogniser_arg(product->recogniser, op, 0), depth + 1) ||
+                             holds(product, lb_recogniser_arg(product->recogniser, op, 1), depth + 1));
 }
 
 static void gather(product *p, lb_reading r, bool under, int depth);
 
 static void gather_operands(product *product, uint32_t op, bool under, int depth)
 {
-    const bool inverts = lb_recogniser_is(product->t, op, "reciprocal"),
-               divides = lb_recogniser_is(product->t, op, "div");
+    const bool inverts = lb_recogniser_is(product->recogniser, op, "reciprocal"),
+               divides = lb_recogniser_is(product->recogniser, op, "div");
     double number;
     take(product->written, op);
-    gather(product, lb_recogniser_arg(product->t, op, 0), under != inverts, depth + 1);
+    gather(product, lb_recogniser_arg(product->recogniser, op, 0), under != inverts, depth + 1);
     if (inverts) return;
-    if (!lb_recogniser_number(product->t, op, 1, &number))
-        gather(product, lb_recogniser_arg(product->t, op, 1), under != divides, depth + 1);
+    if (!lb_recogniser_number(product->recogniser, op, 1, &number))
+        gather(product, lb_recogniser_arg(product->recogniser, op, 1), under != divides, depth + 1);
     else
         product->factor *= under != divides ? 1 / number : number;
 }
 
 static void gather(product *product, lb_reading reading, bool under, int depth)
 {
-    const uint32_t op = reading.op == LB_NONE ? LB_NONE : product_behind(product->t, reading);
-    const bool is_gate = reading.op != LB_NONE && lb_recogniser_same(product->t, reading, product->x),
+    const uint32_t op = reading.op == LB_NONE ? LB_NONE : product_behind(product->recogniser, reading);
+    const bool is_gate = reading.op != LB_NONE && lb_recogniser_same(product->recogniser, reading, product->x),
                is_its_function =
-                   reading.op != LB_NONE && !is_gate && maker_of(product->t, reading) == product->function;
+                   reading.op != LB_NONE && !is_gate && maker_of(product->recogniser, reading) == product->function;
     if (!is_gate && !is_its_function && op != LB_NONE && holds(product, reading, depth)) {
         gather_operands(product, op, under, depth);
         return;
@@ -213,7 +214,8 @@ bool lb_gate_pattern_read(const lb_recogniser *recogniser, uint32_t mul, lb_gate
         const uint32_t function = maker_of(recogniser, leaves[f]);
         for (uint32_t x = 0; x < n && is_function(recogniser, function); x++) {
             *written = (lb_gate_pattern){.up = {LB_NONE, LB_NONE}};
-            product product = {.t = recogniser, .x = leaves[x], .function = function, .factor = 1, .written = written};
+            product product = {
+                .recogniser = recogniser, .x = leaves[x], .function = function, .factor = 1, .written = written};
             if (x == f || !is_function_of(recogniser, function, leaves[x], written, &product.under)) continue;
             gather_operands(&product, mul, false, 0);
             if (product.gates == 2 && !product.others)

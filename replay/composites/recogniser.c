@@ -208,7 +208,7 @@ lb_status lb_recogniser_add(lb_recogniser *recogniser, const lb_composite *compo
 /* ---- all that lies between --------------------------------------------------------------------------------------- */
 
 typedef struct between {
-    const lb_recogniser *t;
+    const lb_recogniser *recogniser;
     const lb_composite *composite;
     uint32_t last, op;
     uint8_t *marks;
@@ -217,10 +217,10 @@ typedef struct between {
 
 static bool is_input(const between *between, uint32_t value)
 {
-    const lb_value *v = lb_recogniser_value(between->t, value);
+    const lb_value *v = lb_recogniser_value(between->recogniser, value);
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++) {
         const uint32_t in = between->composite->inputs[i];
-        if (in != LB_NONE && lb_recogniser_value(between->t, in)->storage == v->storage) return true;
+        if (in != LB_NONE && lb_recogniser_value(between->recogniser, in)->storage == v->storage) return true;
     }
     return false;
 }
@@ -230,10 +230,10 @@ static void mark_makers(void *context, uint32_t value)
     between *between = context;
     uint32_t defs[16];
     if (is_input(between, value)) return;
-    const uint32_t n = lb_slice_flow_defs_of(between->t->flow, between->op, value, defs, 16);
+    const uint32_t n = lb_slice_flow_defs_of(between->recogniser->flow, between->op, value, defs, 16);
     between->foreign |= n == 0 || n > 16;
     for (uint32_t i = 0; i < n && i < 16; i++) {
-        between->foreign |= !lb_recogniser_same_call(between->t, defs[i], between->last);
+        between->foreign |= !lb_recogniser_same_call(between->recogniser, defs[i], between->last);
         between->marks[defs[i]] = 1;
     }
 }

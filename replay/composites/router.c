@@ -6,7 +6,7 @@
 #include <string.h>
 
 typedef struct cut {
-    const lb_recogniser *t;
+    const lb_recogniser *recogniser;
     lb_router *router;
     const char *path; /* of the module that chooses */
     bool failed;
@@ -38,7 +38,7 @@ static bool append(uint32_t **rows, uint32_t *n, uint32_t row)
 
 static bool inside(const cut *cut, uint32_t op)
 {
-    const char *path = lb_op_layer(cut->t->program, &cut->t->program->ops[op]);
+    const char *path = lb_op_layer(cut->recogniser->program, &cut->recogniser->program->ops[op]);
     return *cut->path && lb_program_name_extends(path, cut->path);
 }
 
@@ -55,19 +55,20 @@ static bool given(const lb_recogniser *recogniser, lb_reading reading)
 /* Whether the op belongs to the router; `behind`: its product reads what the op gives. */
 static bool belongs(const cut *cut, uint32_t op, bool behind)
 {
-    const lb_op *row = &cut->t->program->ops[op];
+    const lb_op *row = &cut->recogniser->program->ops[op];
     if (row->phase != LB_PHASE_FORWARD || row->flags & (LB_OP_RANDOM | LB_OP_COLLECTIVE)) return false;
     if (!behind) return inside(cut, op);
-    const lb_reading from = lb_recogniser_arg(cut->t, op, 0);
-    if (from.op == LB_NONE || !(lb_recogniser_is(cut->t, op, "_to_copy") || lb_recogniser_is(cut->t, op, "clone")))
+    const lb_reading from = lb_recogniser_arg(cut->recogniser, op, 0);
+    if (from.op == LB_NONE ||
+        !(lb_recogniser_is(cut->recogniser, op, "_to_copy") || lb_recogniser_is(cut->recogniser, op, "clone")))
         return false;
-    return inside(cut, op) || given(cut->t, from);
+    return inside(cut, op) || given(cut->recogniser, from);
 }
 
 static void enter(cut *c, lb_reading reading, bool behind);
 
 typedef struct visit {
-    cut *c;
+    cut *cut;
     uint32_t op;
     bool behind;
 } visit;
@@ -75,15 +76,15 @@ typedef struct visit {
 static void enter_input(void *context, uint32_t value)
 {
     visit *v = context;
-    enter(v->c, (lb_reading){v->op, value}, v->behind);
+    enter(v->cut, (lb_reading){v->op, value}, v->behind);
 }
 
 static void enter(cut *cut, lb_reading reading, bool behind)
 {
     uint32_t defs[8];
     lb_router *r = cut->router;
-    const uint32_t n = lb_slice_flow_defs_of(cut->t->flow, reading.op, reading.value, defs, 8);
-    bool all = n > 0 && n <= 8 && !given(cut->t, reading);
+    const uint32_t n = lb_slice_flow_defs_of(cut->recogniser->flow, reading.op, reading.value, defs, 8);
+    bool all = n > 0 && n <= 8 && !given(cut->recogniser, reading);
     for (uint32_t i = 0; i < n && all; i++) all = belongs(cut, defs[i], behind);
     if (!all) {
         cut->failed |= !append(&r->path.list, &r->path.n_list, reading.value);
@@ -92,15 +93,16 @@ static void enter(cut *cut, lb_reading reading, bool behind)
     for (uint32_t i = 0; i < n && !cut->failed; i++) {
         const uint32_t before = r->path.n_ops;
         cut->failed |= !append(&r->path.ops, &r->path.n_ops, defs[i]);
-        visit v = {cut, defs[i], behind || is_product(cut->t, defs[i])};
-        if (r->path.n_ops > before) lb_op_each_input(cut->t->program, &cut->t->program->ops[defs[i]], enter_input, &v);
+        visit v = {cut, defs[i], behind || is_product(cut->recogniser, defs[i])};
+        if (r->path.n_ops > before)
+            lb_op_each_input(cut->recogniser->program, &cut->recogniser->program->ops[defs[i]], enter_input, &v);
     }
 }
 
 /* An input's own if the ops that read it find nothing computed there. */
 static void mark_own(const cut *cut)
 {
-    const lb_program *program = cut->t->program;
+    const lb_program *program = cut->recogniser->program;
     lb_router *r = cut->router;
     for (uint32_t i = 0; i < r->path.n_list; i++) {
         const lb_value *value = &program->values[r->path.list[i]];
@@ -111,7 +113,7 @@ static void mark_own(const cut *cut)
             for (uint32_t a = 0; a < op->args; a++)
                 if (lb_op_args(program, op)[a].tag == LB_ARG_VALUE &&
                     lb_op_args(program, op)[a].u.value == r->path.list[i])
-                    r->own[i] = given(cut->t, (lb_reading){r->path.ops[k], r->path.list[i]});
+                    r->own[i] = given(cut->recogniser, (lb_reading){r->path.ops[k], r->path.list[i]});
         }
     }
 }

@@ -259,7 +259,7 @@ static void open_places(environment *environment, const lb_composite *composite)
 
 /* Everything that is read must be an input or have been made before. */
 typedef struct check {
-    environment *e;
+    environment *environment;
     const lb_composite *composite;
     uint32_t before;
     bool unknown;
@@ -268,7 +268,7 @@ typedef struct check {
 static void look(void *context, uint32_t value)
 {
     check *check = context;
-    const lb_program *program = check->e->program;
+    const lb_program *program = check->environment->program;
     bool known = false;
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++)
         known |= check->composite->inputs[i] != LB_NONE &&

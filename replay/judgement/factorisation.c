@@ -204,7 +204,7 @@ typedef struct check {
     const lb_tensor *results;
     uint32_t n_results;
     int64_t b;
-    workspace *w;
+    workspace *workspace;
     double unit; /* n ulp */
 } check;
 
@@ -213,12 +213,12 @@ static matrix arg(const check *check, uint32_t i)
     const lb_operand none = {.tag = LB_OPERAND_NONE}, *operand = i < check->n_args ? &check->args[i] : &none;
     if (operand->tag != LB_OPERAND_TENSOR || batches_of(&operand->tensor, 2) != batches_of(&check->args[0].tensor, 2))
         return (matrix){0};
-    return read_matrix(check->w, &operand->tensor, check->b, 2);
+    return read_matrix(check->workspace, &operand->tensor, check->b, 2);
 }
 static matrix result(const check *check, uint32_t i, int core)
 {
     return i < check->n_results && check->results[i].data && lb_layout_numel(&check->results[i].layout)
-               ? read_matrix(check->w, &check->results[i], check->b, core)
+               ? read_matrix(check->workspace, &check->results[i], check->b, core)
                : (matrix){0};
 }
 static bool flag(const check *check, uint32_t i)
@@ -248,26 +248,30 @@ static double check_qr(const check *check)
 {
     matrix a = arg(check, 0), q = result(check, 0, 2), r = result(check, 1, 2);
     double worst = -1;
-    if (q.x) worst = part(check, orthogonality(check->w, q), 1);
+    if (q.x) worst = part(check, orthogonality(check->workspace, q), 1);
     if (!a.x || !r.x) return worst;
     if (!is_triangular(r, true)) return INFINITY;
     const double size = norm(a);
-    if (q.x) return fmax(worst, part(check, distance(check->w, product(check->w, q, r), a), size));
-    matrix gram = product(check->w, transposed(check->w, a), a); /* Q was not asked for: RᵀR = AᵀA */
-    return part(check, distance(check->w, product(check->w, transposed(check->w, r), r), gram),
-                size * norm(transposed(check->w, a)));
+    if (q.x) return fmax(worst, part(check, distance(check->workspace, product(check->workspace, q, r), a), size));
+    matrix gram = product(check->workspace, transposed(check->workspace, a), a); /* Q was not asked for: RᵀR = AᵀA */
+    return part(check, distance(check->workspace, product(check->workspace, transposed(check->workspace, r), r), gram),
+                size * norm(transposed(check->workspace, a)));
 }
 
 static double check_eigh(const check *check)
 {
     matrix a = arg(check, 0), d = result(check, 0, 1), v = result(check, 1, 2);
     double worst = -1;
-    if (v.x) worst = part(check, orthogonality(check->w, v), 1);
+    if (v.x) worst = part(check, orthogonality(check->workspace, v), 1);
     if (!a.x || !d.x) return worst;
     if (!is_sorted(d, 1)) return INFINITY;
     mirror(a, letter(check, 1, 'L') == 'U' || letter(check, 1, 'L') == 'u');
     const double size = norm(a);
-    if (v.x) return fmax(worst, part(check, distance(check->w, product(check->w, a, v), scaled(check->w, v, d)), size));
+    if (v.x)
+        return fmax(worst,
+                    part(check,
+                         distance(check->workspace, product(check->workspace, a, v), scaled(check->workspace, v, d)),
+                         size));
     double trace = 0, sum = 0, squares = square_sum(a); /* vectors were not asked for: the first two moments */
     for (int64_t i = 0; i < a.m; i++) trace += a.x[i * a.n + i], sum += d.x[i];
     return fmax(part(check, fabs(trace - sum), size * (double)a.m),
@@ -278,14 +282,16 @@ static double check_svd(const check *check)
 {
     matrix a = arg(check, 0), u = result(check, 0, 2), s = result(check, 1, 1), vh = result(check, 2, 2);
     double worst = -1;
-    if (u.x) worst = part(check, orthogonality(check->w, u), 1);
-    if (vh.x) worst = fmax(worst, part(check, orthogonality(check->w, transposed(check->w, vh)), 1));
+    if (u.x) worst = part(check, orthogonality(check->workspace, u), 1);
+    if (vh.x) worst = fmax(worst, part(check, orthogonality(check->workspace, transposed(check->workspace, vh)), 1));
     if (!a.x || !s.x) return worst;
     if (!is_sorted(s, -1) || s.x[s.m - 1] < 0) return INFINITY;
-    const double size = fmax(norm(a), norm(transposed(check->w, a)));
+    const double size = fmax(norm(a), norm(transposed(check->workspace, a)));
     if (!u.x || !vh.x) return part(check, fabs(square_sum(a) - square_sum(s)), 2 * size * size * (double)s.m);
     vh.m = s.m; /* rows beyond belong to full_matrices */
-    return fmax(worst, part(check, distance(check->w, product(check->w, scaled(check->w, u, s), vh), a), size));
+    return fmax(
+        worst, part(check, distance(check->workspace, product(check->workspace, scaled(check->workspace, u, s), vh), a),
+                    size));
 }
 
 static double check_cholesky(const check *check)
@@ -296,15 +302,18 @@ static double check_cholesky(const check *check)
     if (!is_triangular(l, upper)) return INFINITY;
     mirror(a, upper);
     const double size = norm(a);
-    matrix t = transposed(check->w, l);
-    return part(check, distance(check->w, upper ? product(check->w, t, l) : product(check->w, l, t), a), size);
+    matrix t = transposed(check->workspace, l);
+    return part(
+        check, distance(check->workspace, upper ? product(check->workspace, t, l) : product(check->workspace, l, t), a),
+        size);
 }
 
 static double inverse_of(const check *check, matrix a, matrix x)
 {
     const double size = norm(a) * norm(x);
-    matrix left = product(check->w, x, a), right = product(check->w, a, x), one = identity(check->w, a.m);
-    return part(check, fmin(distance(check->w, left, one), distance(check->w, right, one)), size);
+    matrix left = product(check->workspace, x, a), right = product(check->workspace, a, x),
+           one = identity(check->workspace, a.m);
+    return part(check, fmin(distance(check->workspace, left, one), distance(check->workspace, right, one)), size);
 }
 
 static double check_inverse(const check *check)
@@ -327,7 +336,7 @@ static double number_arg(const check *check, uint32_t i)
 
 static double asymmetry(const check *check, matrix matrix)
 {
-    return distance(check->w, transposed(check->w, matrix), matrix);
+    return distance(check->workspace, transposed(check->workspace, matrix), matrix);
 }
 
 /* self, atol, rtol, hermitian. X is the pseudoinverse of what is left of A without its small singular values: AX and XA
@@ -345,12 +354,12 @@ static double check_pseudoinverse(const check *check)
     const double inverse = norm(x);
     if (!isfinite(most)) return -1;
     if (inverse * lowest > __builtin_sqrt((double)a.n) * (1 + THRESHOLD * check->unit)) return INFINITY;
-    matrix ax = product(check->w, a, x), xa = product(check->w, x, a);
-    matrix xax = product(check->w, xa, x), axa = product(check->w, ax, a);
-    const double left_out = __builtin_sqrt((double)a.m) * most, off = distance(check->w, axa, a);
+    matrix ax = product(check->workspace, a, x), xa = product(check->workspace, x, a);
+    matrix xax = product(check->workspace, xa, x), axa = product(check->workspace, ax, a);
+    const double left_out = __builtin_sqrt((double)a.m) * most, off = distance(check->workspace, axa, a);
     const double twice = size * inverse;
     double worst = part(check, fmax(off - left_out, 0), twice * size);
-    worst = fmax(worst, part(check, distance(check->w, xax, x), twice * inverse));
+    worst = fmax(worst, part(check, distance(check->workspace, xax, x), twice * inverse));
     return fmax(worst, part(check, fmax(asymmetry(check, ax), asymmetry(check, xa)), twice));
 }
 
@@ -359,9 +368,9 @@ static matrix of_cholesky(const check *check, uint32_t i, bool upper)
 {
     matrix l = arg(check, i);
     if (!l.x) return l;
-    l = triangle(check->w, l, upper, false, l.m, l.n);
-    matrix t = transposed(check->w, l);
-    return upper ? product(check->w, t, l) : product(check->w, l, t);
+    l = triangle(check->workspace, l, upper, false, l.m, l.n);
+    matrix t = transposed(check->workspace, l);
+    return upper ? product(check->workspace, t, l) : product(check->workspace, l, t);
 }
 
 static matrix magnitudes(workspace *w, matrix a)
@@ -389,11 +398,13 @@ static matrix inverse_of_lower(workspace *w, matrix l)
  * what norms of A and X tell by the condition of L. */
 static double off_by_two_steps(const check *check, matrix l, matrix x)
 {
-    matrix s = inverse_of_lower(check->w, l), exact = product(check->w, transposed(check->w, s), s);
-    matrix size = magnitudes(check->w, s), turned = transposed(check->w, size);
-    matrix of_l = product(check->w, magnitudes(check->w, l), size);
-    matrix allowed = product(check->w, product(check->w, turned, size), of_l);
-    const double off = part(check, distance(check->w, exact, x), norm(allowed) + norm(transposed(check->w, allowed)));
+    matrix s = inverse_of_lower(check->workspace, l),
+           exact = product(check->workspace, transposed(check->workspace, s), s);
+    matrix size = magnitudes(check->workspace, s), turned = transposed(check->workspace, size);
+    matrix of_l = product(check->workspace, magnitudes(check->workspace, l), size);
+    matrix allowed = product(check->workspace, product(check->workspace, turned, size), of_l);
+    const double off =
+        part(check, distance(check->workspace, exact, x), norm(allowed) + norm(transposed(check->workspace, allowed)));
     return off * THRESHOLD / TWO_STEPS;
 }
 
@@ -404,14 +415,14 @@ static double check_cholesky_inverse(const check *check)
     if (!a.x || !x.x || !l.x) return -1;
     const double residual = inverse_of(check, a, x); /* of what solves with the factors, it is small */
     if (residual <= THRESHOLD) return residual;
-    l = triangle(check->w, l, upper, false, l.m, l.n);
-    return fmin(residual, off_by_two_steps(check, upper ? transposed(check->w, l) : l, x));
+    l = triangle(check->workspace, l, upper, false, l.m, l.n);
+    return fmin(residual, off_by_two_steps(check, upper ? transposed(check->workspace, l) : l, x));
 }
 
 static double solution(const check *check, matrix a, matrix x, matrix b)
 {
     const double size = norm(a) * norm(x) + norm(b);
-    return part(check, distance(check->w, product(check->w, a, x), b), size);
+    return part(check, distance(check->workspace, product(check->workspace, a, x), b), size);
 }
 
 static double check_cholesky_solve(const check *check)
@@ -445,9 +456,10 @@ static double lu_of(const check *check, matrix a, uint32_t first)
     if (!a.x || !lu.x || !pivots || !pivots->data) return -1;
     const int64_t k = a.m < a.n ? a.m : a.n;
     if (!exchange_rows(check, pivots, a, false)) return INFINITY;
-    matrix l = triangle(check->w, lu, false, true, a.m, k), u = triangle(check->w, lu, true, false, k, a.n);
+    matrix l = triangle(check->workspace, lu, false, true, a.m, k),
+           u = triangle(check->workspace, lu, true, false, k, a.n);
     const double size = norm(l) * norm(u);
-    return part(check, distance(check->w, product(check->w, l, u), a), size);
+    return part(check, distance(check->workspace, product(check->workspace, l, u), a), size);
 }
 
 static double check_lu(const check *check)
@@ -462,8 +474,10 @@ static double check_lu_parts(const check *check)
     if (!a.x || !p.x || !l.x || !u.x) return -1;
     if (!is_triangular(l, false) || !is_triangular(u, true)) return INFINITY;
     const double size = norm(l) * norm(u);
-    return fmax(part(check, orthogonality(check->w, p), 1),
-                part(check, distance(check->w, product(check->w, p, product(check->w, l, u)), a), size));
+    return fmax(part(check, orthogonality(check->workspace, p), 1),
+                part(check,
+                     distance(check->workspace, product(check->workspace, p, product(check->workspace, l, u)), a),
+                     size));
 }
 
 /* The LU that stands beside a determinant or a solution, from result `first` on, is of A or of its transpose, as
@@ -472,7 +486,7 @@ static double lu_of_either(const check *check, uint32_t first)
 {
     matrix matrix = arg(check, 0), turned = {0};
     if (!matrix.x || matrix.m != matrix.n) return lu_of(check, matrix, first);
-    turned = transposed(check->w, matrix);
+    turned = transposed(check->workspace, matrix);
     const double plain = lu_of(check, matrix, first), other = lu_of(check, turned, first);
     return fmin(plain, other);
 }
@@ -481,13 +495,14 @@ static double check_solve(const check *check)
 {
     const bool vector = check->args[1].tag == LB_OPERAND_TENSOR &&
                         check->args[1].tensor.layout.ndim == check->args[0].tensor.layout.ndim - 1;
-    matrix a = arg(check, 0), b = vector ? read_matrix(check->w, &check->args[1].tensor, check->b, 1) : arg(check, 1),
+    matrix a = arg(check, 0),
+           b = vector ? read_matrix(check->workspace, &check->args[1].tensor, check->b, 1) : arg(check, 1),
            x = result(check, 0, vector ? 1 : 2);
     if (!a.x || !b.x || !x.x || gave_up(check, 3)) return -1;
     const double factors = lu_of_either(check, 1);
     if (vector || check->n_args < 3 || flag(check, 2)) return fmax(factors, solution(check, a, x, b));
-    return fmax(factors, solution(check, transposed(check->w, a), transposed(check->w, x),
-                                  transposed(check->w, b))); /* X A = B */
+    return fmax(factors, solution(check, transposed(check->workspace, a), transposed(check->workspace, x),
+                                  transposed(check->workspace, b))); /* X A = B */
 }
 
 static double number(const check *check, uint32_t i)
@@ -537,12 +552,13 @@ static double check_lu_solve(const check *check)
 {
     matrix lu = arg(check, 0), b = arg(check, 2), x = result(check, 0, 2);
     if (!lu.x || !b.x || !x.x || lu.m != lu.n || check->args[1].tag != LB_OPERAND_TENSOR) return -1;
-    matrix a = product(check->w, triangle(check->w, lu, false, true, lu.m, lu.m),
-                       triangle(check->w, lu, true, false, lu.m, lu.m));
+    matrix a = product(check->workspace, triangle(check->workspace, lu, false, true, lu.m, lu.m),
+                       triangle(check->workspace, lu, true, false, lu.m, lu.m));
     if (!a.x || !exchange_rows(check, &check->args[1].tensor, a, true)) return INFINITY;
-    if (flag(check, 4)) a = transposed(check->w, a);
+    if (flag(check, 4)) a = transposed(check->workspace, a);
     if (check->n_args < 4 || flag(check, 3)) return solution(check, a, x, b);
-    return solution(check, transposed(check->w, a), transposed(check->w, x), transposed(check->w, b)); /* X A = B */
+    return solution(check, transposed(check->workspace, a), transposed(check->workspace, x),
+                    transposed(check->workspace, b)); /* X A = B */
 }
 
 /* b, A, upper, transpose, unitriangular */
@@ -550,8 +566,8 @@ static double check_triangular(const check *check)
 {
     matrix b = arg(check, 0), a = arg(check, 1), x = result(check, 0, 2);
     if (!a.x || !b.x || !x.x) return -1;
-    a = triangle(check->w, a, check->n_args < 3 || flag(check, 2), flag(check, 4), a.m, a.n);
-    return solution(check, flag(check, 3) ? transposed(check->w, a) : a, x, b);
+    a = triangle(check->workspace, a, check->n_args < 3 || flag(check, 2), flag(check, 4), a.m, a.n);
+    return solution(check, flag(check, 3) ? transposed(check->workspace, a) : a, x, b);
 }
 
 static const struct factorisation {

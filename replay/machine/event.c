@@ -99,8 +99,15 @@ bool lb_event_exact(const lb_event *event, uint32_t value, lb_tensor *tensor)
     return true;
 }
 
-static lb_status tell(lb_machine *machine, account *account, lb_verdict verdict, double ratio, const lb_inputs *inputs,
-                      bool backend, const char *order)
+/* How an op came out. */
+typedef struct result {
+    lb_verdict verdict;
+    double ratio;      /* to its bound; NAN: not judged */
+    bool backend;      /* a back end ran it */
+    const char *order; /* the order of its sum that gives the recorded bits; NULL */
+} result;
+
+static lb_status tell(lb_machine *machine, account *account, const lb_inputs *inputs, const result *result)
 {
     const lb_observer *observer = machine->run->observer;
     uint32_t origin = origin_of(machine);
@@ -119,13 +126,13 @@ static lb_status tell(lb_machine *machine, account *account, lb_verdict verdict,
                       .op = origin,
                       .step = prepared->program->step,
                       .rank = machine->rank,
-                      .verdict = verdict,
+                      .verdict = result->verdict,
                       .approximate = !inputs->exact,
                       .swapped = lb_machine_choice(machine)->swapped || made_by_pass(&prepared->ops[machine->next]),
                       .selected = !machine->selected || machine->selected[machine->next],
                       .conditional = machine->conditional,
-                      .bound_ratio = ratio,
-                      .why = verdict != LB_VERDICT_OPAQUE ? order
+                      .bound_ratio = result->ratio,
+                      .why = result->verdict != LB_VERDICT_OPAQUE ? result->order
                              : machine->why
                                  ? machine->why
                                  : why_unknown(lb_op_name(prepared->program, &prepared->program->ops[machine->next])),
@@ -134,7 +141,7 @@ static lb_status tell(lb_machine *machine, account *account, lb_verdict verdict,
                       .computed = account->computed,
                       .recorded = account->recorded,
                       .shadow = account->shadow,
-                      .backend = backend,
+                      .backend = result->backend,
                       .machine = machine};
     if (!observer->op(observer->context, &event)) machine->run->stop = true;
     return LB_OK;
@@ -324,7 +331,7 @@ lb_status lb_event_taken(lb_machine *machine, const lb_op *op, const lb_executio
             LB_TRY(lb_rebase_load(machine, execution->outputs.values[i], &loaded));
     }
     count(machine, LB_VERDICT_IDENTICAL, true, false, true);
-    return tell(machine, &account, LB_VERDICT_IDENTICAL, NAN, &execution->inputs, false, NULL);
+    return tell(machine, &account, &execution->inputs, &(result){.verdict = LB_VERDICT_IDENTICAL, .ratio = NAN});
 }
 
 /* ---- computed --------------------------------------------------------------------------------------------------- */
@@ -481,9 +488,10 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
     count(machine, judgement.verdict, true, comparison.compared, comparison.same);
     if (execution->backend && !machine->is_shadow) machine->run->summary->backend++, machine->run->summary->native--;
     if (execution->order) machine->run->summary->regenerated++;
-    const lb_status told = tell(
-        machine, &account, judgement.verdict, judgement.bound_ratio, &execution->inputs, execution->backend,
-        judgement.verdict == LB_VERDICT_REORDERED && *execution->sum.order ? execution->sum.order : execution->order);
+    const bool other = judgement.verdict == LB_VERDICT_REORDERED && *execution->sum.order;
+    const result result = {judgement.verdict, judgement.bound_ratio, execution->backend,
+                           other ? execution->sum.order : execution->order};
+    const lb_status told = tell(machine, &account, &execution->inputs, &result);
     close_account(&account);
     LB_TRY(told);
     for (uint32_t i = 0; isolated && i < execution->outputs.n; i++) {
@@ -519,7 +527,8 @@ static lb_status stand_in(lb_machine *machine, const lb_op *op, lb_verdict verdi
         machine->why =
             "the bits of a factorisation are its library's own; the recorded results are right for its inputs";
     count(machine, missing ? LB_VERDICT_MISSING : verdict, native, ratio > 1, false);
-    return tell(machine, &account, missing ? LB_VERDICT_MISSING : verdict, ratio, &inputs, false, NULL);
+    return tell(machine, &account, &inputs,
+                &(result){.verdict = missing ? LB_VERDICT_MISSING : verdict, .ratio = ratio});
 }
 
 lb_status lb_event_stand_in(lb_machine *machine, const lb_op *op, lb_verdict verdict)
@@ -554,5 +563,5 @@ lb_status lb_event_missing(lb_machine *machine, const lb_op *op)
     count(machine, LB_VERDICT_MISSING, true, false, false);
     lb_tensor none = {0};
     for (uint32_t i = 0; i < account.n; i++) account.computed[i] = none;
-    return tell(machine, &account, LB_VERDICT_MISSING, NAN, &inputs, false, NULL);
+    return tell(machine, &account, &inputs, &(result){.verdict = LB_VERDICT_MISSING, .ratio = NAN});
 }

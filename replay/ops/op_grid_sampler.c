@@ -170,7 +170,7 @@ static void each_around(const sampler *sampler, const spot *q, visitor visit, vo
 
 /* Sum of weighted values of one plane, of magnitudes for a twin. */
 typedef struct gathered {
-    const sampler *s;
+    const sampler *sampler;
     int64_t from;
     double sum;
 } gathered;
@@ -178,8 +178,8 @@ typedef struct gathered {
 static void gather(void *context, int64_t at, double weight)
 {
     gathered *g = context;
-    const double v = lb_frame_get(&g->s->frame, g->s->x, g->from + at) * weight;
-    g->sum += g->s->twin ? fabs(v) : v;
+    const double v = lb_frame_get(&g->sampler->frame, g->sampler->x, g->from + at) * weight;
+    g->sum += g->sampler->twin ? fabs(v) : v;
 }
 
 static double gathered_of(const sampler *sampler, const spot *q, int along, int64_t plane)

@@ -22,10 +22,15 @@ static lb_status product(lb_call *call, uint32_t a, uint32_t b, bool twin)
 
 LB_WITH_TWIN(mm, product(call, 0, 1, twin))
 
+/* What a product and what it is added to are multiplied with. */
+typedef struct factors {
+    double alpha, beta;
+} factors;
+
 /* c = beta * self + alpha * c, elementwise with self broadcast to the result; beta 0 leaves self unread. */
-static void blend(lb_frame *frame, const lb_tensor *self, void *c, const lb_layout *shape, double alpha, double beta,
-                  bool twin)
+static void blend(lb_frame *frame, const lb_tensor *self, void *c, const lb_layout *shape, factors factors, bool twin)
 {
+    double alpha = factors.alpha, beta = factors.beta;
     lb_tensor wide = *self;
     wide.layout = *shape;
     for (int d = 0; d < shape->ndim; d++) {
@@ -60,8 +65,8 @@ static lb_status add_product(lb_call *call, uint32_t scalars, bool twin)
         void *y = lb_frame_output(&matrices.frame, 0, n);
         if (y) lb_matrices_multiply(&matrices, y);
         if (y)
-            blend(&matrices.frame, lb_frame_arg_tensor(call, 0), y, &shape, lb_frame_arg_float(call, scalars + 1, 1),
-                  lb_frame_arg_float(call, scalars, 1), twin);
+            blend(&matrices.frame, lb_frame_arg_tensor(call, 0), y, &shape,
+                  (factors){lb_frame_arg_float(call, scalars + 1, 1), lb_frame_arg_float(call, scalars, 1)}, twin);
     }
     return lb_frame_end(&matrices.frame);
 }
@@ -78,7 +83,8 @@ static lb_status addbmm_run(lb_call *call, bool twin)
         if (y) lb_matrices_multiply(&matrices, c);
         if (y) {
             memset(y, 0, (size_t)n * (matrices.frame.wide ? 8 : 4)); /* 0 * alpha + beta * self */
-            blend(&matrices.frame, lb_frame_arg_tensor(call, 0), y, &shape, 1, lb_frame_arg_float(call, 3, 1), twin);
+            blend(&matrices.frame, lb_frame_arg_tensor(call, 0), y, &shape,
+                  (factors){1, lb_frame_arg_float(call, 3, 1)}, twin);
         }
         for (int64_t i = 0; twin && lb_frame_ok(&matrices.frame) && i < n; i++)
             ((double *)y)[i] *= scale; /* is rounded as often */
@@ -157,11 +163,9 @@ static lb_status addmv_run(lb_call *call, bool twin)
         if (y) {
             lb_matrices_multiply(&matrices, c);
             /* torch rounds alpha * vector to 16 bits first */
+            if (twin) alpha = alpha != 1 ? alpha * lb_frame_twin_scale(call, 1) : once;
             blend(&matrices.frame, lb_frame_arg_tensor(call, 0), c, &shape,
-                  !twin        ? alpha
-                  : alpha != 1 ? alpha * lb_frame_twin_scale(call, 1)
-                               : once,
-                  lb_frame_arg_float(call, 3, 1), twin);
+                  (factors){alpha, lb_frame_arg_float(call, 3, 1)}, twin);
             memcpy(y, c, (size_t)matrices.shape.m * (matrices.frame.wide ? 8 : 4));
         }
     }

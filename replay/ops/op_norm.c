@@ -42,8 +42,14 @@ static bool rows_begin(rows *rows, lb_call *call, const lb_tensor *in, uint32_t 
 
 /* ---- layer norm -------------------------------------------------------------------------------------------------- */
 
-static void layer_row(const rows *rows, int64_t i, double eps, void *row, void *y, void *mean, void *rstd)
+/* The results of a layer norm: y of each element, mean and 1 / deviation of each row. */
+typedef struct layer_results {
+    void *y, *mean, *rstd;
+} layer_results;
+
+static void layer_row(const rows *rows, int64_t i, double eps, void *row, const layer_results *results)
 {
+    void *y = results->y, *mean = results->mean, *rstd = results->rstd;
     const lb_method *method = &rows->frame.call->method;
     if (rows->frame.wide) {
         const double *x = (const double *)rows->x + i * rows->size;
@@ -71,14 +77,15 @@ static lb_status layer_norm_kernel(lb_call *call)
     rows rows;
     if (!rows_begin(&rows, call, lb_frame_arg_tensor(call, 0), 1)) return lb_frame_end(&rows.frame);
     rows.gamma = lb_frame_input(&rows.frame, 2), rows.beta = lb_frame_input(&rows.frame, 3);
-    void *y = lb_frame_output(&rows.frame, 0, rows.count * rows.size);
-    void *mean = lb_frame_output(&rows.frame, 1, rows.count), *rstd = lb_frame_output(&rows.frame, 2, rows.count);
+    const layer_results results = {lb_frame_output(&rows.frame, 0, rows.count * rows.size),
+                                   lb_frame_output(&rows.frame, 1, rows.count),
+                                   lb_frame_output(&rows.frame, 2, rows.count)};
     double eps = lb_frame_arg_float(call, 4, 1e-5);
     bool own = rows.frame.wide || call->method.schedule;
     void *row = own ? lb_frame_reals(&rows.frame, rows.size) : NULL;
     if (lb_frame_ok(&rows.frame)) {
 #pragma omp parallel for schedule(static) if (!own && rows.count * rows.size > PARALLEL_ELEMENTS)
-        for (int64_t i = 0; i < rows.count; i++) layer_row(&rows, i, eps, row, y, mean, rstd);
+        for (int64_t i = 0; i < rows.count; i++) layer_row(&rows, i, eps, row, &results);
     }
     return lb_frame_end(&rows.frame);
 }

@@ -127,11 +127,19 @@ static bool is_chain(const form *form)
     return form->window || form->kind == LB_AXIS_ADAPTIVE;
 }
 
+/* What output `o` is made of, and in which kind of sum. */
+typedef struct gathered {
+    const void *x;
+    const int64_t *o;
+    sum_kind kind;
+} gathered;
+
 /* The sum over the taps of axis d and those behind it, from element `base` on. Averages add up all taps in one
  * chain. */
-static double gather(const resampling *resampling, const void *x, const int64_t *o, int d, int64_t base, double sum,
-                     sum_kind kind)
+static double gather(const resampling *resampling, const gathered *gathered, int d, int64_t base, double sum)
 {
+    const int64_t *o = gathered->o;
+    const sum_kind kind = gathered->kind;
     const lb_resample_axis *axis = &resampling->axis[d];
     const bool chain = is_chain(resampling->form);
     double here = chain ? sum : 0;
@@ -139,10 +147,10 @@ static double gather(const resampling *resampling, const void *x, const int64_t 
         const int64_t at = base * axis->in + axis->at[o[d] * axis->most + k];
         const double w = weight_at(axis, o[d], k, kind);
         if (d < LB_AXES - 1) {
-            const double inner = gather(resampling, x, o, d + 1, at, here, kind);
+            const double inner = gather(resampling, gathered, d + 1, at, here);
             here = chain ? inner : step(&resampling->frame, here + step(&resampling->frame, w * inner));
         } else {
-            const double v = value(&resampling->frame, x, at, kind);
+            const double v = value(&resampling->frame, gathered->x, at, kind);
             here = step(&resampling->frame, here + (chain ? v : step(&resampling->frame, w * v)));
         }
     }
@@ -181,20 +189,28 @@ static lb_status forward(lb_call *call, const form *form, bool twin)
         const int64_t o[LB_AXES] = {i % out / (axis[1].out * axis[2].out),
                                     i % (axis[1].out * axis[2].out) / axis[2].out, i % axis[2].out};
         const double divisor = divisor_at(&resampling, o);
-        double sum = gather(&resampling, x, o, 0, i / out, 0, twin ? SPREADS : VALUES);
+        double sum = gather(&resampling, &(gathered){x, o, twin ? SPREADS : VALUES}, 0, i / out, 0);
         if (twin && coarse > 0)
-            sum += coarse * gather(&resampling, x, o, 0, i / out, 0, is_chain(form) ? MAGNITUDES : NARROW);
+            sum += coarse * gather(&resampling, &(gathered){x, o, is_chain(form) ? MAGNITUDES : NARROW}, 0, i / out, 0);
         if (divisor != 1) sum /= twin ? fabs(divisor) : divisor;
         lb_frame_set(frame, y, i, twin ? (sum + lb_twin_grain(call, 0)) * (1 + taps_at(&resampling, o)) : sum);
     }
     return lb_frame_end(frame);
 }
 
-/* What output `o` of a plane sends to the inputs; `g` its gradient. Twins count in `meets` how many terms meet in an
- * input. */
-static void scatter(const resampling *resampling, void *dx, double *meets, const int64_t *o, double g, int64_t plane,
-                    sum_kind kind)
+/* Where the gradients of a plane's inputs are added up. Twins count in `meets` how many terms meet in an input. */
+typedef struct scattered {
+    void *dx;
+    double *meets;
+    int64_t plane;
+} scattered;
+
+/* What output `o` of a plane sends to the inputs; `g` its gradient. */
+static void scatter(const resampling *resampling, const scattered *to, const int64_t *o, double g, sum_kind kind)
 {
+    void *dx = to->dx;
+    double *meets = to->meets;
+    const int64_t plane = to->plane;
     const lb_resample_axis *axis = resampling->axis;
     const lb_frame *frame = &resampling->frame;
     for (int64_t p = 0; p < axis[0].count[o[0]]; p++)
@@ -232,9 +248,10 @@ static lb_status backward(lb_call *call, const form *form, bool twin)
             const double divisor = divisor_at(&resampling, o),
                          g = value(frame, dy, plane * out + i, twin ? MAGNITUDES : VALUES);
             const double part = step(frame, g / (twin ? fabs(divisor) : divisor));
-            scatter(&resampling, dx, meets, o, part, plane, twin ? SPREADS : VALUES);
+            scatter(&resampling, &(scattered){dx, meets, plane}, o, part, twin ? SPREADS : VALUES);
             if (twin && coarse > 0)
-                scatter(&resampling, dx, NULL, o, coarse * part, plane, is_chain(form) ? MAGNITUDES : NARROW);
+                scatter(&resampling, &(scattered){dx, NULL, plane}, o, coarse * part,
+                        is_chain(form) ? MAGNITUDES : NARROW);
         }
     for (int64_t i = 0; twin && i < resampling.planes * in; i++)
         ((double *)dx)[i] = (((double *)dx)[i] + lb_twin_grain(call, 0)) * (1 + meets[i]);

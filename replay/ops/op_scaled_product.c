@@ -138,17 +138,17 @@ static int64_t place(const groups *groups, int64_t row, int64_t column, int64_t 
 
 /* A matrix of 8-bit floats, or of bytes with two e2m1 along k, read by row and place along k. */
 typedef struct coded {
-    const lb_tensor *t;
+    const lb_tensor *tensor;
     int64_t along_rows, along_k; /* strides */
 } coded;
 
 static double decoded(const coded *coded, int64_t row, int64_t k)
 {
-    const lb_dtype dtype = coded->t->dtype;
+    const lb_dtype dtype = coded->tensor->dtype;
     const bool pairs = dtype == LB_U8;
     const int64_t at = row * coded->along_rows + (pairs ? k / 2 : k) * coded->along_k;
-    if (!pairs) return lb_to_f64(dtype, (const char *)coded->t->data + at * (int64_t)(lb_dtype_bits(dtype) / 8));
-    const uint8_t byte = ((const uint8_t *)coded->t->data)[at], code = k % 2 ? byte >> 4 : byte & 0xf;
+    if (!pairs) return lb_to_f64(dtype, (const char *)coded->tensor->data + at * (int64_t)(lb_dtype_bits(dtype) / 8));
+    const uint8_t byte = ((const uint8_t *)coded->tensor->data)[at], code = k % 2 ? byte >> 4 : byte & 0xf;
     return lb_to_f64(LB_E2M1, &code);
 }
 

@@ -251,11 +251,13 @@ double lb_hops_joined(lb_collective_reduction reduction, double a, double b)
     }
 }
 
-void lb_collective_hops_run(const lb_collective_hops *hops, const lb_collective_order *order,
-                            lb_collective_reduction reduction, lb_dtype dtype, const double *brought, uint32_t n,
-                            uint32_t changed, uint64_t mask, double *held)
+void lb_collective_hops_run(const lb_collective_hops *hops, const lb_hops_element *element, lb_hops_flip flip,
+                            double *held)
 {
-    const bool mean = reduction == LB_REDUCE_AVG, last = hops->wide || order->kind == LB_ORDER_GLOO;
+    const uint32_t n = element->n;
+    const lb_dtype dtype = element->dtype;
+    const double *brought = element->brought;
+    const bool mean = element->reduction == LB_REDUCE_AVG, last = hops->wide || element->order->kind == LB_ORDER_GLOO;
     const double factor = hops->wide ? 1.0 / n : lb_hops_rounded(dtype, 1.0 / n);
     const lb_dtype at_once = !hops->wide ? dtype : dtype == LB_F32 || dtype == LB_F64 ? LB_F64 : LB_F32;
     double before[LB_COLLECTIVE_MAX_RANKS], own[LB_COLLECTIVE_MAX_RANKS];
@@ -266,9 +268,9 @@ void lb_collective_hops_run(const lb_collective_hops *hops, const lb_collective_
         if (!h || hop->turn != hops->list[h - 1].turn) memcpy(before, held, n * sizeof *held);
         double carried = hop->own ? own[hop->from] : before[hop->from];
         if (hops->wide && !hop->own) carried = lb_hops_rounded(dtype, carried);
-        if (h == changed && mask) carried = turned(dtype, carried, mask);
+        if (h == flip.hop && flip.mask) carried = turned(dtype, carried, flip.mask);
         held[hop->to] =
-            hop->adds ? lb_hops_rounded(at_once, lb_hops_joined(reduction, held[hop->to], carried)) : carried;
+            hop->adds ? lb_hops_rounded(at_once, lb_hops_joined(element->reduction, held[hop->to], carried)) : carried;
     }
     for (uint32_t r = 0; r < n; r++)
         held[r] = lb_hops_rounded(dtype, !mean || !last ? held[r] : hops->wide ? held[r] * factor : held[r] / n);

@@ -235,30 +235,26 @@ static void try_all(naming *naming)
     if (!naming->found) try_name(naming, "reversed");
 }
 
-static bool name(const lb_sum_tree *tree, const uint32_t *sample, uint32_t terms, lb_sum_of of, lb_dtype dtype,
-                 char *names, size_t room)
+/* `naming` has the tree as it was given, what it adds up, and room for the names. */
+static bool name(naming *naming)
 {
-    naming naming = {.tree = lb_sum_tree_canonical(tree),
-                     .sample = sample,
-                     .terms = terms,
-                     .of = of,
-                     .dtype = dtype,
-                     .names = names,
-                     .room = room};
-    if (room) *names = 0;
-    if (naming.tree && naming.tree->leaves > 1 && read_off(&naming)) try_all(&naming);
-    if (naming.tree && naming.tree->leaves == 1) keep_name(&naming, "sequential");
-    lb_sum_tree_free((lb_sum_tree *)naming.tree);
-    return naming.found > 0;
+    naming->tree = lb_sum_tree_canonical(naming->tree);
+    if (naming->room) *naming->names = 0;
+    if (naming->tree && naming->tree->leaves > 1 && read_off(naming)) try_all(naming);
+    if (naming->tree && naming->tree->leaves == 1) keep_name(naming, "sequential");
+    lb_sum_tree_free((lb_sum_tree *)naming->tree);
+    return naming->found > 0;
 }
 
 bool lb_sum_tree_name(const lb_sum_tree *tree, lb_sum_of of, lb_dtype dtype, char *names, size_t room)
 {
-    return name(tree, NULL, tree->leaves, of, dtype, names, room);
+    return lb_sum_tree_name_sampled(tree, NULL, tree->leaves, of, dtype, names, room);
 }
 
 bool lb_sum_tree_name_sampled(const lb_sum_tree *tree, const uint32_t *sample, uint32_t n, lb_sum_of of, lb_dtype dtype,
                               char *names, size_t room)
 {
-    return name(tree, sample, n, of, dtype, names, room);
+    naming naming = {
+        .tree = tree, .sample = sample, .terms = n, .of = of, .dtype = dtype, .names = names, .room = room};
+    return name(&naming);
 }

@@ -177,8 +177,9 @@ static uint64_t bits_of(const hop_search *hop_search, double x)
 /* Do members hold what they received, with these bits of that hop turned over? */
 static bool gives_received(const hop_search *hop_search, uint32_t hop, uint64_t mask, double *held)
 {
-    lb_collective_hops_run(&hop_search->hops, hop_search->order, hop_search->reduction, hop_search->dtype,
-                           hop_search->brought, hop_search->n, hop, mask, held);
+    const lb_hops_element element = {hop_search->order, hop_search->reduction, hop_search->dtype, hop_search->n,
+                                     hop_search->brought};
+    lb_collective_hops_run(&hop_search->hops, &element, (lb_hops_flip){hop, mask}, held);
     for (uint32_t r = 0; r < hop_search->n; r++)
         if (hop_search->receives[r] && bits_of(hop_search, held[r]) != hop_search->received[r]) return false;
     return true;

@@ -67,7 +67,7 @@ float lb_quantiser_scale_of_amax(float amax, float max, bool pow2, float largest
 
 /* What the scales of all blocks of one tensor have in common. */
 typedef struct scaler {
-    const lb_quantiser *q;
+    const lb_quantiser *quantiser;
     float max, largest; /* of the element type; of the tensor's own */
     float up, down, rest;
     float global, global_inverse; /* nvfp4: g and 1/g */
@@ -99,7 +99,7 @@ static float power_of_e8m0(int code)
 
 static void block_scale(const scaler *scaler, float amax, float *up, float *down)
 {
-    const lb_quantiser *quantiser = scaler->q;
+    const lb_quantiser *quantiser = scaler->quantiser;
     switch (quantiser->scaling) {
     case LB_SCALING_BLOCK:
         *up = lb_quantiser_scale_of_amax(amax, scaler->max, quantiser->rule == LB_SCALE_POW2, scaler->largest);
@@ -126,7 +126,7 @@ static void block_scale(const scaler *scaler, float amax, float *up, float *down
 
 static scaler scaler_of(const lb_quantiser *quantiser, const float *x)
 {
-    scaler scaler = {.q = quantiser, .up = 1, .down = 1, .rest = 1, .width = quantiser->k, .height = 1};
+    scaler scaler = {.quantiser = quantiser, .up = 1, .down = 1, .rest = 1, .width = quantiser->k, .height = 1};
     scaler.max = (float)lb_dtype_max_finite(quantiser->element);
     scaler.largest = (float)fmin(lb_dtype_max_finite(quantiser->own), FLT_MAX);
     switch (quantiser->scaling) {
@@ -230,7 +230,7 @@ LB_PER_ISA(scale_run, scale_body, (const float *from, float *to, int64_t n, floa
 
 static void scale_row(const float *from, float *to, const scaler *scaler, const float *factors, float rest)
 {
-    const int64_t k = scaler->q->k;
+    const int64_t k = scaler->quantiser->k;
     for (int64_t at = 0; at < k; at += scaler->width, factors++)
         scale_run(from + at, to + at, k - at < scaler->width ? k - at : scaler->width, *factors, rest);
 }
@@ -246,7 +246,7 @@ static void nan_to_largest(const float *scaled, float *y, int64_t n, float max)
 static void quantise_band(const scaler *scaler, float *x, int64_t first, int64_t rows, float *room,
                           lb_precision_loss *loss)
 {
-    const lb_quantiser *quantiser = scaler->q;
+    const lb_quantiser *quantiser = scaler->quantiser;
     const int64_t k = quantiser->k, blocks = (k + scaler->width - 1) / scaler->width;
     const uint32_t sizes =
         quantiser->scaling == LB_SCALING_MX && quantiser->rule != LB_SCALE_RCEIL ? WITH_NAN : WITHOUT_NAN;
@@ -285,7 +285,7 @@ typedef struct bands {
 
 static bands bands_of(const scaler *scaler)
 {
-    const lb_quantiser *quantiser = scaler->q;
+    const lb_quantiser *quantiser = scaler->quantiser;
     bands b = {.height = scaler->height,
                .matrix_rows = quantiser->matrix_rows ? quantiser->matrix_rows : quantiser->rows};
     b.per_matrix = (b.matrix_rows + b.height - 1) / b.height;
@@ -297,7 +297,7 @@ static bands bands_of(const scaler *scaler)
 
 static bool quantise_range(const scaler *scaler, const bands *b, int64_t range, float *x, lb_precision_loss *loss)
 {
-    float *room = malloc((size_t)(4 * scaler->q->k + 2) * sizeof *room);
+    float *room = malloc((size_t)(4 * scaler->quantiser->k + 2) * sizeof *room);
     if (!room) return false;
     for (int64_t i = range * b->per_range; i < b->n && i < (range + 1) * b->per_range; i++) {
         const int64_t matrix = i / b->per_matrix, within = i % b->per_matrix * b->height;

@@ -68,49 +68,63 @@ static int recipe_named(const char *text, size_t n, bool suffix)
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */
 
-static lb_status parse_grid(const char *item, size_t n, const char *value, lb_dtype *grid, lb_err *err)
+/* KEY=VALUE as it stands in the argument: n characters, the first `key` of which are the key. */
+typedef struct item {
+    const char *text, *value;
+    size_t n, key;
+} item;
+
+static bool key_is(const item *item, const char *word)
 {
-    *grid = grid_named(value, n - (size_t)(value - item));
-    if (*grid) return LB_OK;
-    return wrong(err, "types are f64 f32 tf32 bf16 f16 e4m3fn e5m2 e4m3fnuz e5m2fnuz e2m1 e8m0", item, n);
+    return is(item->text, item->key, word);
 }
 
-static lb_status parse_word(const char *item, size_t n, const char *value, const char *const *words, int n_words,
-                            int *which, lb_err *err)
+static size_t value_length(const item *item)
+{
+    return item->n - item->key - 1;
+}
+
+static lb_status parse_grid(const item *item, lb_dtype *grid, lb_err *err)
+{
+    *grid = grid_named(item->value, value_length(item));
+    if (*grid) return LB_OK;
+    return wrong(err, "types are f64 f32 tf32 bf16 f16 e4m3fn e5m2 e4m3fnuz e5m2fnuz e2m1 e8m0", item->text, item->n);
+}
+
+static lb_status parse_word(const item *item, const char *const *words, int n_words, int *which, lb_err *err)
 {
     char expected[160] = "expected";
     for (int i = 0; i < n_words; i++) {
-        if (is(value, n - (size_t)(value - item), words[i])) {
+        if (is(item->value, value_length(item), words[i])) {
             *which = i;
             return LB_OK;
         }
         snprintf(expected + strlen(expected), sizeof expected - strlen(expected), "%s %s", i ? "," : "", words[i]);
     }
-    return wrong(err, expected, item, n);
+    return wrong(err, expected, item->text, item->n);
 }
 #define WORD(...)                                                                                                      \
-    parse_word(item, n, value, (const char *const[]){__VA_ARGS__},                                                     \
+    parse_word(item, (const char *const[]){__VA_ARGS__},                                                               \
                (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)), &which, err)
 
-static lb_status parse_number(const char *item, size_t n, const char *value, double least, double most, double *number,
-                              lb_err *err)
+static lb_status parse_number(const item *item, double least, double most, double *number, lb_err *err)
 {
     char *end;
     errno = 0;
-    *number = strtod(value, &end);
-    if (end == item + n && !errno && *number >= least && *number <= most) return LB_OK;
+    *number = strtod(item->value, &end);
+    if (end == item->text + item->n && !errno && *number >= least && *number <= most) return LB_OK;
     char expected[80];
     snprintf(expected, sizeof expected, "expected a number from %g to %g", least, most);
-    return wrong(err, expected, item, n);
+    return wrong(err, expected, item->text, item->n);
 }
 
-static lb_status parse_rounding(const char *item, size_t n, const char *value, lb_cast *cast, lb_err *err)
+static lb_status parse_rounding(const item *item, lb_cast *cast, lb_err *err)
 {
     char text[64];
-    const size_t length = n - (size_t)(value - item);
-    snprintf(text, sizeof text, "%.*s", (int)length, value);
+    const size_t length = value_length(item);
+    snprintf(text, sizeof text, "%.*s", (int)length, item->value);
     if (length < sizeof text && lb_dtype_cast_parse(text, cast)) return LB_OK;
-    return wrong(err, "roundings are rne, rz, rna, stochastic:SEED", item, n);
+    return wrong(err, "roundings are rne, rz, rna, stochastic:SEED", item->text, item->n);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------------------------- */
@@ -120,40 +134,37 @@ typedef struct seen {
     bool round, gradients, word;
 } seen;
 
-static lb_status take_type(lb_recipe *recipe, const char *item, size_t n, const char *value, lb_err *err)
+static lb_status take_type(lb_recipe *recipe, const item *item, lb_err *err)
 {
-    const size_t key = (size_t)(value - 1 - item);
-    lb_dtype *target = is(item, key, "compute")      ? &recipe->compute
-                       : is(item, key, "accumulate") ? &recipe->accumulate
-                       : is(item, key, "storage")    ? &recipe->storage
-                                                     : &recipe->element[LB_ROLE_GRADIENT];
-    if (is(item, key, "forward")) target = &recipe->element[LB_ROLE_INPUT];
-    LB_TRY(parse_grid(item, n, value, target, err));
-    if (is(item, key, "forward")) recipe->element[LB_ROLE_WEIGHT] = recipe->element[LB_ROLE_INPUT];
+    lb_dtype *target = key_is(item, "compute")      ? &recipe->compute
+                       : key_is(item, "accumulate") ? &recipe->accumulate
+                       : key_is(item, "storage")    ? &recipe->storage
+                                                    : &recipe->element[LB_ROLE_GRADIENT];
+    if (key_is(item, "forward")) target = &recipe->element[LB_ROLE_INPUT];
+    LB_TRY(parse_grid(item, target, err));
+    if (key_is(item, "forward")) recipe->element[LB_ROLE_WEIGHT] = recipe->element[LB_ROLE_INPUT];
     return LB_OK;
 }
 
 /* LB_ERR_NOT_FOUND: not a key of these. */
-static lb_status take_cast_key(lb_recipe *recipe, seen *given, const char *item, size_t n, const char *value,
-                               lb_err *err)
+static lb_status take_cast_key(lb_recipe *recipe, seen *given, const item *item, lb_err *err)
 {
-    const size_t key = (size_t)(value - 1 - item);
     int which = 0;
-    if (is(item, key, "round")) {
+    if (key_is(item, "round")) {
         given->round = true;
-        return parse_rounding(item, n, value, &recipe->cast, err);
+        return parse_rounding(item, &recipe->cast, err);
     }
-    if (is(item, key, "overflow")) {
+    if (key_is(item, "overflow")) {
         LB_TRY(WORD("torch", "saturate", "ieee"));
         recipe->cast.overflow = (lb_overflow)which;
         return LB_OK;
     }
-    if (is(item, key, "subnormals")) {
+    if (key_is(item, "subnormals")) {
         LB_TRY(WORD("keep", "flush"));
         recipe->cast.flush_subnormals = which;
         return LB_OK;
     }
-    if (is(item, key, "products")) {
+    if (key_is(item, "products")) {
         LB_TRY(WORD("linear", "all"));
         recipe->all_products = which;
         return LB_OK;
@@ -161,7 +172,7 @@ static lb_status take_cast_key(lb_recipe *recipe, seen *given, const char *item,
     return LB_ERR_NOT_FOUND;
 }
 
-static lb_status take_scale_rule(lb_recipe *recipe, const char *item, size_t n, const char *value, lb_err *err)
+static lb_status take_scale_rule(lb_recipe *recipe, const item *item, lb_err *err)
 {
     int which = 0;
     if (recipe->scaling == LB_SCALING_MX) {
@@ -170,30 +181,29 @@ static lb_status take_scale_rule(lb_recipe *recipe, const char *item, size_t n, 
     } else if (recipe->scaling == LB_SCALING_CURRENT || recipe->scaling == LB_SCALING_BLOCK) {
         LB_TRY(WORD("f32", "pow2"));
     } else {
-        return wrong(err, "only fp8-current, fp8-block and mx recipes have a choice of scales", item, n);
+        return wrong(err, "only fp8-current, fp8-block and mx recipes have a choice of scales", item->text, item->n);
     }
     recipe->rule = (lb_scale_rule)which;
     return LB_OK;
 }
 
-static lb_status take_delayed_key(lb_recipe *recipe, const char *item, size_t n, const char *value, lb_err *err)
+static lb_status take_delayed_key(lb_recipe *recipe, const item *item, lb_err *err)
 {
-    const size_t key = (size_t)(value - 1 - item);
     double number = 0;
     int which = 0;
-    if (is(item, key, "margin")) return parse_number(item, n, value, -64, 64, &recipe->margin, err);
-    if (is(item, key, "history") || is(item, key, "interval")) {
-        LB_TRY(parse_number(item, n, value, 1, 65536, &number, err));
-        if (number != floor(number)) return wrong(err, "expected a whole number of steps", item, n);
-        *(is(item, key, "history") ? &recipe->history : &recipe->interval) = (int64_t)number;
+    if (key_is(item, "margin")) return parse_number(item, -64, 64, &recipe->margin, err);
+    if (key_is(item, "history") || key_is(item, "interval")) {
+        LB_TRY(parse_number(item, 1, 65536, &number, err));
+        if (number != floor(number)) return wrong(err, "expected a whole number of steps", item->text, item->n);
+        *(key_is(item, "history") ? &recipe->history : &recipe->interval) = (int64_t)number;
         return LB_OK;
     }
-    if (is(item, key, "algorithm")) {
+    if (key_is(item, "algorithm")) {
         LB_TRY(WORD("max", "most_recent"));
         recipe->most_recent = which;
         return LB_OK;
     }
-    if (is(item, key, "start")) {
+    if (key_is(item, "start")) {
         LB_TRY(WORD("cold", "calibrated"));
         recipe->calibrated = which;
         return LB_OK;
@@ -201,32 +211,30 @@ static lb_status take_delayed_key(lb_recipe *recipe, const char *item, size_t n,
     return LB_ERR_NOT_FOUND;
 }
 
-static lb_status take_nv_key(lb_recipe *recipe, seen *given, const char *item, size_t n, const char *value, lb_err *err)
+static lb_status take_nv_key(lb_recipe *recipe, seen *given, const item *item, lb_err *err)
 {
-    const size_t key = (size_t)(value - 1 - item);
     int which = 0;
-    if (is(item, key, "hadamard")) {
+    if (key_is(item, "hadamard")) {
         LB_TRY(WORD("off", "on"));
         recipe->hadamard = which;
         return LB_OK;
     }
-    if (is(item, key, "weights")) {
+    if (key_is(item, "weights")) {
         LB_TRY(WORD("2d", "1d"));
         recipe->flat_weights = which;
         return LB_OK;
     }
-    if (is(item, key, "gradients")) {
+    if (key_is(item, "gradients")) {
         given->gradients = true;
-        return parse_rounding(item, n, value, &recipe->gradient_cast, err);
+        return parse_rounding(item, &recipe->gradient_cast, err);
     }
     return LB_ERR_NOT_FOUND;
 }
 
-static lb_status take_key(lb_recipe *recipe, seen *given, const char *item, size_t n, const char *value, lb_err *err)
+static lb_status take_key(lb_recipe *recipe, seen *given, const item *item, lb_err *err)
 {
-    const size_t key = (size_t)(value - 1 - item);
-    const lb_dtype type = grid_named(item, key);
-    const int suffix = recipe_named(value, n - key - 1, true);
+    const lb_dtype type = grid_named(item->text, item->key);
+    const int suffix = recipe_named(item->value, value_length(item), true);
     if (type && suffix >= 0 && !given->word) {
         take_recipe(recipe, suffix, type);
         return LB_OK;
@@ -234,27 +242,27 @@ static lb_status take_key(lb_recipe *recipe, seen *given, const char *item, size
     if (type == LB_TF32 && !given->word) {
         recipe->short_form = LB_TF32;
         given->round = true;
-        LB_TRY(parse_rounding(item, n, value, &recipe->cast, err));
+        LB_TRY(parse_rounding(item, &recipe->cast, err));
         return recipe->cast.rounding == LB_STOCHASTIC
-                   ? wrong(err, "tf32 alone rounds by rz, rna or rne: write compute:tf32,round:...", item, n)
+                   ? wrong(err, "tf32 alone rounds by rz, rna or rne: write compute:tf32,round:...", item->text,
+                           item->n)
                    : LB_OK;
     }
-    if (is(item, key, "compute") || is(item, key, "accumulate") || is(item, key, "storage"))
-        return take_type(recipe, item, n, value, err);
-    const lb_status cast = take_cast_key(recipe, given, item, n, value, err);
+    if (key_is(item, "compute") || key_is(item, "accumulate") || key_is(item, "storage"))
+        return take_type(recipe, item, err);
+    const lb_status cast = take_cast_key(recipe, given, item, err);
     if (cast != LB_ERR_NOT_FOUND) return cast;
-    if (recipe->scaling && (is(item, key, "forward") || is(item, key, "backward")))
-        return take_type(recipe, item, n, value, err);
-    if (recipe->scaling && is(item, key, "scale")) return take_scale_rule(recipe, item, n, value, err);
-    lb_status status = recipe->scaling == LB_SCALING_DELAYED ? take_delayed_key(recipe, item, n, value, err)
-                       : recipe->scaling == LB_SCALING_NV    ? take_nv_key(recipe, given, item, n, value, err)
+    if (recipe->scaling && (key_is(item, "forward") || key_is(item, "backward"))) return take_type(recipe, item, err);
+    if (recipe->scaling && key_is(item, "scale")) return take_scale_rule(recipe, item, err);
+    lb_status status = recipe->scaling == LB_SCALING_DELAYED ? take_delayed_key(recipe, item, err)
+                       : recipe->scaling == LB_SCALING_NV    ? take_nv_key(recipe, given, item, err)
                                                              : LB_ERR_NOT_FOUND;
     if (status == LB_ERR_NOT_FOUND)
         return wrong(err,
                      recipe->scaling ? "not a key of this recipe"
                                      : "keys are compute, accumulate, storage, round, overflow, subnormals, products, "
                                        "and those of a recipe named first",
-                     item, n);
+                     item->text, item->n);
     return status;
 }
 
@@ -331,7 +339,7 @@ lb_status lb_recipe_parse(const char *argument, lb_recipe *recipe, lb_err *err)
         const char *colon = memchr(item, ':', n);
         if (!n) return wrong(err, "an item is empty", argument, strlen(argument));
         if (colon)
-            LB_TRY(take_key(&r, &given, item, n, colon + 1, err));
+            LB_TRY(take_key(&r, &given, &(struct item){item, colon + 1, n, (size_t)(colon - item)}, err));
         else if (first)
             LB_TRY(take_first_word(&r, item, n, err));
         else

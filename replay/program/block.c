@@ -268,7 +268,7 @@ out:
 /* ---- blocks ----------------------------------------------------------------------------------------------------- */
 
 typedef struct finder {
-    const lb_program *p;
+    const lb_program *program;
     const lb_slice_flow *flow;
     lb_module_call *calls; /* first forward call per scope; last == first: none */
     uint8_t *stream;       /* per op: 1 + k for an add on some stream */
@@ -284,7 +284,7 @@ static lb_status add_block(finder *finder, uint32_t scope, bool own, lb_err *err
     lb_block *more = lb_array_grow(blocks->rows, blocks->n, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     blocks->rows = more;
-    char letter = letter_by_name(finder->p, scope);
+    char letter = letter_by_name(finder->program, scope);
     lb_block row = {scope, letter, own, !letter};
     if (!letter) row.letter = letter_by_structure(finder->flow, &finder->calls[scope]);
     blocks->rows[blocks->n++] = row;
@@ -293,7 +293,7 @@ static lb_status add_block(finder *finder, uint32_t scope, bool own, lb_err *err
 
 static lb_status find_streams(finder *finder, lb_err *err)
 {
-    const lb_program *program = finder->p;
+    const lb_program *program = finder->program;
     uint8_t *path = malloc((size_t)program->n_ops + 1);
     if (!path) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_status status = LB_OK;
@@ -322,7 +322,7 @@ static lb_status find_streams(finder *finder, lb_err *err)
  * stream. */
 static lb_status find_chain(finder *finder, lb_err *err)
 {
-    const lb_program *program = finder->p;
+    const lb_program *program = finder->program;
     uint32_t *length = calloc((size_t)program->n_ops + 1, sizeof *length),
              *from = malloc(((size_t)program->n_ops + 1) * sizeof *from);
     uint8_t *arg = calloc((size_t)program->n_ops + 1, 1);
@@ -356,7 +356,7 @@ static lb_status find_chain(finder *finder, lb_err *err)
  * products with a mask or a scale are passed. */
 static uint32_t branch_module(const finder *finder, uint32_t add, uint32_t branch, uint32_t parent)
 {
-    const lb_program *program = finder->p;
+    const lb_program *program = finder->program;
     uint32_t value = lb_op_args(program, &program->ops[add])[branch].u.value, at = add,
              floor = finder->calls[parent].first;
     for (int hop = 0; hop < 8; hop++) {
@@ -386,7 +386,7 @@ static uint32_t branch_module(const finder *finder, uint32_t add, uint32_t branc
 
 static lb_status collect(finder *finder, lb_err *err)
 {
-    const lb_program *program = finder->p;
+    const lb_program *program = finder->program;
     for (uint32_t i = 0; i < program->n_ops; i++) {
         if (!finder->stream[i]) continue;
         uint32_t parent = program->ops[i].scope, adds = 0;
@@ -405,7 +405,7 @@ static lb_status collect(finder *finder, lb_err *err)
 /* Every scope inside a block has its letter; scopes beside it that feed only this block (its norm) too. */
 static void paint(finder *finder)
 {
-    const lb_program *program = finder->p;
+    const lb_program *program = finder->program;
     char *letters = finder->blocks->letters;
     for (uint32_t b = finder->blocks->n; b-- > 0;)
         for (uint32_t s = 1; s < program->n_scopes; s++)
@@ -430,7 +430,7 @@ static void paint(finder *finder)
 
 lb_status lb_blocks_find(const lb_program *program, const lb_slice_flow *flow, lb_blocks *blocks, lb_err *err)
 {
-    finder finder = {.p = program, .flow = flow, .blocks = blocks};
+    finder finder = {.program = program, .flow = flow, .blocks = blocks};
     *blocks = (lb_blocks){.letters = calloc(program->n_scopes + 1, 1)};
     finder.calls = calloc(program->n_scopes + 1, sizeof *finder.calls);
     finder.own = calloc(program->n_scopes + 1, 1);

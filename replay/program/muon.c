@@ -49,16 +49,21 @@ static uint8_t more(uint8_t n)
     return n < 255 ? n + 1 : n;
 }
 
+/* How many Gram products and products were chained. */
+typedef struct chained {
+    uint8_t grams, products;
+} chained;
+
 /* What an op takes over from those whose writes it sees in `value`. */
 static void take_over(const lb_slice_flow *flow, uint32_t i, uint32_t value, const uint8_t *marks,
-                      const history *history, uint8_t *grams, uint8_t *products)
+                      const history *history, chained *chained)
 {
     uint32_t defs[32];
     const uint32_t n = lb_slice_flow_defs_of(flow, i, value, defs, 32);
     for (uint32_t k = 0; k < n && k < 32; k++) {
         if (!marks[defs[k]]) continue;
-        if (history->grams[defs[k]] > *grams) *grams = history->grams[defs[k]];
-        if (history->products[defs[k]] > *products) *products = history->products[defs[k]];
+        if (history->grams[defs[k]] > chained->grams) chained->grams = history->grams[defs[k]];
+        if (history->products[defs[k]] > chained->products) chained->products = history->products[defs[k]];
     }
 }
 
@@ -80,7 +85,7 @@ static void take_history(const lb_slice_flow *flow, uint32_t i, const lb_muon_sl
     const lb_program *program = flow->program;
     const lb_op *op = &program->ops[i];
     const lb_factors *factors = lb_gram_factors(program, op);
-    uint8_t grams = 0, products = 0;
+    chained before = {0, 0};
     history->gradient[i] = slice->gradient >= 0 && lb_op_reads(program, op, slice->gradient) != LB_NONE;
     for (uint32_t e = flow->first_def[i]; e < flow->first_def[i + 1]; e++) {
         const uint32_t def = flow->defs[e];
@@ -91,12 +96,12 @@ static void take_history(const lb_slice_flow *flow, uint32_t i, const lb_muon_sl
     }
     for (int f = 0; f < 2 && factors; f++) {
         const lb_arg *arg = &lb_op_args(program, op)[f ? factors->b : factors->a];
-        if (arg->tag == LB_ARG_VALUE) take_over(flow, i, arg->u.value, marks, history, &grams, &products);
+        if (arg->tag == LB_ARG_VALUE) take_over(flow, i, arg->u.value, marks, history, &before);
     }
     const bool gram = history->gradient[i] && lb_gram_is_product(flow, i);
-    if (gram && more(grams) > history->grams[i]) history->grams[i] = more(grams);
-    if ((gram || (products && gives_matrix(program, op))) && more(products) > history->products[i])
-        history->products[i] = more(products);
+    if (gram && more(before.grams) > history->grams[i]) history->grams[i] = more(before.grams);
+    if ((gram || (before.products && gives_matrix(program, op))) && more(before.products) > history->products[i])
+        history->products[i] = more(before.products);
     if (remembers(program, op, slice->storage, kept, flow)) history->grams[i] = history->products[i] = 0;
 }
 

@@ -14,7 +14,7 @@
 
 /* One thing to do with every value that an element reads. */
 typedef struct reader {
-    lb_owners *o;
+    lb_owners *owners;
     uint32_t op, element, node;
     void (*visit)(const struct reader *reader, uint32_t value);
 } reader;
@@ -27,8 +27,8 @@ static void visit_value(void *context, uint32_t value)
 
 static void each_read(const reader *r)
 {
-    lb_foreach_each_input(r->o->program, &r->o->program->ops[r->op], lb_owner_elements(r->o, r->op), r->element,
-                          visit_value, (void *)r);
+    lb_foreach_each_input(r->owners->program, &r->owners->program->ops[r->op], lb_owner_elements(r->owners, r->op),
+                          r->element, visit_value, (void *)r);
 }
 
 /* The nodes of op `def` that wrote what is read as `value`: one, or all. */
@@ -48,7 +48,7 @@ static bool has_one_owner(const lb_owners *owners, uint32_t value)
 
 static void take_from(const reader *r, uint32_t value)
 {
-    lb_owners *owners = r->o;
+    lb_owners *owners = r->owners;
     uint32_t defs[16], *into = &owners->from[r->node], n = 0;
     if (!has_one_owner(owners, value)) n = lb_slice_flow_defs_of(owners->flow, r->op, value, defs, 16);
     bool inside = false;
@@ -64,7 +64,7 @@ static void take_from(const reader *r, uint32_t value)
 
 static void give_to(const reader *r, uint32_t value)
 {
-    lb_owners *owners = r->o;
+    lb_owners *owners = r->owners;
     uint32_t defs[16];
     if (has_one_owner(owners, value)) return;
     const uint32_t n = lb_slice_flow_defs_of(owners->flow, r->op, value, defs, 16);
@@ -126,8 +126,8 @@ static void follow_flows(lb_owners *owners)
 /* What a single op touches, where no flow is followed: what it writes, else what it reads, that has one owner. */
 static void touch(const reader *r, uint32_t value)
 {
-    if (has_one_owner(r->o, value))
-        lb_owners_join(r->o, &r->o->owner[r->node], r->o->anchors[r->o->flow->storage_of[value]]);
+    if (has_one_owner(r->owners, value))
+        lb_owners_join(r->owners, &r->owners->owner[r->node], r->owners->anchors[r->owners->flow->storage_of[value]]);
 }
 
 static void touch_results(lb_owners *owners, uint32_t i)
@@ -143,7 +143,7 @@ static void touch_results(lb_owners *owners, uint32_t i)
 /* A view that ends in no fixed point is of whose contents it shows. */
 static void take_shown(const reader *r, uint32_t value)
 {
-    lb_owners *owners = r->o;
+    lb_owners *owners = r->owners;
     uint32_t def, first, last;
     if (!lb_slice_flow_defs_of(owners->flow, r->op, value, &def, 1)) return;
     nodes_that_wrote(owners, def, value, 0, &first, &last);

@@ -25,7 +25,7 @@
 enum fate { LIVE = 0, DEAD = 1, COPY = 2 };
 
 typedef struct skip {
-    const lb_program *p;
+    const lb_program *program;
     lb_slice_flow *flow;
     uint8_t *inside;    /* per scope */
     uint8_t *path;      /* per op: as lb_block_residual_trace, over all calls */
@@ -65,17 +65,17 @@ static bool sees_live(const skip *skip, uint32_t op, uint32_t value)
 /* An autograd node that belongs to a kept forward op: its sequence number was the next to be given when that op ran. */
 static bool of_kept_forward(const skip *skip, uint32_t op)
 {
-    const lb_op *backward = &skip->p->ops[op];
+    const lb_op *backward = &skip->program->ops[op];
     for (uint32_t i = op; skip->any_kept && backward->node >= 0 && i-- > 0;)
-        if (skip->path[i] == LB_PATH_KEPT && skip->p->ops[i].node == backward->node + 1) return true;
+        if (skip->path[i] == LB_PATH_KEPT && skip->program->ops[i].node == backward->node + 1) return true;
     return false;
 }
 
 static void decide(skip *skip, uint32_t i)
 {
-    const lb_op *op = &skip->p->ops[i];
-    const lb_arg *args = lb_op_args(skip->p, op);
-    if (!skip->inside[op->scope] || always_kept(skip->p, op)) return;
+    const lb_op *op = &skip->program->ops[i];
+    const lb_arg *args = lb_op_args(skip->program, op);
+    if (!skip->inside[op->scope] || always_kept(skip->program, op)) return;
     skip->fate[i] = DEAD;
     bool backward = op->phase == LB_PHASE_BACKWARD && !(op->flags & LB_OP_RECOMPUTE);
     if (!backward) {
@@ -85,7 +85,7 @@ static void decide(skip *skip, uint32_t i)
             skip->fate[i] = COPY, skip->carries[i] = (uint8_t)(skip->path[i] - 1);
         return;
     }
-    if (is_add(skip->p, op)) {
+    if (is_add(skip->program, op)) {
         bool first = sees_live(skip, i, args[0].u.value), second = sees_live(skip, i, args[1].u.value);
         if (first && second)
             skip->fate[i] = LIVE;
@@ -99,8 +99,8 @@ static lb_status trace_calls(skip *skip, uint32_t scope, lb_err *err)
 {
     lb_module_call *calls;
     uint32_t n;
-    LB_TRY(lb_block_module_calls(skip->p, scope, &calls, &n, err));
-    uint8_t *path = malloc((size_t)skip->p->n_ops + 1);
+    LB_TRY(lb_block_module_calls(skip->program, scope, &calls, &n, err));
+    uint8_t *path = malloc((size_t)skip->program->n_ops + 1);
     for (uint32_t c = 0; path && c < n; c++) {
         if (calls[c].last <= calls[c].first || !lb_block_residual_trace(skip->flow, &calls[c], path)) continue;
         for (uint32_t i = calls[c].first; i < calls[c].last; i++)
@@ -127,14 +127,14 @@ static bool name_inside(const skip *skip, const char *name, const uint32_t *scop
 {
     const char *owner = strrchr(name, ':'); /* "optimizer.exp_avg:NAME" */
     for (uint32_t i = 0; i < n; i++)
-        if (name_below(owner ? owner + 1 : name, lb_program_text(skip->p, skip->p->scopes[scopes[i]].path)))
+        if (name_below(owner ? owner + 1 : name, lb_program_text(skip->program, skip->program->scopes[scopes[i]].path)))
             return true;
     return false;
 }
 
 static void find_frozen(skip *skip, const uint32_t *scopes, uint32_t n)
 {
-    const lb_program *program = skip->p;
+    const lb_program *program = skip->program;
     for (uint32_t i = 0; i < program->n_values; i++)
         if (program->values[i].name != LB_NONE && program->values[i].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) &&
             name_inside(skip, lb_program_text(program, program->values[i].name), scopes, n))
@@ -188,7 +188,7 @@ static uint32_t filtered_refs(lb_rewrite *rw, const uint32_t *refs, uint32_t cou
 /* `_foreach_*` and `_fused_*`: element i goes when what it writes first is frozen. */
 static void write_list_op(skip *skip, lb_rewrite *rw, uint32_t i, const lb_arg *list)
 {
-    const lb_program *program = skip->p;
+    const lb_program *program = skip->program;
     lb_op op = program->ops[i];
     uint32_t n = list->count, left = n;
     uint8_t *gone = calloc(n, 1);
@@ -220,7 +220,7 @@ static void write_list_op(skip *skip, lb_rewrite *rw, uint32_t i, const lb_arg *
 
 static void write_optimizer_op(skip *skip, lb_rewrite *rw, uint32_t i)
 {
-    const lb_program *program = skip->p;
+    const lb_program *program = skip->program;
     const lb_op *op = &program->ops[i];
     bool frozen = false;
     for (uint32_t r = 0; r < op->written; r++) frozen |= value_frozen(skip, lb_op_written(program, op)[r]);
@@ -234,7 +234,7 @@ static void write_optimizer_op(skip *skip, lb_rewrite *rw, uint32_t i)
 /* Did anything outside the module leave contents in this storage before op i? */
 static bool storage_is_older(const skip *skip, uint32_t i, uint32_t value)
 {
-    const lb_program *program = skip->p;
+    const lb_program *program = skip->program;
     for (uint32_t k = i; k-- > 0;) {
         const lb_op *op = &program->ops[k];
         if (skip->fate[k] == DEAD || !lb_slice_op_defines(program, op)) continue;
@@ -248,7 +248,7 @@ static bool storage_is_older(const skip *skip, uint32_t i, uint32_t value)
 
 static bool read_by_living(const skip *skip, uint32_t i)
 {
-    const lb_program *program = skip->p;
+    const lb_program *program = skip->program;
     for (uint32_t e = skip->flow->first_use[i]; e < skip->flow->first_use[i + 1]; e++) {
         uint32_t user = skip->flow->uses[e];
         if (skip->fate[user] == LIVE && !(program->ops[user].flags & LB_OP_VIEW)) return true;
@@ -262,7 +262,7 @@ static bool read_by_living(const skip *skip, uint32_t i)
 
 static void write_dead_op(skip *skip, lb_rewrite *rw, uint32_t i)
 {
-    const lb_program *program = skip->p;
+    const lb_program *program = skip->program;
     const lb_op *op = &program->ops[i];
     if (!lb_slice_op_defines(program, op) || !read_by_living(skip, i)) return;
     for (uint32_t r = 0; r < op->results + op->written; r++) {
@@ -276,10 +276,11 @@ static void write_dead_op(skip *skip, lb_rewrite *rw, uint32_t i)
 
 static void write_op(skip *skip, lb_rewrite *rw, uint32_t i)
 {
-    const lb_op *op = &skip->p->ops[i];
+    const lb_op *op = &skip->program->ops[i];
     lb_rewrite_begin(rw, i);
     if (skip->fate[i] == COPY)
-        lb_rewrite_copy(rw, i, lb_op_args(skip->p, op)[skip->carries[i]].u.value, lb_op_results(skip->p, op)[0]);
+        lb_rewrite_copy(rw, i, lb_op_args(skip->program, op)[skip->carries[i]].u.value,
+                        lb_op_results(skip->program, op)[0]);
     else if (skip->fate[i] == DEAD)
         write_dead_op(skip, rw, i);
     else if (skip->optimizer[i])
@@ -291,7 +292,7 @@ static void write_op(skip *skip, lb_rewrite *rw, uint32_t i)
 lb_status lb_pass_skip(const lb_program *in, const uint32_t *scopes, uint32_t n_scopes, lb_program **out,
                        uint32_t **origin, lb_err *err)
 {
-    skip skip = {.p = in};
+    skip skip = {.program = in};
     lb_rewrite rw = {0};
     lb_status status = lb_slice_flow_new(in, &skip.flow, err);
     if (status != LB_OK) return status;

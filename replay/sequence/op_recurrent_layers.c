@@ -150,7 +150,7 @@ static lb_number undo_unit(const lb_stack *stack, const undone *undone, lb_numbe
 static void undo_sample(const lb_stack_pass *pass, const gradients *gradients, const lb_number *dy, int64_t sample,
                         lb_number *h)
 {
-    lb_stack *stack = pass->s;
+    lb_stack *stack = pass->stack;
     const int64_t n = stack->size, wide = n * stack->directions, gates = stack->kinds * n,
                   length = lb_stack_length(stack, sample);
     lb_number *dh = gradients->h + sample * n, *dc = gradients->c + sample * n, *past = h + n;
@@ -212,7 +212,7 @@ static void put_weight(lb_stack *stack, uint32_t r, const lb_number *of_gates, c
 /* What each row's gates read as h: (rows, size). */
 static void states_before(const lb_stack_pass *pass, lb_number *h)
 {
-    const lb_stack *stack = pass->s;
+    const lb_stack *stack = pass->stack;
     for (int64_t sample = 0; sample < stack->samples; sample++) {
         const int64_t length = lb_stack_length(stack, sample);
         for (int64_t k = 0; k < length; k++) {
@@ -230,7 +230,7 @@ typedef struct workplace {
 
 static void undo_pass(const lb_stack_pass *pass, workplace *to)
 {
-    lb_stack *stack = pass->s;
+    lb_stack *stack = pass->stack;
     const int64_t n = stack->size, gates = stack->kinds * n, width = lb_stack_width(stack, pass->layer);
     const gradients gradients = {to->g.of_input, to->g.of_state, to->g.h + pass->index * stack->samples * n,
                                  to->g.c + pass->index * stack->samples * n};

@@ -197,22 +197,22 @@ static lb_number times(const lb_stack *stack, lb_number a, lb_number b)
 /* W x + b and V h + d of one gate's unit. */
 static lb_number of_input(const lb_stack_pass *pass, int64_t unit, const lb_number *x)
 {
-    const int64_t n = lb_stack_width(pass->s, pass->layer);
-    const lb_number terms[] = {lb_stack_dot(pass->s, pass->w + unit * n, 1, x, n), constant(pass->b, unit)};
-    return total(pass->s, terms, 2);
+    const int64_t n = lb_stack_width(pass->stack, pass->layer);
+    const lb_number terms[] = {lb_stack_dot(pass->stack, pass->w + unit * n, 1, x, n), constant(pass->b, unit)};
+    return total(pass->stack, terms, 2);
 }
 
 static lb_number of_state(const lb_stack_pass *pass, int64_t unit, const lb_number *h)
 {
-    const int64_t n = pass->s->size;
-    const lb_number terms[] = {lb_stack_dot(pass->s, pass->v + unit * n, 1, h, n), constant(pass->d, unit)};
-    return total(pass->s, terms, 2);
+    const int64_t n = pass->stack->size;
+    const lb_number terms[] = {lb_stack_dot(pass->stack, pass->v + unit * n, 1, h, n), constant(pass->d, unit)};
+    return total(pass->stack, terms, 2);
 }
 
 static lb_number whole(const lb_stack_pass *pass, int64_t unit, const lb_number *x, const lb_number *h)
 {
     const lb_number terms[] = {of_input(pass, unit, x), of_state(pass, unit, h)};
-    return total(pass->s, terms, 2);
+    return total(pass->stack, terms, 2);
 }
 
 /* What one unit of a cell reads and gives. */
@@ -224,7 +224,7 @@ typedef struct unit {
 
 static lb_number run_unit(const lb_stack_pass *pass, int64_t j, const unit *unit, lb_number *c)
 {
-    const lb_stack *stack = pass->s;
+    const lb_stack *stack = pass->stack;
     const int64_t n = stack->size;
     lb_number *g = unit->gates;
     if (stack->mode == LB_STACK_RELU) {
@@ -250,18 +250,18 @@ static lb_number run_unit(const lb_stack_pass *pass, int64_t j, const unit *unit
 
 static lb_number held(const lb_stack_pass *pass, const void *initial, int64_t sample, int64_t j)
 {
-    const lb_stack *stack = pass->s;
+    const lb_stack *stack = pass->stack;
     return lb_number_from(stack->type, initial, (pass->index * stack->samples + sample) * stack->size + j);
 }
 
 int64_t lb_stack_row_before(const lb_stack_pass *pass, int64_t sample, int64_t k, int64_t length)
 {
-    return k ? lb_stack_row(pass->s, lb_stack_step(pass, k - 1, length), sample) : -1;
+    return k ? lb_stack_row(pass->stack, lb_stack_step(pass, k - 1, length), sample) : -1;
 }
 
 void lb_stack_state_before(const lb_stack_pass *pass, int64_t sample, int64_t before, lb_number *h)
 {
-    const lb_stack *stack = pass->s;
+    const lb_stack *stack = pass->stack;
     const int64_t wide = stack->size * stack->directions;
     for (int64_t j = 0; j < stack->size; j++)
         h[j] = before < 0 ? held(pass, stack->hx, sample, j)
@@ -270,14 +270,14 @@ void lb_stack_state_before(const lb_stack_pass *pass, int64_t sample, int64_t be
 
 lb_number lb_stack_cell_before(const lb_stack_pass *pass, int64_t sample, int64_t before, int64_t j)
 {
-    const lb_stack *stack = pass->s;
+    const lb_stack *stack = pass->stack;
     if (stack->mode != LB_STACK_LSTM) return (lb_number){0, 0};
     return before < 0 ? held(pass, stack->cx, sample, j) : stack->states[pass->index][before * stack->size + j];
 }
 
 static void run_sample(const lb_stack_pass *pass, int64_t sample, lb_number *h)
 {
-    lb_stack *stack = pass->s;
+    lb_stack *stack = pass->stack;
     const int64_t n = stack->size, wide = n * stack->directions, length = lb_stack_length(stack, sample);
     for (int64_t k = 0; k < length; k++) {
         const int64_t row = lb_stack_row(stack, lb_stack_step(pass, k, length), sample),

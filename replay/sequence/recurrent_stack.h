@@ -64,7 +64,7 @@ static inline int64_t lb_stack_length(const lb_stack *stack, int64_t sample)
 
 /* A layer in one direction. */
 typedef struct lb_stack_pass {
-    lb_stack *s;
+    lb_stack *stack;
     int64_t layer, direction, index; /* index: of both in lists and states */
     const double *w, *v, *b, *d;
 } lb_stack_pass;

@@ -14,14 +14,14 @@
 
 /* One call of one rank. */
 typedef struct call {
-    const lb_program *p;
+    const lb_program *program;
     uint32_t op, row; /* row of the program's collectives; LB_NONE: it failed */
     char *text;       /* what must be the same on all members */
     char *gradients;  /* names of those that enter it, "" for none */
 } call;
 
 typedef struct rank_calls {
-    const lb_program *p;
+    const lb_program *program;
     call *list;
     uint32_t n;
     bool *used; /* per call: compared with its group's */
@@ -37,7 +37,7 @@ typedef struct check {
 /* ---- what a call says -------------------------------------------------------------------------------------------- */
 
 typedef struct inputs {
-    const lb_program *p;
+    const lb_program *program;
     int64_t elements;
     lb_dtype dtype;
     uint32_t n;
@@ -47,8 +47,8 @@ static void count_input(void *context, uint32_t value)
 {
     inputs *in = context;
     if (value == LB_NONE) return;
-    in->elements += lb_layout_numel(&in->p->values[value].layout), in->n++;
-    in->dtype = in->p->values[value].dtype;
+    in->elements += lb_layout_numel(&in->program->values[value].layout), in->n++;
+    in->dtype = in->program->values[value].dtype;
 }
 
 /* Members may bring other sizes, or nothing at all: uneven all-to-alls, lists that only the root gives. */
@@ -94,7 +94,7 @@ static char *call_text(const lb_program *program, const lb_op *op, const lb_coll
     size_t size = 0;
     const char *name = lb_op_name(program, op), *after = strstr(name, "::"), *base = after ? after + 2 : name;
     const int root = root_arg(base);
-    inputs in = {.p = program};
+    inputs in = {.program = program};
     if (!strncmp(name, "nccl::", 6)) return nccl_call_text(program, op, row);
     FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
@@ -146,7 +146,7 @@ static lb_status list_calls(const lb_program *program, rank_calls *out, lb_err *
     lb_slice_flow *flow;
     lb_own_gradients own;
     uint32_t n = 0, *rows = malloc((program->n_ops + 1) * sizeof *rows);
-    *out = (rank_calls){.p = program};
+    *out = (rank_calls){.program = program};
     for (uint32_t i = 0; rows && i < program->n_ops; i++) rows[i] = LB_NONE, n += counts(program, &program->ops[i]);
     for (uint32_t i = 0; rows && i < program->n_collectives; i++) rows[program->collectives[i].op] = i;
     out->list = calloc(n + 1, sizeof *out->list), out->used = calloc(n + 1, sizeof *out->used);
@@ -183,9 +183,9 @@ static void release_calls(rank_calls *r)
 
 static bool same_group(const call *a, const call *b)
 {
-    const lb_collective *x = &a->p->collectives[a->row], *y = &b->p->collectives[b->row];
-    return lb_own_gradient_same_group(a->p, x, b->p, y) &&
-           !strcmp(lb_program_text(a->p, x->group), lb_program_text(b->p, y->group));
+    const lb_collective *x = &a->program->collectives[a->row], *y = &b->program->collectives[b->row];
+    return lb_own_gradient_same_group(a->program, x, b->program, y) &&
+           !strcmp(lb_program_text(a->program, x->group), lb_program_text(b->program, y->group));
 }
 
 static uint32_t row_of_rank(const check *check, uint32_t rank)
@@ -233,7 +233,7 @@ static bool knows(const lb_program *program, const char *names)
 static bool same_gradients(const call *a, const call *b)
 {
     if (!*a->gradients || !*b->gradients || !strcmp(a->gradients, b->gradients)) return true;
-    return !knows(a->p, b->gradients) && !knows(b->p, a->gradients);
+    return !knows(a->program, b->gradients) && !knows(b->program, a->gradients);
 }
 
 static bool agree(const call *a, const call *b)
@@ -276,9 +276,9 @@ static void print_call(FILE *out, const call *c)
         fputs("never came to it", out);
         return;
     }
-    const lb_op *op = &c->p->ops[c->op];
+    const lb_op *op = &c->program->ops[c->op];
     fprintf(out, "called %s", c->text);
-    if (*lb_op_layer(c->p, op)) fprintf(out, " in %s", lb_op_layer(c->p, op));
+    if (*lb_op_layer(c->program, op)) fprintf(out, " in %s", lb_op_layer(c->program, op));
     if (*c->gradients) fprintf(out, ", which reduces the gradient of %s", c->gradients);
     if (op->flags & LB_OP_FAILED) fputs(", and it failed", out);
 }
@@ -314,12 +314,12 @@ static char *message_of(const meeting *meeting, const char *group, uint64_t sequ
 
 static lb_status add_mismatch(check *check, const meeting *meeting, const bool *outvotes, const call *lead)
 {
-    const lb_collective *row = &lead->p->collectives[lead->row];
+    const lb_collective *row = &lead->program->collectives[lead->row];
     lb_call_mismatch *grown = realloc(check->out->list, (check->out->n + 1) * sizeof *grown);
     if (!grown) return lb_fail(check->err, LB_ERR_NOMEM, "out of memory for collectives");
     check->out->list = grown;
     lb_call_mismatch *x = &grown[check->out->n++];
-    const char *group = lb_program_text(lead->p, row->group);
+    const char *group = lb_program_text(lead->program, row->group);
     *x = (lb_call_mismatch){.step = check->at.step,
                             .sequence = row->sequence,
                             .group = strdup(group),
@@ -344,8 +344,8 @@ static bool speaks(const check *check, const meeting *meeting)
     for (uint32_t i = 0; i < meeting->n; i++) {
         missing |= !meeting->calls[i];
         const uint32_t row = row_of_rank(check, (uint32_t)meeting->ranks[i]);
-        if (meeting->calls[i]) ended |= check->of[row].p->complete != 0;
-        if (!meeting->calls[i]) ended |= check->of[row].p->complete != 0;
+        if (meeting->calls[i]) ended |= check->of[row].program->complete != 0;
+        if (!meeting->calls[i]) ended |= check->of[row].program->complete != 0;
     }
     for (uint32_t r = 0; r < check->at.n_ranks; r++)
         for (uint32_t i = 0; i < check->of[r].n; i++) failed |= check->of[r].list[i].row == LB_NONE;
@@ -356,7 +356,7 @@ static bool speaks(const check *check, const meeting *meeting)
 static lb_status check_group(check *check, uint32_t first, uint32_t lead)
 {
     const call *leader = &check->of[first].list[lead];
-    const lb_collective *row = &leader->p->collectives[leader->row];
+    const lb_collective *row = &leader->program->collectives[leader->row];
     const uint32_t members = row->ranks ? row->ranks : check->at.n_ranks;
     meeting meeting = {calloc(members + 1, sizeof *meeting.calls), calloc(members + 1, sizeof *meeting.ranks), 0};
     uint32_t *next = calloc(members + 1, sizeof *next);
@@ -368,8 +368,8 @@ static lb_status check_group(check *check, uint32_t first, uint32_t lead)
         const call *named = NULL;
         more = false, meeting.n = 0;
         for (uint32_t k = 0; k < members; k++) {
-            const uint32_t r = row->ranks ? row_of_rank(check, leader->p->refs[row->first_rank + k]) : k;
-            if (r == LB_NONE || !check->of[r].p) continue;
+            const uint32_t r = row->ranks ? row_of_rank(check, leader->program->refs[row->first_rank + k]) : k;
+            if (r == LB_NONE || !check->of[r].program) continue;
             const uint32_t at = next_call(&check->of[r], leader, next[k]);
             meeting.calls[meeting.n] = at == LB_NONE ? NULL : &check->of[r].list[at],
             meeting.ranks[meeting.n++] = check->at.ranks[r];
@@ -395,9 +395,9 @@ static const lb_collective *group_before(const check *c, const call *failed, con
 {
     const int64_t *steps;
     const uint32_t n = lb_capture_steps(c->at.capture, &steps);
-    const char *name = lb_op_name(failed->p, &failed->p->ops[failed->op]);
+    const char *name = lb_op_name(failed->program, &failed->program->ops[failed->op]);
     for (uint32_t s = 0; s < n && steps[s] <= c->at.step; s++) {
-        if (lb_capture_program(c->at.capture, failed->p->rank, steps[s], p, NULL) != LB_OK) continue;
+        if (lb_capture_program(c->at.capture, failed->program->rank, steps[s], p, NULL) != LB_OK) continue;
         for (uint32_t i = 0; i < (*p)->n_collectives; i++)
             if (!strcmp(lb_op_name(*p, &(*p)->ops[(*p)->collectives[i].op]), name)) return &(*p)->collectives[i];
     }

@@ -8,7 +8,7 @@
 enum { PEER = 2 };
 
 typedef struct payload {
-    const lb_program *p;
+    const lb_program *program;
     int64_t most;
     bool floats, parameters;
 } payload;
@@ -17,7 +17,7 @@ static void weigh(void *context, uint32_t value)
 {
     payload *x = context;
     if (value == LB_NONE) return;
-    const lb_value *v = &x->p->values[value];
+    const lb_value *v = &x->program->values[value];
     const int64_t n = lb_layout_numel(&v->layout);
     if (n > x->most) x->most = n;
     x->floats |= lb_dtype_is_float(v->dtype);
@@ -38,7 +38,7 @@ static uint8_t phase_before(const lb_program *program, uint32_t op)
 bool lb_model_ranks_meet(const lb_program *program, const lb_collective *collective)
 {
     const lb_op *op = &program->ops[collective->op];
-    payload x = {.p = program};
+    payload x = {.program = program};
     if (op->flags & LB_OP_FAILED || phase_before(program, collective->op) != LB_PHASE_FORWARD) return false;
     switch (lb_collective_run_kind(lb_op_name(program, op))) {
     case LB_EXCHANGE_ALL_REDUCE:
@@ -66,15 +66,15 @@ static void compare_shapes(void *context, uint32_t value)
 {
     payload *x = context;
     if (value == LB_NONE) return;
-    for (uint32_t i = 0; i < x->p->n_values; i++)
-        x->parameters |= x->p->values[i].flags & LB_VALUE_PARAMETER &&
-                         lb_layout_same_shape(&x->p->values[i].layout, &x->p->values[value].layout);
+    for (uint32_t i = 0; i < x->program->n_values; i++)
+        x->parameters |= x->program->values[i].flags & LB_VALUE_PARAMETER &&
+                         lb_layout_same_shape(&x->program->values[i].layout, &x->program->values[value].layout);
 }
 
 bool lb_model_ranks_hand_on(const lb_program *program, const lb_collective *collective)
 {
     const uint8_t phase = phase_before(program, collective->op);
-    payload x = {.p = program};
+    payload x = {.program = program};
     if (phase != LB_PHASE_BACKWARD && phase != LB_PHASE_OPTIMIZER) return true;
     lb_op_each_input(program, &program->ops[collective->op], compare_shapes, &x);
     if (!x.parameters) return true;

@@ -18,7 +18,7 @@ typedef struct left {
 } left;
 
 typedef struct search {
-    const lb_program *p;
+    const lb_program *program;
     const lb_slice_flow *flow;
     left *rows;
     uint32_t n, room, pass;
@@ -80,16 +80,17 @@ static uint32_t left_by(const lb_program *program, uint32_t i, uint32_t *before)
 static uint32_t scope_of(const search *search, uint32_t op, uint32_t value, uint32_t name)
 {
     uint32_t def;
-    if (name != LB_NONE) return lb_program_owner(search->p, lb_program_text(search->p, name));
-    if (search->p->ops[op].scope) return search->p->ops[op].scope;
-    return value != LB_NONE && lb_slice_flow_defs_of(search->flow, op, value, &def, 1) ? search->p->ops[def].scope : 0;
+    if (name != LB_NONE) return lb_program_owner(search->program, lb_program_text(search->program, name));
+    if (search->program->ops[op].scope) return search->program->ops[op].scope;
+    return value != LB_NONE && lb_slice_flow_defs_of(search->flow, op, value, &def, 1) ? search->program->ops[def].scope
+                                                                                       : 0;
 }
 
 /* The gradient that this value holds so far; NULL: none of this step. */
 static left *find_window(search *search, uint32_t value)
 {
     for (uint32_t k = search->n; k-- > 0;)
-        if (!search->rows[k].gone && same_window(search->p, search->rows[k].held, value)) return &search->rows[k];
+        if (!search->rows[k].gone && same_window(search->program, search->rows[k].held, value)) return &search->rows[k];
     return NULL;
 }
 
@@ -111,7 +112,7 @@ static bool same_contents(const lb_program *program, uint32_t a, uint32_t b)
 /* Op `i` adds to what was there, `before`. True: the row is complete, and is that of the sum. */
 static bool goes_on(search *search, uint32_t i, uint32_t before, left *row)
 {
-    const lb_program *program = search->p;
+    const lb_program *program = search->program;
     const uint32_t brought = arg_value(program, &program->ops[i], 1);
     for (uint32_t k = 0; k < search->n; k++) /* what a hook looked at before it was added */
         search->rows[k].gone |= same_contents(program, search->rows[k].held, brought);
@@ -142,7 +143,7 @@ static bool replaces_older(search *search, left *row)
     for (uint32_t k = 0; k < search->n; k++) {
         left *old = &search->rows[k];
         const bool again =
-            row->taken != LB_NONE && old->taken != LB_NONE && same_contents(search->p, old->taken, row->taken);
+            row->taken != LB_NONE && old->taken != LB_NONE && same_contents(search->program, old->taken, row->taken);
         if (old->gone || !(again || (row->name != LB_NONE && old->name == row->name))) continue;
         old->gone = true;
         if (row->name == LB_NONE) row->name = old->name;
@@ -153,7 +154,7 @@ static bool replaces_older(search *search, left *row)
 
 static lb_status add_left(search *search, uint32_t i, uint32_t value, uint32_t before)
 {
-    const lb_program *program = search->p;
+    const lb_program *program = search->program;
     const lb_value *v = &program->values[value];
     const bool copies = op_is(program, &program->ops[i], "copy_"), adds = before != LB_NONE;
     left row = {.value = value,
@@ -216,7 +217,7 @@ enum { FOLLOWED = 64, STORAGES = 128 };
  * collectives. */
 static uint32_t collective_of(const search *search, const left *from, const uint32_t *rows)
 {
-    const lb_program *program = search->p;
+    const lb_program *program = search->program;
     uint32_t queue[FOLLOWED], n = 0, defs[4], found = LB_NONE;
     int64_t storages[STORAGES];
     uint32_t n_storages = 0;
@@ -304,7 +305,7 @@ static bool optimizer_reads(const lb_program *program, uint32_t name, uint32_t o
 
 static lb_status add_gradient(search *search, uint32_t k, const uint32_t *rows, uint8_t *done)
 {
-    const lb_program *program = search->p;
+    const lb_program *program = search->program;
     lb_own_gradients *out = search->out;
     lb_own_gradient *gradient = &out->list[out->n];
     const left *row = &search->rows[k];
@@ -336,7 +337,7 @@ static lb_status add_gradient(search *search, uint32_t k, const uint32_t *rows, 
 static lb_status list_gradients(search *search)
 {
     lb_own_gradients *out = search->out;
-    uint32_t *rows = collective_rows(search->p);
+    uint32_t *rows = collective_rows(search->program);
     uint8_t *done = calloc(search->n + 1, 1);
     out->list = calloc(search->n + 1, sizeof *out->list), out->values = malloc((search->n + 1) * sizeof *out->values);
     lb_status status = rows && done && out->list && out->values
@@ -362,7 +363,7 @@ static double number_of(const lb_program *program, uint32_t value)
 lb_status lb_own_gradients_find(const lb_program *program, const lb_slice_flow *flow, lb_own_gradients *own,
                                 lb_err *err)
 {
-    search search = {.p = program, .flow = flow, .out = own, .err = err};
+    search search = {.program = program, .flow = flow, .out = own, .err = err};
     lb_status status = LB_OK;
     *own = (lb_own_gradients){.program = program, .loss = NAN, .scale = 1};
     for (uint32_t i = 0; i < program->n_ops && status == LB_OK; i++) {

@@ -331,13 +331,13 @@ static lb_status tell(check *check, lb_unequal *found)
 
 /* One rank's versions of a tensor. */
 typedef struct history {
-    const version *v;
+    const version *version;
     uint32_t n, rank_row;
 } history;
 
 static lb_digest digest_at(const history *history, uint32_t at)
 {
-    return history->v[at < history->n ? at : history->n - 1].digest;
+    return history->version[at < history->n ? at : history->n - 1].digest;
 }
 
 /* Of n histories those whose digest at `at` is not the most frequent one; all of them where it has no majority. */
@@ -369,7 +369,7 @@ static lb_status compare(check *check, const history *history, uint32_t n, const
     /* Bits that differ in between and agree at the end (a buffer that is broadcast) are no matter. */
     if (status == LB_OK && longest && outvoted(history, n, UINT32_MAX, out)) {
         while (at < longest && !outvoted(history, n, at, out)) at++;
-        lb_unequal u = {.kind = history->v->kind,
+        lb_unequal u = {.kind = history->version->kind,
                         .tensor = (char *)name,
                         .count = 1,
                         .step = check->at.step,
@@ -384,7 +384,7 @@ static lb_status compare(check *check, const history *history, uint32_t n, const
             ranks[u.n_ranks++] = check->at.ranks[history[i].rank_row];
         }
         u.rank = check->at.ranks[history[who].rank_row];
-        if (at && at < history[who].n) u.op = history[who].v[at].op;
+        if (at && at < history[who].n) u.op = history[who].version[at].op;
         status = tell(check, &u);
     }
     free(out);
@@ -421,7 +421,7 @@ static lb_status compare_name(check *check, uint32_t from, uint32_t to)
             if (!n || h[n - 1].rank_row != v->rank_row) h[n++] = (history){v, 0, v->rank_row};
             h[n - 1].n++, done[v->rank_row] = true;
         }
-        if (n > 1 && !was_told(check, check->versions[i].name)) status = compare(check, h, n, h->v->name);
+        if (n > 1 && !was_told(check, check->versions[i].name)) status = compare(check, h, n, h->version->name);
     }
     free(h);
     free(done);
@@ -431,7 +431,7 @@ static lb_status compare_name(check *check, uint32_t from, uint32_t to)
 /* Is the gradient of a copy reduced over a group that all others are members of? */
 static bool reduced_over_all(const check *check, const history *history, uint32_t n)
 {
-    const version *version = history->v;
+    const version *version = history->version;
     const lb_program *program = check->programs[version->rank_row];
     if (version->reduced == LB_NONE) return false;
     const lb_collective *group = &program->collectives[version->reduced];
@@ -451,7 +451,7 @@ static bool may_be_rounding(const check *check, const history *history, uint32_t
     bool device = false;
     for (uint32_t i = 0; i < n; i++) {
         const lb_program *program = check->programs[history[i].rank_row];
-        const lb_value *value = &program->values[history[i].v[history[i].n - 1].value];
+        const lb_value *value = &program->values[history[i].version[history[i].n - 1].value];
         if (value->statistics == LB_NONE) return true;
         const double squares = program->statistics[value->statistics].sum_squares;
         device |= value->device != 0;
@@ -465,13 +465,14 @@ static const char *name_of(check *check, const history *h, uint32_t n)
 {
     const history *other = NULL;
     for (uint32_t i = 1; i < n && !other; i++)
-        if (strcmp(h[i].v->name, h->v->name)) other = &h[i];
-    if (!other) return h->v->name;
+        if (strcmp(h[i].version->name, h->version->name)) other = &h[i];
+    if (!other) return h->version->name;
     char **grown = realloc(check->joined, (check->n_joined + 1) * sizeof *grown), *text = NULL;
-    if (!grown) return h->v->name;
+    if (!grown) return h->version->name;
     check->joined = grown;
-    if (asprintf(&text, "%s (%s on rank %d)", h->v->name, other->v->name, check->at.ranks[other->rank_row]) < 0)
-        return h->v->name;
+    if (asprintf(&text, "%s (%s on rank %d)", h->version->name, other->version->name,
+                 check->at.ranks[other->rank_row]) < 0)
+        return h->version->name;
     return check->joined[check->n_joined++] = text;
 }
 
@@ -486,7 +487,7 @@ static lb_status compare_class(check *check, uint32_t from, uint32_t to)
         if (!n || h[n - 1].rank_row != version->rank_row) h[n++] = (history){version, 0, version->rank_row};
         h[n - 1].n++;
     }
-    if (h && n > 1 && !was_told(check, h->v->name) && !may_be_rounding(check, h, n)) {
+    if (h && n > 1 && !was_told(check, h->version->name) && !may_be_rounding(check, h, n)) {
         const uint32_t before = check->out->n;
         const char *name = name_of(check, h, n);
         if (!was_told(check, name)) status = compare(check, h, n, name);

@@ -27,9 +27,9 @@ static bool float_value(const lb_program *program, uint32_t value)
 }
 
 typedef struct marker {
-    const lb_program *p;
+    const lb_program *program;
     const lb_slice_flow *flow;
-    lb_watched *w;
+    lb_watched *watched;
     uint32_t reader;
     uint8_t bit;
     uint8_t *leads;     /* per op: see leads_somewhere */
@@ -41,18 +41,19 @@ static void mark_defs(void *context, uint32_t value)
 {
     marker *marker = context;
     uint32_t defs[32];
-    if (!float_value(marker->p, value)) return;
+    if (!float_value(marker->program, value)) return;
     uint32_t n = lb_slice_flow_defs_of(marker->flow, marker->reader, value, defs, 32);
     for (uint32_t i = 0; i < n && i < 32; i++)
-        if (!lb_op_is_source(marker->p, &marker->p->ops[defs[i]])) marker->w->marks[defs[i]] |= marker->bit;
+        if (!lb_op_is_source(marker->program, &marker->program->ops[defs[i]]))
+            marker->watched->marks[defs[i]] |= marker->bit;
 }
 
 static void mark_inputs(marker *marker, uint32_t reader, uint8_t bit)
 {
     marker->reader = reader;
     marker->bit = bit;
-    marker->w->marks[reader] |= LB_WATCH_EVIDENCE;
-    lb_op_each_input(marker->p, &marker->p->ops[reader], mark_defs, marker);
+    marker->watched->marks[reader] |= LB_WATCH_EVIDENCE;
+    lb_op_each_input(marker->program, &marker->program->ops[reader], mark_defs, marker);
 }
 
 static bool tests_finiteness(const lb_program *program, const lb_op *op)
@@ -69,7 +70,7 @@ static bool tests_finiteness(const lb_program *program, const lb_op *op)
  * (x == x) * (abs(x) != inf), isnan(x) as x != x. */
 static bool asks_finiteness(const marker *marker, uint32_t op, uint32_t condition)
 {
-    const lb_program *program = marker->p;
+    const lb_program *program = marker->program;
     uint32_t def;
     if (lb_slice_flow_defs_of(marker->flow, op, condition, &def, 1) == 0 ||
         !tests_finiteness(program, &program->ops[def]))
@@ -91,7 +92,7 @@ static bool asks_finiteness(const marker *marker, uint32_t op, uint32_t conditio
 
 static bool is_sanitiser(const marker *marker, uint32_t i)
 {
-    const lb_program *program = marker->p;
+    const lb_program *program = marker->program;
     const lb_op *op = &program->ops[i];
     const lb_arg *args = lb_op_args(program, op);
     if (op->phase == LB_PHASE_FORWARD) return false;
@@ -129,25 +130,26 @@ static bool group_storage(const lb_program *program, int64_t storage)
 
 static void mark_op(marker *marker, uint32_t i)
 {
-    const lb_program *program = marker->p;
+    const lb_program *program = marker->program;
     const lb_op *op = &program->ops[i];
-    if (marker->optimizer[i]) marker->w->marks[i] |= bits_of_flags(program, op);
-    marker->w->updates += marker->w->marks[i] & LB_WATCH_PARAMETER ? 1 : 0;
+    if (marker->optimizer[i]) marker->watched->marks[i] |= bits_of_flags(program, op);
+    marker->watched->updates += marker->watched->marks[i] & LB_WATCH_PARAMETER ? 1 : 0;
     for (uint32_t r = 0; marker->optimizer[i] && r < op->written; r++) {
         uint32_t value = lb_op_written(program, op)[r];
         if (value != LB_NONE && group_storage(program, program->values[value].storage))
-            marker->w->marks[i] |= LB_WATCH_PARAMETER;
+            marker->watched->marks[i] |= LB_WATCH_PARAMETER;
     }
     if (op->phase == LB_PHASE_BACKWARD && strstr(lb_program_text(program, op->node_name), "AccumulateGrad")) {
-        if (!(op->flags & LB_OP_VIEW) && lb_slice_op_defines(program, op)) marker->w->marks[i] |= LB_WATCH_GRADIENT;
+        if (!(op->flags & LB_OP_VIEW) && lb_slice_op_defines(program, op))
+            marker->watched->marks[i] |= LB_WATCH_GRADIENT;
         mark_inputs(marker, i, LB_WATCH_GRADIENT);
     }
     if (op->flags & LB_OP_COLLECTIVE && op->phase != LB_PHASE_FORWARD) mark_inputs(marker, i, LB_WATCH_GRADIENT);
     /* Of a program that is seen by its calls of NCCL alone, what these give is all that comes out. */
     if (!strncmp(lb_op_name(program, op), "nccl::", 6) && lb_slice_op_defines(program, op))
-        marker->w->marks[i] |= LB_WATCH_OUTPUT;
+        marker->watched->marks[i] |= LB_WATCH_OUTPUT;
     if (is_sanitiser(marker, i)) mark_inputs(marker, i, LB_WATCH_GRADIENT);
-    if (lb_op_is_unscaling(program, op)) marker->w->scaler = true, marker->w->scale = scale_of(program, op);
+    if (lb_op_is_unscaling(program, op)) marker->watched->scaler = true, marker->watched->scale = scale_of(program, op);
     /* Backward starts from ones like the loss, made outside of any autograd node. */
     if (lb_op_is_in_any_form(program, op, "ones_like") && op->phase == LB_PHASE_BACKWARD &&
         !*lb_program_text(program, op->node_name))
@@ -188,7 +190,7 @@ static uint8_t *leads_somewhere(const lb_program *program, const lb_slice_flow *
 /* Op that computed what a module returns, or LB_NONE. */
 static void mark_boundary(marker *marker, const lb_boundary *row)
 {
-    const lb_program *program = marker->p;
+    const lb_program *program = marker->program;
     if (!row->output || row->recompute || !float_value(program, row->value)) return;
     for (uint32_t i = row->op; i-- > 0;) {
         const lb_op *op = &program->ops[i];
@@ -197,7 +199,7 @@ static void mark_boundary(marker *marker, const lb_boundary *row)
             uint32_t value = lb_op_outcome(program, op, r);
             if (value == LB_NONE || program->values[value].storage != program->values[row->value].storage) continue;
             if (!lb_op_is_source(program, op) && (!marker->leads || marker->leads[i]))
-                marker->w->marks[i] |=
+                marker->watched->marks[i] |=
                     lb_layout_numel(&program->values[value].layout) == 1 ? LB_WATCH_LOSS : LB_WATCH_OUTPUT;
             return;
         }
@@ -207,7 +209,7 @@ static void mark_boundary(marker *marker, const lb_boundary *row)
 /* The outermost modules: scope 0 where the model itself was seen, else what has no parent. */
 static void mark_outputs(marker *marker)
 {
-    const lb_program *program = marker->p;
+    const lb_program *program = marker->program;
     bool root = false;
     for (uint32_t i = 0; i < program->n_boundaries; i++) root |= program->boundaries[i].scope == 0;
     for (uint32_t i = 0; i < program->n_boundaries; i++) {
@@ -223,9 +225,9 @@ lb_status lb_watch_program(lb_watched *watched, const lb_selector *selector, lb_
     watched->marks = calloc((size_t)program->n_ops + 1, 1);
     if (!watched->marks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     LB_TRY(lb_slice_flow_new(program, &flow, err));
-    marker marker = {.p = program,
+    marker marker = {.program = program,
                      .flow = flow,
-                     .w = watched,
+                     .watched = watched,
                      .leads = leads_somewhere(program, flow),
                      .optimizer = lb_optimizer_ops(flow)};
     for (uint32_t i = 0; marker.optimizer && i < program->n_ops; i++) mark_op(&marker, i);

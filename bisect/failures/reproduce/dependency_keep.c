@@ -192,7 +192,7 @@ static bool shows_failure(const lb_bisect_session *session, const lb_dependency_
 /* What a source takes in the cure must be there to be taken. */
 static void keep_remedy(lb_dependency_slice *slice)
 {
-    const lb_remedy *remedy = &slice->q->remedy;
+    const lb_remedy *remedy = &slice->session->remedy;
     for (uint32_t k = 0; k < slice->n && remedy->op != LB_NONE; k++) {
         lb_dependency_slice_part *part = &slice->parts[k];
         /* Data is cured by what the same source held before: a dependency slice from the culprit never reaches
@@ -209,7 +209,7 @@ bool lb_dependency_slice_select(lb_dependency_slice *slice)
     /* Each try is a slice of all parts, and a NaN in a large model shows in thousands of ops. The first 400
      * of them are those that ran first, which after one culprit are the near ones. */
     enum { MOST = 400 };
-    lb_bisect_session *session = slice->q;
+    lb_bisect_session *session = slice->session;
     lb_dependency_slice_part *best = NULL;
     uint32_t op = LB_NONE, regenerated = LB_NONE, tried = 0;
     uint64_t fewest = UINT64_MAX;

@@ -37,10 +37,10 @@ bool lb_dependency_slice_add_peer(lb_dependency_slice *slice, const lb_culprit *
     /* Any rank without the fault will do, and the first is taken: a rank's fault is told from one
      * of all by having one healthy rank beside it. */
     bool any = false;
-    for (uint32_t r = 0; r < slice->q->n_ranks && peer < 0; r++) {
+    for (uint32_t r = 0; r < slice->session->n_ranks && peer < 0; r++) {
         bool guilty = false;
-        for (uint32_t k = 0; k < culprit->n_ranks; k++) guilty |= culprit->ranks[k] == slice->q->ranks[r];
-        if (!guilty) peer = slice->q->ranks[r];
+        for (uint32_t k = 0; k < culprit->n_ranks; k++) guilty |= culprit->ranks[k] == slice->session->ranks[r];
+        if (!guilty) peer = slice->session->ranks[r];
     }
     for (uint32_t k = 0; k < slice->n; k++)
         if (slice->parts[k].used && slice->parts[k].program->rank == peer) return true; /* a collective brought it */

@@ -53,7 +53,7 @@ static lb_status list_writers(lb_dependency_slice_part *part, lb_err *err)
 lb_status lb_dependency_slice_init(lb_dependency_slice *slice, lb_bisect_session *session, int64_t first_step,
                                    lb_err *err)
 {
-    *slice = (lb_dependency_slice){.q = session};
+    *slice = (lb_dependency_slice){.session = session};
     slice->parts = calloc((size_t)session->n_steps * session->n_ranks + 1, sizeof *slice->parts);
     if (!slice->parts) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t s = 0; s < session->n_steps; s++)

@@ -122,7 +122,7 @@ static void each_result(const lb_program *program, const lb_op *op, void (*visit
 /* ---- what is needed ---------------------------------------------------------------------------------------------- */
 
 typedef struct reading {
-    const lb_program *p;
+    const lb_program *program;
     int64_t *storages;
     uint32_t n;
     bool failed;
@@ -137,13 +137,13 @@ static void note_storage(void *context, uint32_t value)
         return;
     }
     reading->storages = more;
-    reading->storages[reading->n++] = reading->p->values[value].storage;
+    reading->storages[reading->n++] = reading->program->values[value].storage;
 }
 
 lb_status lb_program_subset_needs(const lb_program *program, const uint8_t *fates, int64_t wanted, uint8_t *needed,
                                   lb_err *err)
 {
-    reading reading = {.p = program};
+    reading reading = {.program = program};
     memset(needed, 0, program->n_values);
     for (uint32_t i = 0; i < program->n_ops; i++) {
         if (fates[i] == LB_PROGRAM_SUBSET_KEEP) lb_op_each_input(program, &program->ops[i], note_storage, &reading);

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 typedef struct shrinking {
-    lb_bisect_session *q;
+    lb_bisect_session *session;
     lb_dependency_slice slice;
     const lb_culprit *culprit; /* to be found again */
     int64_t first_step;
@@ -52,7 +52,7 @@ static bool same_place(const lb_culprit *a, const lb_culprit *b)
 /* Of several culprits any may be the one that the candidate shows: alone it is enough to fail. */
 static bool is_culprit(shrinking *shrinking, const lb_culprit *culprit)
 {
-    const lb_bisection *bisection = shrinking->q->out;
+    const lb_bisection *bisection = shrinking->session->out;
     for (uint32_t i = 0; i < bisection->n_culprits; i++) {
         if (!same_place(culprit, &bisection->culprits[i])) continue;
         if (culprit->block == bisection->culprits[i].block) return true;
@@ -65,13 +65,13 @@ static void say_candidate(const shrinking *shrinking, const lb_bisection *again,
 {
     uint64_t ops, bytes;
     char found[300] = "cannot be bisected";
-    if (lb_reproducer_size(shrinking->q->draft, &ops, &bytes, NULL) != LB_OK) return;
+    if (lb_reproducer_size(shrinking->session->draft, &ops, &bytes, NULL) != LB_OK) return;
     if (again && again->n_culprits)
         snprintf(found, sizeof found, "%s %s %s", lb_bisect_axis_name(again->culprits[0].axis),
                  again->culprits[0].layer, again->culprits[0].op);
     else if (again)
         snprintf(found, sizeof found, "%s", lb_bisect_outcome_name(again->outcome));
-    lb_trial_say(shrinking->q, "  %-11s %6" PRIu64 " ops, %8.1f KB: %s", same ? "reproduces" : "other", ops,
+    lb_trial_say(shrinking->session, "  %-11s %6" PRIu64 " ops, %8.1f KB: %s", same ? "reproduces" : "other", ops,
                  (double)bytes / 1e3, found);
 }
 
@@ -80,7 +80,7 @@ static void say_candidate(const shrinking *shrinking, const lb_bisection *again,
 static lb_status judge_candidate(shrinking *shrinking)
 {
     lb_err why = LB_ERR_INIT;
-    const lb_bisect_session *session = shrinking->q;
+    const lb_bisect_session *session = shrinking->session;
     lb_capture *capture = NULL;
     lb_bisection *again = NULL;
     lb_bisect_options options = LB_BISECT_OPTIONS_INIT;
@@ -168,7 +168,7 @@ static lb_status try_slice(shrinking *shrinking, uint32_t culprits, bool whole_b
     uint32_t n = 0;
     for (uint32_t k = 0; k < shrinking->slice.n; k++)
         memset(shrinking->slice.parts[k].pass, 0, shrinking->slice.parts[k].program->n_ops);
-    LB_TRY(lb_dependency_slice_reach(&shrinking->slice, shrinking->q->out->culprits, culprits, whole_block,
+    LB_TRY(lb_dependency_slice_reach(&shrinking->slice, shrinking->session->out->culprits, culprits, whole_block,
                                      shrinking->err));
     if (!lb_dependency_slice_select(&shrinking->slice)) return LB_OK;
     lb_status status = lb_dependency_slice_adds(&shrinking->slice, shrinking->culprit, &adds, &n, shrinking->err);
@@ -184,7 +184,7 @@ static lb_status try_slice(shrinking *shrinking, uint32_t culprits, bool whole_b
 static lb_status try_steps(shrinking *shrinking)
 {
     lb_err why = LB_ERR_INIT;
-    lb_status status = lb_reproducer_write_steps(shrinking->q, shrinking->first_step, &why);
+    lb_status status = lb_reproducer_write_steps(shrinking->session, shrinking->first_step, &why);
     if (lb_is_refusal(status)) return lb_fail(shrinking->err, status, "%s", why.message);
     shrinking->written = false;
     return status == LB_OK ? judge_candidate(shrinking) : LB_OK;
@@ -216,25 +216,25 @@ static uint64_t ops_of_window(const lb_bisect_session *session)
 /* Puts the folder in place, if a candidate failed as it should; the draft is gone whatever the status. */
 static lb_status report(shrinking *shrinking, lb_output_folder *folder)
 {
-    lb_bisection *bisection = shrinking->q->out;
+    lb_bisection *bisection = shrinking->session->out;
     if (!shrinking->written) {
         add_note(bisection, "no smaller capture fails in the same way by itself: the capture is its own reproducer");
         lb_output_folder_abandon(folder);
         return LB_OK;
     }
     LB_TRY(lb_output_folder_close(folder, shrinking->err));
-    bisection->reproducer = strdup(shrinking->q->options->reproducer);
-    bisection->window_ops = ops_of_window(shrinking->q);
+    bisection->reproducer = strdup(shrinking->session->options->reproducer);
+    bisection->window_ops = ops_of_window(shrinking->session);
     LB_TRY(lb_reproducer_size(bisection->reproducer, &bisection->reproducer_ops, &bisection->reproducer_bytes,
                               shrinking->err));
-    lb_trial_say(shrinking->q, "reproducer %s: %" PRIu64 " of %" PRIu64 " ops, %.1f KB", bisection->reproducer,
+    lb_trial_say(shrinking->session, "reproducer %s: %" PRIu64 " of %" PRIu64 " ops, %.1f KB", bisection->reproducer,
                  bisection->reproducer_ops, bisection->window_ops, (double)bisection->reproducer_bytes / 1e3);
     return LB_OK;
 }
 
 lb_status lb_reduce_reproducer(lb_bisect_session *session, lb_err *err)
 {
-    shrinking shrinking = {.q = session,
+    shrinking shrinking = {.session = session,
                            .culprit = &session->out->culprits[0],
                            .first_step = session->failure.step,
                            .err = err,

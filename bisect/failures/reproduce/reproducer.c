@@ -44,7 +44,7 @@ typedef struct left {
 } left;
 
 typedef struct book {
-    lb_bisect_session *q;
+    lb_bisect_session *session;
     page *pages; /* by step, then by rank */
     uint32_t n;
     left *carried;
@@ -118,7 +118,7 @@ lb_status lb_reproducer_size(const char *path, uint64_t *ops, uint64_t *bytes, l
 static lb_status open_archive(const book *book, uint32_t rank_row, lb_writer **writer)
 {
     lb_writer_options options = LB_WRITER_OPTIONS_INIT;
-    char *path = lb_capture_archive_path(book->q->draft, book->q->ranks[rank_row]);
+    char *path = lb_capture_archive_path(book->session->draft, book->session->ranks[rank_row]);
     options.overwrite = options.whole = true;
     options.sync = LB_OUTPUT_SYNC_NEVER;
     lb_status status =
@@ -129,11 +129,11 @@ static lb_status open_archive(const book *book, uint32_t rank_row, lb_writer **w
 
 static lb_status close_archives(book *book, lb_status status)
 {
-    const char *path = lb_capture_path(book->q->capture), *name = strrchr(path, '/');
+    const char *path = lb_capture_path(book->session->capture), *name = strrchr(path, '/');
     json_t *receipt =
         json_pack("{s:s, s:s}", "reproducer_of", name && name[1] ? name + 1 : path, "made_by", "lastbit bisect");
     char *table = receipt ? json_dumps(receipt, JSON_COMPACT) : NULL;
-    for (uint32_t r = 0; r < book->q->n_ranks; r++) {
+    for (uint32_t r = 0; r < book->session->n_ranks; r++) {
         if (!book->writers[r]) continue;
         if (status == LB_OK && table) status = lb_writer_table(book->writers[r], "receipt", table, book->err);
         lb_status closed = lb_writer_close(book->writers[r], status == LB_OK ? book->err : NULL);
@@ -150,7 +150,7 @@ static lb_status close_archives(book *book, lb_status status)
 static uint32_t rank_row(const book *book, int32_t rank)
 {
     uint32_t row = 0;
-    while (row < book->q->n_ranks && book->q->ranks[row] != rank) row++;
+    while (row < book->session->n_ranks && book->session->ranks[row] != rank) row++;
     return row;
 }
 
@@ -240,7 +240,7 @@ static lb_status store_carried(book *book)
         const lb_program *program = left->page->program;
         const lb_value *value = &program->values[left->value];
         lb_tensor tensor = {left->bytes, value->dtype, lb_layout_contiguous(value->layout.ndim, value->layout.shape)};
-        if (!left->bytes) LB_TRY(lb_capture_value(book->q->capture, program, left->value, &tensor, book->err));
+        if (!left->bytes) LB_TRY(lb_capture_value(book->session->capture, program, left->value, &tensor, book->err));
         LB_TRY(store(book, left->page, left->value, &tensor));
     }
     return LB_OK;
@@ -254,7 +254,8 @@ static void take_checkpoint(void *context, uint32_t checkpoint)
         left *left = &book->carried[i];
         const lb_value *value = &left->page->program->values[left->value];
         lb_tensor tensor;
-        if (!lb_checkpoint_contents(book->q->past.checkpoints, checkpoint, left->page->program->rank, value, &tensor))
+        if (!lb_checkpoint_contents(book->session->past.checkpoints, checkpoint, left->page->program->rank, value,
+                                    &tensor))
             continue;
         free(left->bytes);
         left->bytes = malloc(lb_dtype_bytes(value->dtype, (size_t)lb_layout_numel(&value->layout)) + 1);
@@ -308,12 +309,12 @@ static lb_status take_results(book *book)
     lb_plan plan = LB_PLAN_INIT;
     lb_replay_summary summary = {0};
     lb_observer observer = {.context = book, .op = take_result, .resumed = take_checkpoint};
-    lb_rerun_plan(book->q, &plan);
-    plan.last_step = book->q->failure.step;
-    if (plan.memory_bytes) lb_rerun_release(book->q); /* nothing runs after this that needs it */
+    lb_rerun_plan(book->session, &plan);
+    plan.last_step = book->session->failure.step;
+    if (plan.memory_bytes) lb_rerun_release(book->session); /* nothing runs after this that needs it */
     plan.from_by = book->n ? book->pages[0].program->step : INT64_MAX;
-    lb_rerun_resume(book->q, &plan);
-    LB_TRY(lb_replay_run(book->q->replay, &plan, &observer, &summary, book->err));
+    lb_rerun_resume(book->session, &plan);
+    LB_TRY(lb_replay_run(book->session->replay, &plan, &observer, &summary, book->err));
     return book->status;
 }
 
@@ -331,7 +332,7 @@ static lb_status take_recorded(book *book, bool all)
                 lb_tensor tensor;
                 if (v == LB_NONE || program->values[v].flags & LB_VALUE_UNDEFINED || !page->needed[v]) continue;
                 if (source && is_carried(&program->values[v])) continue;
-                LB_TRY(lb_capture_value(book->q->capture, program, v, &tensor, book->err));
+                LB_TRY(lb_capture_value(book->session->capture, program, v, &tensor, book->err));
                 LB_TRY(store(book, page, v, &tensor));
             }
         }
@@ -410,10 +411,10 @@ static lb_status write_again(book *book, const bool *used)
     plan.mode = LB_REPLAY_CHAINED;
     plan.compare = false;
     plan.force_decisions = true;
-    lb_status status = lb_capture_open(book->q->draft, &capture, book->err);
+    lb_status status = lb_capture_open(book->session->draft, &capture, book->err);
     if (status == LB_OK) status = lb_replay_open(capture, &replay, book->err);
     if (status == LB_OK) status = lb_replay_run(replay, &plan, &observer, &summary, book->err);
-    for (uint32_t r = 0; r < book->q->n_ranks && status == LB_OK; r++)
+    for (uint32_t r = 0; r < book->session->n_ranks && status == LB_OK; r++)
         if (used[r]) status = open_archive(book, r, &book->writers[r]);
     for (uint32_t k = 0; k < book->n && status == LB_OK; k++) {
         note_sources(&book->pages[k], capture);
@@ -430,9 +431,9 @@ static lb_status write_again(book *book, const bool *used)
 /* Pages are set; what stands in comes from a replay (`computed`), or as far as it can from the recording. */
 static lb_status write_book(book *book, bool computed)
 {
-    bool *used = calloc(book->q->n_ranks + 1, sizeof *used);
-    book->writers = calloc(book->q->n_ranks + 1, sizeof *book->writers);
-    lb_status status = used && book->writers ? empty_draft(book->q->draft, book->err)
+    bool *used = calloc(book->session->n_ranks + 1, sizeof *used);
+    book->writers = calloc(book->session->n_ranks + 1, sizeof *book->writers);
+    lb_status status = used && book->writers ? empty_draft(book->session->draft, book->err)
                                              : lb_fail(book->err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < book->n && status == LB_OK; k++) {
         page *page = &book->pages[k];
@@ -475,7 +476,7 @@ static void release(book *book)
 
 lb_status lb_reproducer_write(lb_dependency_slice *slice, lb_err *err)
 {
-    book book = {.q = slice->q, .err = err};
+    book book = {.session = slice->session, .err = err};
     book.pages = calloc(slice->n + 1, sizeof *book.pages);
     if (!book.pages) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < slice->n; k++)
@@ -505,7 +506,7 @@ static lb_status whole_step(const lb_program *program, bool first, uint8_t **fat
 
 lb_status lb_reproducer_write_steps(lb_bisect_session *session, int64_t first_step, lb_err *err)
 {
-    book book = {.q = session, .err = err};
+    book book = {.session = session, .err = err};
     lb_status status = LB_OK;
     book.pages = calloc((size_t)session->n_steps * session->n_ranks + 1, sizeof *book.pages);
     if (!book.pages) return lb_fail(err, LB_ERR_NOMEM, "out of memory");

@@ -277,7 +277,8 @@ static lb_status add_culprit(lb_bisect_session *session, const lb_diff_report *r
     const lb_program *program = lb_trial_program(session, cause->rank, cause->step);
     const uint32_t row = find_row(program, cause);
     lb_culprit *culprit;
-    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_BLOCK, cause->rank, cause->step, row, &culprit, err));
+    LB_TRY(
+        lb_stage_culprit_add(session, LB_AXIS_BLOCK, (lb_stage_place){cause->rank, cause->step, row}, &culprit, err));
     LB_TRY(name_ranks(report, cause, culprit, err));
     culprit->axis = axis_of(session, report, cause, culprit->n_ranks);
     culprit->phase = cause->phase;

@@ -14,7 +14,7 @@
 #include <string.h>
 
 typedef struct narrowing {
-    lb_bisect_session *q;
+    lb_bisect_session *session;
     const lb_stage_region *region;
     int64_t step;
     bool kinds;      /* the ops of rows stand for all of their name, layer and phase */
@@ -192,9 +192,9 @@ static lb_status blame_ops(const narrowing *narrowing, const lb_program *program
             size++;
         }
         list_group_layers(program, rows, group, n_rows, i, layers, sizeof layers);
-        status = lb_stage_culprit_add(narrowing->q, narrowing->region->axis, narrowing->q->failure.rank, program->step,
-                                      row, &culprit, narrowing->err);
-        if (status == LB_OK) status = lb_stage_culprit_all_ranks(narrowing->q, culprit, narrowing->err);
+        const lb_stage_place place = {narrowing->session->failure.rank, program->step, row};
+        status = lb_stage_culprit_add(narrowing->session, narrowing->region->axis, place, &culprit, narrowing->err);
+        if (status == LB_OK) status = lb_stage_culprit_all_ranks(narrowing->session, culprit, narrowing->err);
         if (status != LB_OK) break;
         snprintf(culprit->why, sizeof culprit->why, "With %u %s of %s %s%s, %s, the window ends without the failure.",
                  size,
@@ -202,7 +202,7 @@ static lb_status blame_ops(const narrowing *narrowing, const lb_program *program
                  : size == 1      ? "op"
                                   : "ops",
                  layers, narrowing->region->how, *narrowing->later ? ", in later steps too" : "",
-                 lb_stage_besides(narrowing->q));
+                 lb_stage_besides(narrowing->session));
     }
     lb_slice_flow_free(flow);
     free(group);
@@ -215,9 +215,9 @@ static lb_status blame_layers(const narrowing *narrowing, const lb_program *prog
 {
     for (uint32_t i = 0; i < n_scopes; i++) {
         lb_culprit *culprit;
-        LB_TRY(lb_stage_culprit_add(narrowing->q, narrowing->region->axis, narrowing->q->failure.rank, narrowing->step,
-                                    LB_NONE, &culprit, narrowing->err));
-        LB_TRY(lb_stage_culprit_all_ranks(narrowing->q, culprit, narrowing->err));
+        const lb_stage_place place = {narrowing->session->failure.rank, narrowing->step, LB_NONE};
+        LB_TRY(lb_stage_culprit_add(narrowing->session, narrowing->region->axis, place, &culprit, narrowing->err));
+        LB_TRY(lb_stage_culprit_all_ranks(narrowing->session, culprit, narrowing->err));
         snprintf(culprit->layer, sizeof culprit->layer, "%s",
                  lb_program_text(program, program->scopes[scopes[i]].path));
         snprintf(culprit->why, sizeof culprit->why,
@@ -234,8 +234,8 @@ static lb_status narrow_to_ops(narrowing *narrowing, const lb_program *program, 
     lb_status status = list_ops(narrowing, program, scopes, n_scopes, &sites, rows);
     uint32_t n_ops = sites.n;
     if (status == LB_OK) status = add_later(narrowing, &sites);
-    if (status == LB_OK) status = lb_trial_narrow(narrowing->q, &sites, false, &found, &count, narrowing->err);
-    if (status == LB_OK && count) status = lb_stage_cure_set(narrowing->q, &sites, found, count, narrowing->err);
+    if (status == LB_OK) status = lb_trial_narrow(narrowing->session, &sites, false, &found, &count, narrowing->err);
+    if (status == LB_OK && count) status = lb_stage_cure_set(narrowing->session, &sites, found, count, narrowing->err);
     *n_rows = 0;
     for (uint32_t i = 0; i < count; i++)
         if (found[i] < n_ops) rows[(*n_rows)++] = rows[found[i]];
@@ -253,8 +253,9 @@ static lb_status narrow_to_layers(narrowing *narrowing, const lb_program *progra
                             : lb_fail(narrowing->err, LB_ERR_NOMEM, "out of memory");
     uint32_t n_layers = layers.n;
     if (status == LB_OK) status = add_later(narrowing, &layers);
-    if (status == LB_OK) status = lb_trial_narrow(narrowing->q, &layers, false, &guilty, &count, narrowing->err);
-    if (status == LB_OK && count) status = lb_stage_cure_set(narrowing->q, &layers, guilty, count, narrowing->err);
+    if (status == LB_OK) status = lb_trial_narrow(narrowing->session, &layers, false, &guilty, &count, narrowing->err);
+    if (status == LB_OK && count)
+        status = lb_stage_cure_set(narrowing->session, &layers, guilty, count, narrowing->err);
     *n_scopes = 0;
     for (uint32_t i = 0; i < count; i++)
         if (guilty[i] < n_layers) scopes[(*n_scopes)++] = scopes[guilty[i]];
@@ -269,12 +270,14 @@ static lb_status narrow_to_steps(narrowing *narrowing)
     lb_sites steps = {0};
     lb_site_form form = {narrowing->region->kind, narrowing->region->argument, "step=", "", ','};
     uint32_t *found = NULL, count = 0;
-    lb_status status = lb_stage_sites_add_steps(narrowing->q, &form, narrowing->q->n_steps, &steps, narrowing->err);
+    lb_status status =
+        lb_stage_sites_add_steps(narrowing->session, &form, narrowing->session->n_steps, &steps, narrowing->err);
     lb_sites_name(&steps, "steps %s", narrowing->region->how);
-    if (status == LB_OK) status = lb_trial_narrow_steps(narrowing->q, &steps, true, &found, &count, narrowing->err);
-    if (status == LB_OK && count) status = lb_stage_cure_set(narrowing->q, &steps, found, count, narrowing->err);
-    narrowing->step = count ? narrowing->q->steps[found[0]] : narrowing->q->failure.step;
-    if (count) lb_stage_step_list(narrowing->q, found + 1, count - 1, narrowing->later, sizeof narrowing->later);
+    if (status == LB_OK)
+        status = lb_trial_narrow_steps(narrowing->session, &steps, true, &found, &count, narrowing->err);
+    if (status == LB_OK && count) status = lb_stage_cure_set(narrowing->session, &steps, found, count, narrowing->err);
+    narrowing->step = count ? narrowing->session->steps[found[0]] : narrowing->session->failure.step;
+    if (count) lb_stage_step_list(narrowing->session, found + 1, count - 1, narrowing->later, sizeof narrowing->later);
     lb_sites_release(&steps);
     free(found);
     return status;
@@ -340,13 +343,13 @@ static uint32_t last_lost(const narrowing *narrowing, const lb_trace_row *row, c
 /* What went bad first, or fails: where the walk back ends in that step. */
 static const lb_trace_row *find_bad(const narrowing *n, uint32_t *op)
 {
-    const lb_origin *origin = &n->q->out->origin;
-    const lb_failure *failure = &n->q->failure;
+    const lb_origin *origin = &n->session->out->origin;
+    const lb_failure *failure = &n->session->failure;
     const lb_trace_row *row = origin->op == LB_NONE || origin->rank != failure->rank || origin->broken == LB_NONE
                                   ? NULL
-                                  : lb_trace_find(n->q->trace, origin->rank, origin->step);
+                                  : lb_trace_find(n->session->trace, origin->rank, origin->step);
     *op = row && lb_trace_broke(row, origin->broken) ? origin->broken : failure->op;
-    return *op == failure->op ? lb_trace_find(n->q->trace, failure->rank, failure->step) : row;
+    return *op == failure->op ? lb_trace_find(n->session->trace, failure->rank, failure->step) : row;
 }
 
 static void sort_rows(uint32_t *rows, uint32_t count)
@@ -439,19 +442,19 @@ static lb_status list_chain_sites(const narrowing *narrowing, const chain_list *
 static lb_status change_later(narrowing *narrowing)
 {
     uint32_t rows[64], count = 0;
-    for (uint32_t s = 0; s < narrowing->q->n_steps && count < 64; s++)
-        if (narrowing->q->steps[s] > narrowing->step) rows[count++] = s;
-    lb_stage_step_list(narrowing->q, rows, count, narrowing->later, sizeof narrowing->later);
-    return add_later(narrowing, &narrowing->q->background);
+    for (uint32_t s = 0; s < narrowing->session->n_steps && count < 64; s++)
+        if (narrowing->session->steps[s] > narrowing->step) rows[count++] = s;
+    lb_stage_step_list(narrowing->session, rows, count, narrowing->later, sizeof narrowing->later);
+    return add_later(narrowing, &narrowing->session->background);
 }
 
 static lb_status set_cure(const narrowing *narrowing, const lb_sites *sites, const uint32_t *found, uint32_t count)
 {
     lb_sites cure = {0};
     lb_status status = add_later(narrowing, &cure);
-    if (status == LB_OK) status = lb_stage_cure_set(narrowing->q, sites, found, count, narrowing->err);
-    if (status == LB_OK) status = lb_sites_append(&cure, &narrowing->q->cure, NULL, narrowing->err);
-    if (status == LB_OK) status = lb_stage_cure_set(narrowing->q, &cure, NULL, 0, narrowing->err);
+    if (status == LB_OK) status = lb_stage_cure_set(narrowing->session, sites, found, count, narrowing->err);
+    if (status == LB_OK) status = lb_sites_append(&cure, &narrowing->session->cure, NULL, narrowing->err);
+    if (status == LB_OK) status = lb_stage_cure_set(narrowing->session, &cure, NULL, 0, narrowing->err);
     lb_sites_release(&cure);
     return status;
 }
@@ -459,30 +462,30 @@ static lb_status set_cure(const narrowing *narrowing, const lb_sites *sites, con
 /* The chains of the list that are needed; *n_rows 0 where all of them do not cure. */
 static lb_status try_chains(narrowing *narrowing, const chain_list *list, uint32_t *rows, uint32_t *n_rows)
 {
-    lb_sites sites = {0}, before = narrowing->q->background;
+    lb_sites sites = {0}, before = narrowing->session->background;
     lb_search_outcome outcome = LB_OUTCOME_SAME;
     uint32_t first[LOST], *found = NULL, count = 0;
     *n_rows = 0;
-    narrowing->q->background = (lb_sites){0};
-    lb_status status = lb_sites_append(&narrowing->q->background, &before, NULL, narrowing->err);
-    if (status == LB_OK && *narrowing->later) status = add_later(narrowing, &narrowing->q->background);
+    narrowing->session->background = (lb_sites){0};
+    lb_status status = lb_sites_append(&narrowing->session->background, &before, NULL, narrowing->err);
+    if (status == LB_OK && *narrowing->later) status = add_later(narrowing, &narrowing->session->background);
     if (status == LB_OK) status = list_chain_sites(narrowing, list, &sites, first);
-    if (status == LB_OK) status = lb_trial_run(narrowing->q, &sites, NULL, "whole", &outcome, narrowing->err);
+    if (status == LB_OK) status = lb_trial_run(narrowing->session, &sites, NULL, "whole", &outcome, narrowing->err);
     if (status == LB_OK && outcome == LB_OUTCOME_OTHER &&
-        narrowing->step < narrowing->q->steps[narrowing->q->n_steps - 1]) {
+        narrowing->step < narrowing->session->steps[narrowing->session->n_steps - 1]) {
         status = change_later(narrowing);
-        if (status == LB_OK) status = lb_trial_run(narrowing->q, &sites, NULL, "whole", &outcome, narrowing->err);
+        if (status == LB_OK) status = lb_trial_run(narrowing->session, &sites, NULL, "whole", &outcome, narrowing->err);
     }
     if (status == LB_OK && outcome == LB_OUTCOME_CURED)
-        status = lb_trial_narrow(narrowing->q, &sites, true, &found, &count, narrowing->err);
+        status = lb_trial_narrow(narrowing->session, &sites, true, &found, &count, narrowing->err);
     if (status == LB_OK && count) status = set_cure(narrowing, &sites, found, count);
     if (!count) narrowing->later[0] = '\0';
     for (uint32_t i = 0; i < list->n; i++)
         for (uint32_t k = 0; k < count; k++)
             if (first[found[k]] == list->chain[i]) rows[(*n_rows)++] = list->rows[i];
     sort_rows(rows, *n_rows);
-    lb_sites_release(&narrowing->q->background);
-    narrowing->q->background = before;
+    lb_sites_release(&narrowing->session->background);
+    narrowing->session->background = before;
     lb_sites_release(&sites);
     free(found);
     return status;
@@ -492,11 +495,11 @@ static lb_status narrow_lost(narrowing *narrowing, uint32_t *rows, uint32_t *n_r
 {
     uint32_t bad;
     const lb_trace_row *row = find_bad(narrowing, &bad);
-    lb_trace *kept = narrowing->q->changed; /* further trials need not be traced */
-    narrowing->q->changed = NULL;
+    lb_trace *kept = narrowing->session->changed; /* further trials need not be traced */
+    narrowing->session->changed = NULL;
     *n_rows = 0;
     const lb_trace_row *changed =
-        row && kept ? lb_trace_find(kept, narrowing->q->failure.rank, row->program->step) : NULL;
+        row && kept ? lb_trace_find(kept, narrowing->session->failure.rank, row->program->step) : NULL;
     lb_status status = LB_OK;
     if (changed && bad < row->program->n_ops) {
         chain_list nearest = {.n = 0}, all = {.n = 0};
@@ -515,7 +518,7 @@ static lb_status narrow_lost(narrowing *narrowing, uint32_t *rows, uint32_t *n_r
 lb_status lb_region_narrow(lb_bisect_session *session, const lb_stage_region *region, int64_t *step, uint32_t **ops,
                            uint32_t *n_ops, lb_err *err)
 {
-    narrowing narrowing = {.q = session, .region = region, .err = err};
+    narrowing narrowing = {.session = session, .region = region, .err = err};
     uint32_t near[LOST];
     *ops = NULL, *n_ops = 0;
     LB_TRY(narrow_lost(&narrowing, near, n_ops));
@@ -538,8 +541,8 @@ lb_status lb_region_narrow(lb_bisect_session *session, const lb_stage_region *re
         status = blame_layers(&narrowing, program, scopes, n_scopes);
     else if (status == LB_OK) {
         lb_culprit *culprit;
-        status =
-            lb_stage_culprit_add(session, region->axis, session->failure.rank, narrowing.step, LB_NONE, &culprit, err);
+        status = lb_stage_culprit_add(session, region->axis,
+                                      (lb_stage_place){session->failure.rank, narrowing.step, LB_NONE}, &culprit, err);
         if (status == LB_OK)
             snprintf(culprit->why, sizeof culprit->why,
                      "No smaller region than everything in the steps named, %s, cures.", region->how);

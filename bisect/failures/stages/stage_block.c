@@ -67,14 +67,13 @@ static uint32_t most_grown_inside(const lb_bisect_session *session, const char *
     return best;
 }
 
-/* Float ops of the block in that step, up to `last`. */
-static lb_status list_wide_ops(lb_bisect_session *session, const char *block, int64_t step, uint32_t last,
-                               lb_sites *sites, uint32_t *rows, lb_err *err)
+/* Float ops of the block in the program's step, of the phase of op `last`. */
+static lb_status list_wide_ops(const lb_program *program, const char *block, uint32_t last, lb_sites *sites,
+                               uint32_t *rows, lb_err *err)
 {
-    const lb_program *program = lb_trial_program(session, session->failure.rank, step);
     size_t n = strlen(block);
     char before[64], body[16];
-    snprintf(before, sizeof before, "step=%" PRId64 "&index=", step);
+    snprintf(before, sizeof before, "step=%" PRId64 "&index=", program->step);
     lb_site_form form = {LB_SWAP_PRECISION, "f64", before, "", ','};
     for (uint32_t i = 0; i < program->n_ops && sites->n < 4096; i++) {
         const lb_op *op = &program->ops[i];
@@ -98,8 +97,8 @@ static lb_status earlier_loss(lb_bisect_session *session, const char *block, int
     const lb_program *program = lb_trial_program(session, session->failure.rank, step);
     lb_sites sites = {0};
     uint32_t *rows = malloc(((size_t)program->n_ops + 1) * sizeof *rows), *found = NULL, n = 0;
-    lb_status status = rows ? list_wide_ops(session, block, step, *broken, &sites, rows, err)
-                            : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status =
+        rows ? list_wide_ops(program, block, *broken, &sites, rows, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_trial_narrow(session, &sites, false, &found, &n, err);
     for (uint32_t i = 0; i < n; i++) {
         *wide = true;
@@ -113,10 +112,19 @@ static lb_status earlier_loss(lb_bisect_session *session, const char *block, int
 
 /* ---- block and step ---------------------------------------------------------------------------------------------- */
 
-/* `steps`: the only ones in which they are skipped, as a list; "": all. */
-static lb_status list_blocks(const lb_program *program, const lb_blocks *blocks, const char *letters, const char *steps,
-                             lb_sites *sites, uint32_t *suspects, lb_err *err)
+/* Blocks of a program, some of which are suspects: the scope of each site. */
+typedef struct suspected {
+    const lb_program *program;
+    const lb_blocks *blocks;
+    uint32_t *scopes;
+} suspected;
+
+/* Blocks of these classes are the suspects. `steps`: the only ones in which they are skipped, as a list; "": all. */
+static lb_status list_blocks(const suspected *suspected, const char *letters, const char *steps, lb_sites *sites,
+                             lb_err *err)
 {
+    const lb_program *program = suspected->program;
+    const lb_blocks *blocks = suspected->blocks;
     char before[300];
     snprintf(before, sizeof before, "%s%s%slayer=^(?:", *steps ? "step=" : "", steps, *steps ? "&" : "");
     lb_site_form form = {LB_SWAP_SKIP, "", before, ")" LB_AND_BELOW, '|'};
@@ -124,7 +132,7 @@ static lb_status list_blocks(const lb_program *program, const lb_blocks *blocks,
         char pattern[320];
         if (!strchr(letters, blocks->rows[i].letter)) continue;
         lb_sites_escape(lb_program_text(program, program->scopes[blocks->rows[i].scope].path), pattern, sizeof pattern);
-        suspects[sites->n] = blocks->rows[i].scope;
+        suspected->scopes[sites->n] = blocks->rows[i].scope;
         LB_TRY(lb_sites_add(sites, &form, pattern, err));
     }
     lb_sites_name(sites, *steps ? "blocks of class %s skipped in step %s" : "blocks of class %s skipped", letters,
@@ -265,7 +273,8 @@ static lb_status examine_block(lb_bisect_session *session, const lb_program *fir
     const lb_program *program = lb_trial_program(session, session->failure.rank, step);
     if (broke) LB_TRY(earlier_loss(session, path, step, &row, &wide, err));
     if (row != LB_NONE && !grew) LB_TRY(deepen(session, program, row, block->scope, w.list, err));
-    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_BLOCK, session->failure.rank, step, row, &culprit, err));
+    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_BLOCK, (lb_stage_place){session->failure.rank, step, row}, &culprit,
+                                err));
     culprit->block = block->letter;
     if (row == LB_NONE || grew) snprintf(culprit->layer, sizeof culprit->layer, "%s", grew ? owner : path);
     LB_TRY(lb_stage_culprit_all_ranks(session, culprit, err));
@@ -362,7 +371,8 @@ static lb_status examine_origin(lb_bisect_session *session, const lb_blocks *blo
     }
     if (!*found) return LB_OK;
     lb_culprit *culprit;
-    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_BLOCK, origin->rank, origin->step, origin->op, &culprit, err));
+    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_BLOCK, (lb_stage_place){origin->rank, origin->step, origin->op},
+                                &culprit, err));
     if (block) culprit->block = block->letter;
     LB_TRY(lb_stage_culprit_all_ranks(session, culprit, err));
     snprintf(culprit->why, sizeof culprit->why,
@@ -405,8 +415,8 @@ static lb_status cure_others(lb_bisect_session *session, const lb_sites *base, c
 }
 
 /* Several blocks of one class: each is examined while the others are cured. */
-static lb_status examine_each(lb_bisect_session *session, const lb_program *program, const lb_blocks *blocks,
-                              const uint32_t *suspects, culprit_list culprits, const when *known, lb_err *err)
+static lb_status examine_each(lb_bisect_session *session, const suspected *suspected, culprit_list culprits,
+                              const when *known, lb_err *err)
 {
     lb_sites base = session->background, narrowed = {0};
     lb_failure failure = session->failure;
@@ -415,8 +425,8 @@ static lb_status examine_each(lb_bisect_session *session, const lb_program *prog
     for (uint32_t i = 0; i < culprits.n && status == LB_OK; i++) {
         const culprit_list rest = {culprits.sites, culprits.list + i + 1, culprits.n - i - 1};
         status = cure_others(session, &base, &narrowed, rest, err);
-        if (status == LB_OK)
-            status = examine_block(session, program, block_of_scope(blocks, suspects[culprits.list[i]]), known, err);
+        const lb_block *block = block_of_scope(suspected->blocks, suspected->scopes[culprits.list[i]]);
+        if (status == LB_OK) status = examine_block(session, suspected->program, block, known, err);
         if (status == LB_OK) status = lb_sites_append(&narrowed, &session->cure, NULL, err);
     }
     lb_sites_release(&session->background);
@@ -430,24 +440,25 @@ static lb_status examine_class(lb_bisect_session *session, const lb_program *pro
                                const char *letters, lb_err *err)
 {
     lb_sites sites = {0};
-    uint32_t *suspects = malloc((blocks->n + 1) * sizeof *suspects), *culprits = NULL, n = 0;
+    suspected suspected = {program, blocks, malloc((blocks->n + 1) * sizeof *suspected.scopes)};
+    uint32_t *culprits = NULL, n = 0;
     char after[32], what[40];
     when when = {0};
     bool late = false;
-    lb_status status = suspects ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = suspected.scopes ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     snprintf(after, sizeof after, "&block=%s", letters);
     snprintf(what, sizeof what, "blocks of class %s", letters);
     /* Where the failing step is the culprit's, as is usual, trials need not begin before it. */
     if (status == LB_OK) status = narrow_when(session, after, what, &when, &late, err);
     if (!late) set_when(session, &when, NULL, 0);
-    if (status == LB_OK) status = list_blocks(program, blocks, letters, late ? when.list : "", &sites, suspects, err);
+    if (status == LB_OK) status = list_blocks(&suspected, letters, late ? when.list : "", &sites, err);
     if (status == LB_OK) status = lb_trial_narrow(session, &sites, true, &culprits, &n, err);
     if (status == LB_OK && n == 1)
-        status = examine_block(session, program, block_of_scope(blocks, suspects[culprits[0]]), &when, err);
+        status = examine_block(session, program, block_of_scope(blocks, suspected.scopes[culprits[0]]), &when, err);
     else if (status == LB_OK && n)
-        status = examine_each(session, program, blocks, suspects, (culprit_list){&sites, culprits, n}, &when, err);
+        status = examine_each(session, &suspected, (culprit_list){&sites, culprits, n}, &when, err);
     lb_sites_release(&sites);
-    free(suspects);
+    free(suspected.scopes);
     free(culprits);
     free(when.rows);
     return status;

@@ -82,8 +82,9 @@ static lb_status blame(lb_bisect_session *session, const suspects *list, const l
 {
     for (uint32_t i = 0; i < n; i++) {
         lb_culprit *culprit;
-        LB_TRY(lb_stage_culprit_add(session, LB_AXIS_BLOCK, session->failure.rank, list->program->step,
-                                    list->ops[found[i]], &culprit, err));
+        LB_TRY(lb_stage_culprit_add(session, LB_AXIS_BLOCK,
+                                    (lb_stage_place){session->failure.rank, list->program->step, list->ops[found[i]]},
+                                    &culprit, err));
         LB_TRY(lb_stage_culprit_all_ranks(session, culprit, err));
         snprintf(culprit->why, sizeof culprit->why,
                  "Its operands cancel: they are as large as %.3g, where %s goes in steps of %.3g, and what it leaves, "

@@ -113,7 +113,8 @@ static lb_status blame(lb_bisect_session *session, const place *at, lb_err *err)
 {
     const lb_program *program = at->writer_row->program;
     lb_culprit *culprit;
-    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_SOURCE, program->rank, program->step, at->writer, &culprit, err));
+    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_SOURCE, (lb_stage_place){program->rank, program->step, at->writer},
+                                &culprit, err));
     LB_TRY(lb_stage_culprit_all_ranks(session, culprit, err));
     snprintf(culprit->why, sizeof culprit->why,
              "A mask leaves a row no key: every softmax that reads it gives NaN there. This %s -inf into it. "

@@ -99,22 +99,31 @@ static const char *short_how(const char *argument)
     return strcmp(argument, "f32") ? "by AdamW" : "in f32";
 }
 
-/* One site per owner in the first step that the cure needs, and one for all owners in the later ones. */
-static lb_status list_owner_sites(lb_bisect_session *session, const muon_owners *owners, const uint32_t *when,
-                                  uint32_t n_when, const char *argument, lb_sites *sites, lb_err *err)
+/* Sites of a step: one of each owner, and behind them, where the cure needs later steps, one of all owners there. */
+typedef struct owner_sites {
+    const muon_owners *owners;
+    int64_t step;
+    lb_sites sites;
+} owner_sites;
+
+/* Sites of the first step that the cure needs. */
+static lb_status list_owner_sites(lb_bisect_session *session, const uint32_t *when, uint32_t n_when,
+                                  const char *argument, owner_sites *list, lb_err *err)
 {
+    const muon_owners *owners = list->owners;
+    lb_sites *sites = &list->sites;
     char before[64];
-    snprintf(before, sizeof before, "step=%" PRId64 "&^(?:", session->steps[when[0]]);
+    snprintf(before, sizeof before, "step=%" PRId64 "&^(?:", list->step);
     lb_site_form form = {LB_SWAP_MUON, argument, before, ")$", '|'}, later = {LB_SWAP_MUON, argument, "step=", "", ','};
     for (uint32_t i = 0; i < owners->n; i++) {
         char pattern[320];
         lb_sites_escape(owners->paths[i], pattern, sizeof pattern);
         LB_TRY(lb_sites_add(sites, &form, pattern, err));
     }
-    char list[512];
-    lb_stage_step_list(session, when + 1, n_when - 1, list, sizeof list);
-    lb_sites_name(sites, "Muon updates of step %" PRId64 " %s", session->steps[when[0]], short_how(argument));
-    return *list ? lb_sites_add(sites, &later, list, err) : LB_OK;
+    char steps[512];
+    lb_stage_step_list(session, when + 1, n_when - 1, steps, sizeof steps);
+    lb_sites_name(sites, "Muon updates of step %" PRId64 " %s", list->step, short_how(argument));
+    return *steps ? lb_sites_add(sites, &later, steps, err) : LB_OK;
 }
 
 /* The product in the iteration whose result first leaves what an orthogonalisation can hold; else the first Gram
@@ -164,7 +173,8 @@ static lb_status add_muon_culprit(lb_bisect_session *session, const char *layer,
     uint32_t op;
     lb_culprit *culprit;
     LB_TRY(guilty_product(session, layer, step, &op, err));
-    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_MUON, session->failure.rank, step, op, &culprit, err));
+    LB_TRY(
+        lb_stage_culprit_add(session, LB_AXIS_MUON, (lb_stage_place){session->failure.rank, step, op}, &culprit, err));
     LB_TRY(lb_stage_culprit_all_ranks(session, culprit, err));
     snprintf(culprit->layer, sizeof culprit->layer, "%s", layer);
     culprit->block = 0;
@@ -178,16 +188,17 @@ enum { MANY = 4 }; /* beyond that, owners that ran away are all named, not narro
 
 /* Owners whose iteration ran away by itself in that step, as the unchanged replay shows; *cured when changing them (and
  * the later steps) cures. The sites beyond the owners are in the set. */
-static lb_status try_runaways(lb_bisect_session *session, const muon_owners *owners, int64_t step,
-                              const lb_sites *sites, uint64_t *set, bool *cured, lb_err *err)
+static lb_status try_runaways(lb_bisect_session *session, const owner_sites *list, uint64_t *set, bool *cured,
+                              lb_err *err)
 {
-    const lb_trace_row *row = lb_trace_find(session->trace, session->failure.rank, step);
+    const lb_trace_row *row = lb_trace_find(session->trace, session->failure.rank, list->step);
+    const lb_sites *sites = &list->sites;
     lb_search_outcome outcome;
     uint32_t n = 0;
     for (uint32_t i = 0; i < sites->n; i++) {
         uint32_t op = LB_NONE;
-        if (i < owners->n) {
-            LB_TRY(guilty_product(session, owners->paths[i], step, &op, err));
+        if (i < list->owners->n) {
+            LB_TRY(guilty_product(session, list->owners->paths[i], list->step, &op, err));
             if (op == LB_NONE || !row || !(row->bits[op] & LB_TRACE_BAD || row->sums[op].largest > 100)) continue;
             n++;
         }
@@ -202,13 +213,14 @@ static lb_status try_runaways(lb_bisect_session *session, const muon_owners *own
 
 /* The owners to blame in that step: all that ran away, when they are many and changing them cures; else the smallest
  * set. */
-static lb_status blame_owners(lb_bisect_session *session, const muon_owners *owners, int64_t step,
-                              const lb_sites *sites, uint32_t **found, uint32_t *n, lb_err *err)
+static lb_status blame_owners(lb_bisect_session *session, const owner_sites *list, uint32_t **found, uint32_t *n,
+                              lb_err *err)
 {
+    const lb_sites *sites = &list->sites;
     uint64_t *set = calloc(LB_SITE_WORDS(sites->n) + 1, sizeof *set);
     bool cured = false;
-    lb_status status = set ? try_runaways(session, owners, step, sites, set, &cured, err)
-                           : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status =
+        set ? try_runaways(session, list, set, &cured, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK && !cured)
         status = lb_trial_narrow(session, sites, false, found, n, err);
     else if (status == LB_OK) {
@@ -224,19 +236,20 @@ static lb_status blame_owners(lb_bisect_session *session, const muon_owners *own
 static lb_status narrow_muon(lb_bisect_session *session, const muon_owners *owners, const lb_sites *whole,
                              const char *argument, const char *how, lb_err *err)
 {
-    lb_sites layers = {0}, steps = {0};
+    lb_sites steps = {0};
     lb_site_form in_steps = {LB_SWAP_MUON, argument, "step=", "", ','};
     uint32_t *found = NULL, n = 0, *when = NULL, n_when = 0;
     lb_status status = lb_stage_cure_set(session, whole, NULL, 0, err);
     if (status == LB_OK) status = lb_stage_sites_add_steps(session, &in_steps, session->n_steps, &steps, err);
     lb_sites_name(&steps, "steps with Muon %s", short_how(argument));
     if (status == LB_OK) status = lb_trial_narrow(session, &steps, false, &when, &n_when, err);
-    int64_t step = n_when ? session->steps[when[0]] : session->failure.step;
+    const int64_t step = n_when ? session->steps[when[0]] : session->failure.step;
+    owner_sites layers = {.owners = owners, .step = step};
     if (status == LB_OK && n_when) {
         status = lb_stage_cure_set(session, &steps, when, n_when, err);
-        if (status == LB_OK) status = list_owner_sites(session, owners, when, n_when, argument, &layers, err);
-        if (status == LB_OK) status = blame_owners(session, owners, step, &layers, &found, &n, err);
-        if (status == LB_OK && n) status = lb_stage_cure_set(session, &layers, found, n, err);
+        if (status == LB_OK) status = list_owner_sites(session, when, n_when, argument, &layers, err);
+        if (status == LB_OK) status = blame_owners(session, &layers, &found, &n, err);
+        if (status == LB_OK && n) status = lb_stage_cure_set(session, &layers.sites, found, n, err);
     }
     uint32_t blamed = 0;
     for (int failed = 1; failed >= 0; failed--)
@@ -246,7 +259,7 @@ static lb_status narrow_muon(lb_bisect_session *session, const muon_owners *owne
             status = add_muon_culprit(session, owners->paths[found[i]], step, n_when > 1, how, err);
         }
     if (status == LB_OK && !blamed) status = add_muon_culprit(session, owners->paths[0], step, n_when > 1, how, err);
-    lb_sites_release(&layers);
+    lb_sites_release(&layers.sites);
     lb_sites_release(&steps);
     free(found);
     free(when);

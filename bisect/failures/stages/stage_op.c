@@ -86,7 +86,8 @@ static lb_status blame(lb_bisect_session *session, const broken_kind *k, uint32_
 {
     char others[80] = "";
     lb_culprit *culprit;
-    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_BLOCK, session->failure.rank, k->program->step, k->op, &culprit, err));
+    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_BLOCK,
+                                (lb_stage_place){session->failure.rank, k->program->step, k->op}, &culprit, err));
     LB_TRY(lb_stage_culprit_all_ranks(session, culprit, err));
     if (besides)
         snprintf(others, sizeof others, " and in place of what %u other %s so", besides,
@@ -104,7 +105,8 @@ static lb_status blame_state(lb_bisect_session *session, const lb_program *progr
 {
     const lb_origin *origin = &session->out->origin;
     lb_culprit *culprit;
-    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_SOURCE, origin->rank, origin->step, origin->op, &culprit, err));
+    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_SOURCE, (lb_stage_place){origin->rank, origin->step, origin->op},
+                                &culprit, err));
     LB_TRY(lb_stage_culprit_all_ranks(session, culprit, err));
     snprintf(culprit->why, sizeof culprit->why,
              "The window begins with state that no optimizer leaves: %s. %s makes NaN of it; with 0 there, %s, "

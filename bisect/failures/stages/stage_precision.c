@@ -20,14 +20,14 @@ static bool narrow_value(const lb_program *program, uint32_t v)
 }
 
 typedef struct narrow_reader {
-    const lb_program *p;
+    const lb_program *program;
     bool found;
 } narrow_reader;
 
 static void note_narrow(void *context, uint32_t value)
 {
     narrow_reader *r = context;
-    r->found |= narrow_value(r->p, value);
+    r->found |= narrow_value(r->program, value);
 }
 
 static bool gives_narrow(const lb_program *program, const lb_op *op)

@@ -120,7 +120,7 @@ static lb_status add_rank_culprit(lb_bisect_session *session, const lb_sites *si
     const char *named;
     uint32_t row = guilty_op(session, sites->rows[found[0]].rank_row, &step, &named);
     lb_culprit *culprit;
-    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_RANK, first, step, row, &culprit, err));
+    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_RANK, (lb_stage_place){first, step, row}, &culprit, err));
     int32_t *ranks = lb_array_reserve(culprit->ranks, culprit->n_ranks, n - culprit->n_ranks, sizeof *ranks);
     if (!ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     culprit->ranks = ranks, culprit->n_ranks = n;
@@ -203,7 +203,7 @@ static lb_status add_sender(lb_bisect_session *session, bool *found, lb_err *err
         lb_culprit *culprit;
         if (x->kind != LB_COLLECTIVE_NONFINITE || x->step < session->steps[0] || x->step > session->failure.step)
             continue;
-        status = lb_stage_culprit_add(session, LB_AXIS_RANK, x->rank, x->step, x->op, &culprit, err);
+        status = lb_stage_culprit_add(session, LB_AXIS_RANK, (lb_stage_place){x->rank, x->step, x->op}, &culprit, err);
         if (status != LB_OK) break;
         int32_t *ranks =
             lb_array_reserve(culprit->ranks, culprit->n_ranks, x->n_ranks - culprit->n_ranks, sizeof *ranks);
@@ -294,8 +294,9 @@ typedef struct disagreement {
 static lb_status add_disagreement(lb_bisect_session *session, const disagreement *disagreement, lb_err *err)
 {
     lb_culprit *culprit;
-    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_RANK, disagreement->rank, disagreement->step, disagreement->op,
-                                &culprit, err));
+    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_RANK,
+                                (lb_stage_place){disagreement->rank, disagreement->step, disagreement->op}, &culprit,
+                                err));
     int32_t *copy = realloc(culprit->ranks, (disagreement->n_ranks + 1) * sizeof *copy);
     if (!copy) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     memcpy(copy, disagreement->ranks, disagreement->n_ranks * sizeof *copy);

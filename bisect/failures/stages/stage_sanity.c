@@ -78,8 +78,8 @@ static lb_status only_recorded(lb_bisect_session *session, const lb_failure *rec
                            "every op gives what was recorded within its bound, and yet the failure is not there");
         return LB_OK;
     }
-    LB_TRY(
-        lb_stage_culprit_add(session, LB_AXIS_KERNEL, suspicion->rank, suspicion->step, suspicion->op, &culprit, err));
+    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_KERNEL,
+                                (lb_stage_place){suspicion->rank, suspicion->step, suspicion->op}, &culprit, err));
     char ratio[48] = ""; /* integers, and what is not finite, have none */
     if (suspicion->ratio == suspicion->ratio)
         snprintf(ratio, sizeof ratio, " (error %.3g times its bound)", suspicion->ratio);

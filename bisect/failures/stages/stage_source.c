@@ -121,7 +121,8 @@ lb_status lb_stage_unseen(lb_bisect_session *session, uint32_t *count, bool *fou
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         const source_row *row = &list.rows[guilty[i]];
         const lb_program *program = lb_trial_program(session, row->rank, row->step);
-        status = lb_stage_culprit_add(session, LB_AXIS_SOURCE, row->rank, row->step, row->op, &culprit, err);
+        status = lb_stage_culprit_add(session, LB_AXIS_SOURCE, (lb_stage_place){row->rank, row->step, row->op},
+                                      &culprit, err);
         if (status != LB_OK) break;
         snprintf(culprit->why, sizeof culprit->why,
                  "The bytes of %s changed and no recorded op wrote them. With what the program itself had left there, "
@@ -172,7 +173,8 @@ lb_status lb_stage_hidden(lb_bisect_session *session, bool *found, lb_err *err)
                 if (!lb_op_is_source(program, &program->ops[i]) ||
                     !(value_of(program, i)->flags & LB_VALUE_PARAMETER) || !spoilt(session, program, i, false))
                     continue;
-                LB_TRY(lb_stage_culprit_add(session, LB_AXIS_SOURCE, program->rank, program->step, i, &culprit, err));
+                LB_TRY(lb_stage_culprit_add(session, LB_AXIS_SOURCE, (lb_stage_place){program->rank, program->step, i},
+                                            &culprit, err));
                 lb_failure *failure = &session->out->failure;
                 *failure =
                     (lb_failure){.kind = LB_FAILURE_PARAMETER, .step = program->step, .rank = program->rank, .op = i};
@@ -322,7 +324,8 @@ static lb_status try_sources(lb_bisect_session *session, source_list *list, bool
         if (join_rank(session, &list->rows[guilty[i]], err)) continue;
         const source_row *row = &list->rows[guilty[i]];
         lb_culprit *culprit;
-        status = lb_stage_culprit_add(session, LB_AXIS_SOURCE, row->rank, row->step, row->op, &culprit, err);
+        status = lb_stage_culprit_add(session, LB_AXIS_SOURCE, (lb_stage_place){row->rank, row->step, row->op},
+                                      &culprit, err);
         if (status != LB_OK) break;
         if (*culprit->parameter)
             lb_stage_culprit_between_steps(session, culprit); /* what is written over; a batch is its step's */

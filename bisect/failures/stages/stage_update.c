@@ -43,7 +43,8 @@ static lb_status blame(lb_bisect_session *session, const char *change, lb_err *e
     const lb_group *group = by_optimizer(origin) ? lb_program_group_of(program, origin->storage) : NULL;
     char rate[60] = "";
     lb_culprit *culprit;
-    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_SOURCE, origin->rank, origin->step, origin->op, &culprit, err));
+    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_SOURCE, (lb_stage_place){origin->rank, origin->step, origin->op},
+                                &culprit, err));
     LB_TRY(lb_stage_culprit_of_storage(session, culprit, origin->rank, origin->storage, err));
     LB_TRY(lb_stage_culprit_all_ranks(session, culprit, err));
     if (!by_optimizer(origin)) lb_stage_culprit_between_steps(session, culprit);

@@ -118,22 +118,22 @@ static void fill_in(const lb_program *program, lb_culprit *culprit, lb_err *err)
     lb_slice_flow_free(flow);
 }
 
-lb_status lb_stage_culprit_add(lb_bisect_session *session, lb_bisect_axis axis, int32_t rank, int64_t step,
-                               uint32_t row, lb_culprit **culprit, lb_err *err)
+lb_status lb_stage_culprit_add(lb_bisect_session *session, lb_bisect_axis axis, lb_stage_place place,
+                               lb_culprit **culprit, lb_err *err)
 {
     lb_bisection *bisection = session->out;
     lb_culprit *more = lb_array_grow(bisection->culprits, bisection->n_culprits, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     bisection->culprits = more;
     lb_culprit *c = &bisection->culprits[bisection->n_culprits];
-    *c = (lb_culprit){.axis = axis, .row = row, .step = step};
+    *c = (lb_culprit){.axis = axis, .row = place.op, .step = place.step};
     c->ranks = malloc(sizeof *c->ranks);
     if (!c->ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    c->ranks[0] = rank, c->n_ranks = 1;
+    c->ranks[0] = place.rank, c->n_ranks = 1;
     bisection->n_culprits++;
     bisection->outcome = LB_BISECT_FOUND;
-    const lb_program *program = lb_trial_program(session, rank, step);
-    if (program && row != LB_NONE) fill_in(program, c, err);
+    const lb_program *program = lb_trial_program(session, place.rank, place.step);
+    if (program && place.op != LB_NONE) fill_in(program, c, err);
     *culprit = c;
     return LB_OK;
 }

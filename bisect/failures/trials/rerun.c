@@ -52,7 +52,7 @@ static bool *ranks_excluded(const lb_bisect_session *session, const lb_sites *si
 /* ---- who watches ------------------------------------------------------------------------------------------------- */
 
 typedef struct watcher {
-    lb_bisect_session *q;
+    lb_bisect_session *session;
     lb_trace *trace; /* NULL: none */
     bool over; /* all is seen; the run goes on for the decisions of later steps, of which the recording has no bytes */
     lb_status status; /* of keeping and resuming what the monitor knows */
@@ -62,7 +62,7 @@ typedef struct watcher {
 /* Of a changed run what is asked for stands where the numbers went bad, or where they fail. */
 static bool is_traced(const watcher *w, int64_t step)
 {
-    const lb_bisect_session *session = w->q;
+    const lb_bisect_session *session = w->session;
     return w->trace == session->trace || step == session->failure.step ||
            (session->out->origin.op != LB_NONE && step == session->out->origin.step);
 }
@@ -73,46 +73,46 @@ static bool watch_op(void *context, const lb_event *event)
     if (w->status != LB_OK) return false;
     if (w->over) return true;
     if (w->trace && is_traced(w, event->step)) lb_trace_op(w->trace, event);
-    if (lb_failure_monitor_op(w->q->monitor, event)) return true;
-    w->over = w->trace == w->q->trace && w->q->decisions.n;
+    if (lb_failure_monitor_op(w->session->monitor, event)) return true;
+    w->over = w->trace == w->session->trace && w->session->decisions.n;
     return w->over;
 }
 
 static void watch_step(void *context, int32_t rank, int64_t step)
 {
     const watcher *w = context;
-    if (!w->over) lb_failure_monitor_step_end(w->q->monitor, rank, step);
+    if (!w->over) lb_failure_monitor_step_end(w->session->monitor, rank, step);
 }
 
 /* A step after the failing one is no place to begin. */
 static bool keep_monitor(void *context, uint32_t checkpoint)
 {
     watcher *w = context;
-    if (w->status != LB_OK || lb_failure_monitor_failure(w->q->monitor)->kind != LB_FAILURE_NONE) return false;
-    w->status = lb_failure_monitor_keep(w->q->monitor, checkpoint, &w->err);
+    if (w->status != LB_OK || lb_failure_monitor_failure(w->session->monitor)->kind != LB_FAILURE_NONE) return false;
+    w->status = lb_failure_monitor_keep(w->session->monitor, checkpoint, &w->err);
     return w->status == LB_OK;
 }
 
 static void resume_monitor(void *context, uint32_t checkpoint)
 {
     watcher *w = context;
-    if (w->status == LB_OK) w->status = lb_failure_monitor_resume(w->q->monitor, checkpoint, &w->err);
+    if (w->status == LB_OK) w->status = lb_failure_monitor_resume(w->session->monitor, checkpoint, &w->err);
 }
 
 static void note_decision(void *context, int32_t rank, int64_t step, uint32_t value, const lb_tensor *contents)
 {
-    lb_decisions_keep(&((watcher *)context)->q->decisions, rank, step, value, contents);
+    lb_decisions_keep(&((watcher *)context)->session->decisions, rank, step, value, contents);
 }
 
 static bool recall_decision(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
-    return lb_decisions_find(&((watcher *)context)->q->decisions, rank, step, value, tensor);
+    return lb_decisions_find(&((watcher *)context)->session->decisions, rank, step, value, tensor);
 }
 
 static lb_status run_watched(lb_bisect_session *session, const lb_plan *plan, lb_trace *trace,
                              lb_replay_summary *summary, lb_err *err)
 {
-    watcher w = {.q = session, .trace = trace, .err = LB_ERR_INIT};
+    watcher w = {.session = session, .trace = trace, .err = LB_ERR_INIT};
     lb_observer observer = {.context = &w,
                             .op = watch_op,
                             .step_end = watch_step,

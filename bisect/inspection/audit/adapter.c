@@ -193,7 +193,7 @@ const lb_inventory_name *lb_adapter_beside(const lb_inventory *inventory, const 
 
 static void check_lengths(lb_audit_gathering *gathering, const lb_adapter *adapter, lb_adapter_module *module)
 {
-    const lb_inventory *inventory = adapter->v;
+    const lb_inventory *inventory = adapter->inventory;
     const lb_audit_where where = lb_inventory_where(inventory, &inventory->checkpoint->pieces[module->a->first]);
     char shape[160];
     module->lengths = lb_adapter_beside(inventory, module->a->name, "lora_magnitude_vector");
@@ -278,7 +278,7 @@ static lb_status pair_halves(lb_audit_gathering *gathering, const lb_inventory *
 static bool find_dropped(lb_audit_gathering *gathering, const lb_adapter *adapter, const lb_inventory_name *half,
                          int64_t has, int64_t needs, const char *weight)
 {
-    const lb_checkpoint *checkpoint = adapter->v->checkpoint;
+    const lb_checkpoint *checkpoint = adapter->inventory->checkpoint;
     const lb_checkpoint_piece *piece = &checkpoint->pieces[half->first];
     int32_t absent[64];
     uint32_t n = 0;
@@ -305,8 +305,8 @@ static void find_weight(const lb_adapter *adapter, lb_adapter_module *module)
     const char *half = lb_adapter_half_in(module->a->name);
     snprintf(own, sizeof own, "%.*s.base_layer.weight", (int)(half - module->a->name), module->a->name);
     module->named = lb_adapter_weight_named(adapter->base, module->in_base);
-    module->weight = lb_inventory_find(adapter->v, own);
-    module->held = module->weight ? adapter->v : adapter->base;
+    module->weight = lb_inventory_find(adapter->inventory, own);
+    module->held = module->weight ? adapter->inventory : adapter->base;
     if (!module->weight) module->weight = module->named;
 }
 
@@ -326,19 +326,20 @@ static void tell_other_shape(lb_audit_gathering *gathering, const lb_adapter *ad
     dropped |= find_dropped(gathering, adapter, module->a, module->in, module->in < s[1] ? s[1] : module->in, w->name);
     if (!dropped)
         lb_audit_find(gathering, LB_AUDIT_ADAPTER_TARGET,
-                      lb_inventory_where(adapter->v, &adapter->v->checkpoint->pieces[module->a->first]),
+                      lb_inventory_where(adapter->inventory, &adapter->inventory->checkpoint->pieces[module->a->first]),
                       "A and B make [%lld, %lld], %s is [%lld, %lld]", (long long)module->out, (long long)module->in,
                       w->name, (long long)s[0], (long long)s[1]);
 }
 
 static void match_weight(lb_audit_gathering *gathering, lb_adapter *adapter, lb_adapter_module *module)
 {
-    const lb_audit_where where = lb_inventory_where(adapter->v, &adapter->v->checkpoint->pieces[module->a->first]);
+    const lb_audit_where where =
+        lb_inventory_where(adapter->inventory, &adapter->inventory->checkpoint->pieces[module->a->first]);
     find_weight(adapter, module);
     const lb_inventory_name *w = module->weight;
     const lb_checkpoint_piece *piece = w ? &module->held->checkpoint->pieces[w->first] : NULL;
     module->weight = NULL;
-    if (!piece && adapter->base != adapter->v && module->experts < 2)
+    if (!piece && adapter->base != adapter->inventory && module->experts < 2)
         lb_audit_find(gathering, LB_AUDIT_ADAPTER_TARGET, where, "%s has no module %s%s",
                       adapter->base->checkpoint->path, module->in_base,
                       gathering->options->n_maps ? "" : " (--map renames those that a library renames on loading)");
@@ -412,7 +413,7 @@ static void find_smaller_than_partners(lb_audit_gathering *gathering, const lb_a
 static void find_untouched(lb_audit_gathering *gathering, const lb_adapter *adapter, const json_t *config)
 {
     const lb_inventory *base = adapter->base;
-    if (!config || base == adapter->v) return;
+    if (!config || base == adapter->inventory) return;
     for (uint32_t i = 0; i < base->n_names; i++) {
         const char *name = base->names[i].name;
         size_t n = strlen(name);
@@ -436,7 +437,8 @@ static void find_untouched(lb_audit_gathering *gathering, const lb_adapter *adap
 static void check_module(lb_audit_gathering *gathering, const lb_adapter *adapter, const json_t *config,
                          const lb_adapter_module *module)
 {
-    lb_audit_where where = lb_inventory_where(adapter->v, &adapter->v->checkpoint->pieces[module->a->first]);
+    lb_audit_where where =
+        lb_inventory_where(adapter->inventory, &adapter->inventory->checkpoint->pieces[module->a->first]);
     const double stated = module->stated_rank * (double)(module->experts ? module->experts : 1);
     if (stated > 0 && module->rank && (double)module->rank != stated)
         lb_audit_find(gathering, LB_AUDIT_ADAPTER_RANK, where, "is of rank %lld, adapter_config.json says %g",
@@ -448,7 +450,7 @@ static void check_module(lb_audit_gathering *gathering, const lb_adapter *adapte
 /* All of B zero: the adapter is at its first step. Some of it: those modules learnt nothing. */
 static void check_zeros(lb_audit_gathering *gathering, const lb_adapter *adapter)
 {
-    const lb_inventory *inventory = adapter->v;
+    const lb_inventory *inventory = adapter->inventory;
     uint32_t zeros = 0;
     for (uint32_t i = 0; i < adapter->n; i++)
         zeros += lb_inventory_is_zero(&inventory->measured[adapter->modules[i].b->first]);
@@ -470,13 +472,13 @@ static void note_unseen_shards(lb_audit_gathering *gathering, const lb_adapter *
     bool whole = adapter->n > 0;
     for (uint32_t i = 0; i < adapter->n; i++)
         whole &= adapter->modules[i].a->n == 1 && adapter->modules[i].b->n == 1 && !adapter->modules[i].weight;
-    if (whole && adapter->v->checkpoint->distributed && adapter->v->checkpoint->ranks > 1 &&
-        adapter->base == adapter->v)
+    if (whole && adapter->inventory->checkpoint->distributed && adapter->inventory->checkpoint->ranks > 1 &&
+        adapter->base == adapter->inventory)
         lb_audit_note(
             gathering, LB_AUDIT_SHARD_MISSING, (lb_audit_where){NULL, NULL, NULL, 0},
             "%d ranks wrote it, each tensor once: if the modules were sharded, shards of one key were dropped; "
             "--base CKPT tells by the shapes",
-            adapter->v->checkpoint->ranks);
+            adapter->inventory->checkpoint->ranks);
 }
 
 static void note_experts(lb_audit_gathering *gathering, const lb_adapter *adapter)
@@ -493,7 +495,7 @@ static void note_experts(lb_audit_gathering *gathering, const lb_adapter *adapte
 lb_status lb_adapter_init(lb_audit_gathering *gathering, const lb_inventory *inventory, const lb_inventory *base,
                           lb_adapter *adapter, lb_err *err)
 {
-    *adapter = (lb_adapter){.v = inventory, .base = base};
+    *adapter = (lb_adapter){.inventory = inventory, .base = base};
     lb_layer_names_map *rules = NULL;
     LB_TRY(lb_layer_names_map_new(gathering->options->maps, gathering->options->n_maps, &rules, err));
     lb_status status = pair_halves(gathering, inventory, rules, adapter, err);

@@ -22,7 +22,7 @@ typedef struct lb_adapter_module {
 } lb_adapter_module;
 
 typedef struct lb_adapter {
-    const lb_inventory *v, *base; /* base may be NULL; it may be v itself */
+    const lb_inventory *inventory, *base; /* base may be NULL; it may be v itself */
     lb_adapter_module *modules;
     uint32_t n;
     bool *touched; /* by row of base->names: the adapter changes it */

@@ -19,13 +19,13 @@ lb_status lb_adapter_tensor(const lb_inventory *inventory, const lb_inventory_na
 /* Each row of A times its number of lora_E. */
 static lb_status scale_rows(const lb_adapter *adapter, const lb_adapter_module *module, float *a, lb_err *err)
 {
-    const lb_inventory_name *rows = lb_adapter_beside(adapter->v, module->a->name, "lora_E");
+    const lb_inventory_name *rows = lb_adapter_beside(adapter->inventory, module->a->name, "lora_E");
     float *e;
     if (!rows) return LB_OK;
-    if (lb_layout_numel(&adapter->v->checkpoint->pieces[rows->first].whole) != module->rank)
+    if (lb_layout_numel(&adapter->inventory->checkpoint->pieces[rows->first].whole) != module->rank)
         return lb_fail(err, LB_ERR_CORRUPT, "%s: has not one number for each of A's %lld rows", rows->name,
                        (long long)module->rank);
-    LB_TRY(lb_adapter_tensor(adapter->v, rows, -1, &e, err));
+    LB_TRY(lb_adapter_tensor(adapter->inventory, rows, -1, &e, err));
     for (int64_t r = 0; r < module->rank; r++)
         for (int64_t i = 0; i < module->in; i++) a[r * module->in + i] *= e[r];
     free(e);
@@ -55,10 +55,12 @@ lb_status lb_adapter_numbers(const lb_adapter *adapter, const lb_adapter_module 
                              lb_err *err)
 {
     *a = *b = NULL;
-    LB_TRY(lb_adapter_tensor(adapter->v, module->a, lb_adapter_cut(adapter->v, module->a, false), a, err));
+    LB_TRY(
+        lb_adapter_tensor(adapter->inventory, module->a, lb_adapter_cut(adapter->inventory, module->a, false), a, err));
     lb_status status = scale_rows(adapter, module, *a, err);
     if (status == LB_OK)
-        status = lb_adapter_tensor(adapter->v, module->b, lb_adapter_cut(adapter->v, module->b, true), b, err);
+        status = lb_adapter_tensor(adapter->inventory, module->b, lb_adapter_cut(adapter->inventory, module->b, true),
+                                   b, err);
     if (status == LB_OK) status = spread_groups(module, b, err);
     if (status != LB_OK) free(*a), free(*b), *a = *b = NULL;
     return status;
@@ -68,8 +70,8 @@ lb_status lb_adapter_lengths(const lb_adapter *adapter, const lb_adapter_module 
 {
     *lengths = NULL;
     if (!module->lengths) return LB_OK;
-    return lb_adapter_tensor(adapter->v, module->lengths, lb_adapter_cut(adapter->v, module->lengths, true), lengths,
-                             err);
+    return lb_adapter_tensor(adapter->inventory, module->lengths,
+                             lb_adapter_cut(adapter->inventory, module->lengths, true), lengths, err);
 }
 
 lb_status lb_adapter_weight(const lb_adapter_module *module, float **w, lb_err *err)

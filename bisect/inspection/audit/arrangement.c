@@ -205,9 +205,9 @@ lb_status lb_arrangement_tell(lb_arrangements *arrangements, uint32_t b, lb_err 
     snprintf(name, sizeof name, "%s%s", lb_shelf_name(&arrangements->a, first), several ? " …" : "");
     const lb_comparison_pair pair = {name, lb_shelf_name(&arrangements->b, b), how, &made, tensor};
     const lb_audit_where where =
-        lb_inventory_where(arrangements->a.side->v,
+        lb_inventory_where(arrangements->a.side->inventory,
                            lb_shelf_piece(&arrangements->a, status == LB_OK ? weight_at(arrangement, m.worst) : first));
-    if (status == LB_OK) lb_comparison_add(arrangements->c->g, &pair, &m, &where);
+    if (status == LB_OK) lb_comparison_add(arrangements->comparison->gathering, &pair, &m, &where);
     free(made.data);
     if (status == LB_OK) mark(arrangements, b);
     return status;
@@ -223,12 +223,12 @@ static void tell_unused(const lb_arrangements *arrangements)
         const lb_layout layout = lb_shelf_layout(&arrangements->a, i);
         const int64_t all = lb_layout_numel(&layout);
         if (!w->used || w->used * 10 >= all * 9 ||
-            lb_audit_is_found(arrangements->c->g, lb_shelf_name(&arrangements->a, i)))
+            lb_audit_is_found(arrangements->comparison->gathering, lb_shelf_name(&arrangements->a, i)))
             continue;
-        lb_audit_find(arrangements->c->g, LB_AUDIT_UNEXPECTED,
-                      lb_inventory_where(arrangements->a.side->v, lb_shelf_piece(&arrangements->a, i)),
+        lb_audit_find(arrangements->comparison->gathering, LB_AUDIT_UNEXPECTED,
+                      lb_inventory_where(arrangements->a.side->inventory, lb_shelf_piece(&arrangements->a, i)),
                       "%lld of its %lld elements are in no tensor of %s", (long long)(all - w->used), (long long)all,
-                      arrangements->b.side->v->checkpoint->path);
+                      arrangements->b.side->inventory->checkpoint->path);
     }
 }
 
@@ -244,12 +244,12 @@ static lb_status tell_pairs(lb_arrangements *arrangements, lb_err *err)
 static lb_status find_all(lb_arrangements *arrangements, lb_err *err)
 {
     if (lb_shelf_any_pending(&arrangements->a) && lb_shelf_any_pending(&arrangements->b)) {
-        lb_audit_progress(arrangements->c->g, "contents", 0, 3);
+        lb_audit_progress(arrangements->comparison->gathering, "contents", 0, 3);
         LB_TRY(lb_arrangement_search_contents(arrangements, false, err));
-        lb_audit_progress(arrangements->c->g, "contents", 1, 3);
+        lb_audit_progress(arrangements->comparison->gathering, "contents", 1, 3);
         LB_TRY(lb_arrangement_search_contents(arrangements, true, err));
         LB_TRY(tell_pairs(arrangements, err));
-        lb_audit_progress(arrangements->c->g, "contents", 2, 3);
+        lb_audit_progress(arrangements->comparison->gathering, "contents", 2, 3);
         if (lb_shelf_any_pending(&arrangements->a) && lb_shelf_any_pending(&arrangements->b))
             LB_TRY(lb_arrangement_search_signs(arrangements, err));
         if (lb_shelf_any_pending(&arrangements->a) && lb_shelf_any_pending(&arrangements->b))
@@ -263,7 +263,7 @@ static lb_status find_all(lb_arrangements *arrangements, lb_err *err)
 
 lb_status lb_arrangement_find(lb_comparison *comparison, lb_err *err)
 {
-    lb_arrangements arrangements = {.c = comparison};
+    lb_arrangements arrangements = {.comparison = comparison};
     lb_status status = lb_shelf_init(&arrangements.a, &comparison->a) && lb_shelf_init(&arrangements.b, &comparison->b)
                            ? LB_OK
                            : lb_fail(err, LB_ERR_NOMEM, "out of memory");

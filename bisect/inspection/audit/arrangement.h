@@ -21,7 +21,7 @@ typedef struct lb_arrangement {
 } lb_arrangement;
 
 typedef struct lb_arrangements {
-    lb_comparison *c;
+    lb_comparison *comparison;
     lb_shelf a, b;
     lb_arrangement *list; /* by B's shelf */
 } lb_arrangements;

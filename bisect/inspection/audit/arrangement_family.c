@@ -49,10 +49,10 @@ static bool moved_name(const char *name, const char *from, const char *to, char 
  * names. */
 static uint32_t weight_named(const lb_arrangements *arrangements, const char *name, uint32_t like)
 {
-    const lb_inventory_name *named = lb_inventory_find(arrangements->a.side->v, name);
+    const lb_inventory_name *named = lb_inventory_find(arrangements->a.side->inventory, name);
     const lb_layout wanted = lb_shelf_layout(&arrangements->a, like);
     if (!named) return LB_NONE;
-    const uint32_t row = (uint32_t)(named - arrangements->a.side->v->names);
+    const uint32_t row = (uint32_t)(named - arrangements->a.side->inventory->names);
     uint32_t low = 0, high = arrangements->a.n;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
@@ -205,15 +205,16 @@ static void tell_odd(lb_arrangements *arrangements, uint32_t member, uint32_t re
     char how[256], usual[256];
     const lb_arrangement *x = &arrangements->list[member], *y = &arrangements->list[reference];
     lb_arrangement_text(arrangements, x, how), lb_arrangement_text(arrangements, y, usual);
-    if (lb_audit_is_found(arrangements->c->g, lb_shelf_name(&arrangements->a, x->runs[0].tensor))) return;
-    lb_audit_find(arrangements->c->g, LB_AUDIT_ARRANGED,
-                  lb_inventory_where(arrangements->a.side->v, lb_shelf_piece(&arrangements->a, x->runs[0].tensor)),
-                  "%s is %s%s%s, and of its siblings %u are %s (%s of %s): this one was converted as they were not",
-                  lb_shelf_name(&arrangements->b, member), as_noun(how, false),
-                  x->relation == LB_CONTENT_SPLIT ? "" : " of ",
-                  x->relation == LB_CONTENT_SPLIT ? "" : lb_shelf_name(&arrangements->a, x->runs[0].tensor), agree,
-                  as_noun(usual, true), lb_shelf_name(&arrangements->b, reference),
-                  lb_shelf_name(&arrangements->a, y->runs[0].tensor));
+    if (lb_audit_is_found(arrangements->comparison->gathering, lb_shelf_name(&arrangements->a, x->runs[0].tensor)))
+        return;
+    lb_audit_find(
+        arrangements->comparison->gathering, LB_AUDIT_ARRANGED,
+        lb_inventory_where(arrangements->a.side->inventory, lb_shelf_piece(&arrangements->a, x->runs[0].tensor)),
+        "%s is %s%s%s, and of its siblings %u are %s (%s of %s): this one was converted as they were not",
+        lb_shelf_name(&arrangements->b, member), as_noun(how, false), x->relation == LB_CONTENT_SPLIT ? "" : " of ",
+        x->relation == LB_CONTENT_SPLIT ? "" : lb_shelf_name(&arrangements->a, x->runs[0].tensor), agree,
+        as_noun(usual, true), lb_shelf_name(&arrangements->b, reference),
+        lb_shelf_name(&arrangements->a, y->runs[0].tensor));
 }
 
 /* Members that the reference explains, before those that it does not. */
@@ -301,7 +302,7 @@ static const lb_arrangements *sorted;
 static int by_family(const void *a, const void *b)
 {
     const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    const lb_inventory *inventory = sorted->b.side->v;
+    const lb_inventory *inventory = sorted->b.side->inventory;
     const int order =
         strcmp(inventory->names[sorted->b.list[x].row].pattern, inventory->names[sorted->b.list[y].row].pattern);
     return order ? order : (x > y) - (x < y);
@@ -309,7 +310,7 @@ static int by_family(const void *a, const void *b)
 
 static bool are_alike(const lb_arrangements *arrangements, uint32_t x, uint32_t y)
 {
-    const lb_inventory *inventory = arrangements->b.side->v;
+    const lb_inventory *inventory = arrangements->b.side->inventory;
     const lb_layout one = lb_shelf_layout(&arrangements->b, x), other = lb_shelf_layout(&arrangements->b, y);
     return strcmp(inventory->names[arrangements->b.list[x].row].pattern,
                   inventory->names[arrangements->b.list[y].row].pattern) == 0 &&
@@ -319,7 +320,7 @@ static bool are_alike(const lb_arrangements *arrangements, uint32_t x, uint32_t 
 /* One number all over says nothing about where it came from. */
 static bool is_telling(const lb_arrangements *arrangements, uint32_t b)
 {
-    const lb_inventory *inventory = arrangements->b.side->v;
+    const lb_inventory *inventory = arrangements->b.side->inventory;
     const lb_inventory_name *name = &inventory->names[arrangements->b.list[b].row];
     return !lb_inventory_is_constant(&inventory->measured[name->first]) &&
            lb_dtype_bits(lb_shelf_piece(&arrangements->b, b)->tensor.dtype) >= 8;

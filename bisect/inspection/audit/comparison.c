@@ -27,7 +27,7 @@ static int by_side_name(const void *a, const void *b)
 
 static uint32_t find(const side *s, const char *name)
 {
-    uint32_t low = 0, high = s->v->n_names;
+    uint32_t low = 0, high = s->inventory->n_names;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
         int order = strcmp(s->names[s->order[middle]], name);
@@ -59,12 +59,12 @@ static bool side_init(side *s, const lb_inventory *inventory, const lb_layer_nam
 static void side_sort(side *s)
 {
     sorted = s;
-    if (s->v->n_names) qsort(s->order, s->v->n_names, sizeof *s->order, by_side_name);
+    if (s->inventory->n_names) qsort(s->order, s->inventory->n_names, sizeof *s->order, by_side_name);
 }
 
 static void side_release(side *s)
 {
-    for (uint32_t i = 0; s->names && i < s->v->n_names; i++) free(s->names[i]);
+    for (uint32_t i = 0; s->names && i < s->inventory->n_names; i++) free(s->names[i]);
     free(s->names), free(s->order), free(s->states), free(s->partners);
 }
 
@@ -149,11 +149,12 @@ static int shard_dimension(const lb_inventory *inventory, const lb_inventory_nam
 static lb_status open_both(const lb_comparison_side *a, uint32_t i, const lb_comparison_side *b, uint32_t k,
                            lb_whole *x, lb_whole *y, lb_err *err)
 {
-    const lb_inventory_name *na = &a->v->names[i], *nb = &b->v->names[k];
-    const lb_layout *la = &a->v->checkpoint->pieces[na->first].whole, *lb = &b->v->checkpoint->pieces[nb->first].whole;
-    const bool both = a->v->checkpoint->rank_files && b->v->checkpoint->rank_files && na->n == nb->n;
-    LB_TRY(lb_whole_init(a->v, na, both ? 0 : shard_dimension(a->v, na, lb), x, err));
-    lb_status status = lb_whole_init(b->v, nb, both ? 0 : shard_dimension(b->v, nb, la), y, err);
+    const lb_inventory_name *na = &a->inventory->names[i], *nb = &b->inventory->names[k];
+    const lb_layout *la = &a->inventory->checkpoint->pieces[na->first].whole,
+                    *lb = &b->inventory->checkpoint->pieces[nb->first].whole;
+    const bool both = a->inventory->checkpoint->rank_files && b->inventory->checkpoint->rank_files && na->n == nb->n;
+    LB_TRY(lb_whole_init(a->inventory, na, both ? 0 : shard_dimension(a->inventory, na, lb), x, err));
+    lb_status status = lb_whole_init(b->inventory, nb, both ? 0 : shard_dimension(b->inventory, nb, la), y, err);
     if (status != LB_OK) lb_whole_release(x);
     return status;
 }
@@ -175,17 +176,18 @@ static bool are_others(const lb_inventory *inventory, const lb_inventory_name *n
 static lb_status compare_pair(lb_comparison *comparison, uint32_t i, uint32_t k, bool last, lb_err *err)
 {
     side *a = &comparison->a, *b = &comparison->b;
-    const lb_inventory_name *na = &a->v->names[i], *nb = &b->v->names[k];
-    const lb_audit_where where = lb_inventory_where(a->v, &a->v->checkpoint->pieces[na->first]);
+    const lb_inventory_name *na = &a->inventory->names[i], *nb = &b->inventory->names[k];
+    const lb_audit_where where = lb_inventory_where(a->inventory, &a->inventory->checkpoint->pieces[na->first]);
     lb_value_match m = {LB_AUDIT_IS_IDENTICAL, LB_NO_DTYPE, {0}, -1};
     char one[160], two[160];
     bool fits = true, turned = false;
     lb_whole x, y;
-    if (are_others(a->v, na, &b->v->checkpoint->pieces[nb->first].whole)) return LB_OK;
+    if (are_others(a->inventory, na, &b->inventory->checkpoint->pieces[nb->first].whole)) return LB_OK;
     a->partners[i] = k, b->partners[k] = i;
     LB_TRY(open_both(a, i, b, k, &x, &y, err));
     const bool untouched =
-        !x.owned && !y.owned && lb_digest_equal(a->v->measured[na->first].digest, b->v->measured[nb->first].digest);
+        !x.owned && !y.owned &&
+        lb_digest_equal(a->inventory->measured[na->first].digest, b->inventory->measured[nb->first].digest);
     lb_status status = LB_OK;
     if (untouched)
         m.difference = (lb_difference){.elements = lb_layout_numel(&x.tensor.layout), .first = -1, .cosine = 1};
@@ -194,10 +196,10 @@ static lb_status compare_pair(lb_comparison *comparison, uint32_t i, uint32_t k,
     const bool found = status == LB_OK && fits && m.match != LB_AUDIT_IS_DIFFERENT;
     const char *how = turned ? "transposed" : x.owned || y.owned ? "shards put together" : "";
     if (found || (last && fits && status == LB_OK))
-        lb_comparison_add(comparison->g, &(lb_comparison_pair){na->name, nb->name, how, &x.tensor, &y.tensor}, &m,
-                          &where);
+        lb_comparison_add(comparison->gathering, &(lb_comparison_pair){na->name, nb->name, how, &x.tensor, &y.tensor},
+                          &m, &where);
     else if (last && status == LB_OK)
-        lb_audit_find(comparison->g, LB_AUDIT_SHAPE, where, "is %s, %s is %s",
+        lb_audit_find(comparison->gathering, LB_AUDIT_SHAPE, where, "is %s, %s is %s",
                       lb_inventory_shape_text(&x.tensor.layout, one), nb->name,
                       lb_inventory_shape_text(&y.tensor.layout, two));
     if (found || last) a->states[i] = b->states[k] = turned ? LB_COMPARISON_TURNED : LB_COMPARISON_STRAIGHT;
@@ -214,9 +216,9 @@ static bool is_open(const side *s, uint32_t row)
 
 static lb_status compare_by_name(lb_comparison *comparison, lb_err *err)
 {
-    for (uint32_t i = 0; i < comparison->a.v->n_names; i++) {
+    for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++) {
         const uint32_t k = find(&comparison->b, comparison->a.names[i]);
-        lb_audit_progress(comparison->g, "comparing", i, comparison->a.v->n_names);
+        lb_audit_progress(comparison->gathering, "comparing", i, comparison->a.inventory->n_names);
         if (is_open(&comparison->a, i) && is_open(&comparison->b, k))
             LB_TRY(compare_pair(comparison, i, k, false, err));
     }
@@ -236,11 +238,11 @@ static uint32_t find_shorter(const side *s, const char *name)
 /* "model.layers.0…" against "layers.0…". */
 static lb_status compare_by_suffix(lb_comparison *comparison, lb_err *err)
 {
-    for (uint32_t i = 0; i < comparison->a.v->n_names; i++) {
+    for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++) {
         const uint32_t k = is_open(&comparison->a, i) ? find_shorter(&comparison->b, comparison->a.names[i]) : LB_NONE;
         if (k != LB_NONE) LB_TRY(compare_pair(comparison, i, k, false, err));
     }
-    for (uint32_t k = 0; k < comparison->b.v->n_names; k++) {
+    for (uint32_t k = 0; k < comparison->b.inventory->n_names; k++) {
         const uint32_t i = is_open(&comparison->b, k) ? find_shorter(&comparison->a, comparison->b.names[k]) : LB_NONE;
         if (i != LB_NONE) LB_TRY(compare_pair(comparison, i, k, false, err));
     }
@@ -251,7 +253,7 @@ static lb_status compare_by_suffix(lb_comparison *comparison, lb_err *err)
 
 static lb_status compare_states(lb_comparison *comparison, uint32_t *met, lb_err *err)
 {
-    for (uint32_t i = 0; i < comparison->a.v->n_names; i++) {
+    for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++) {
         const uint32_t k =
             comparison->a.states[i] == LB_COMPARISON_STATE ? find(&comparison->b, comparison->a.names[i]) : LB_NONE;
         if (k == LB_NONE || comparison->b.states[k] != LB_COMPARISON_STATE) continue;
@@ -265,8 +267,8 @@ static lb_status compare_states(lb_comparison *comparison, uint32_t *met, lb_err
 static uint32_t mark_states(side *s)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->v->n_names; i++)
-        if (lb_inventory_is_run_state(s->v, &s->v->names[i])) s->states[i] = LB_COMPARISON_STATE, n++;
+    for (uint32_t i = 0; i < s->inventory->n_names; i++)
+        if (lb_inventory_is_run_state(s->inventory, &s->inventory->names[i])) s->states[i] = LB_COMPARISON_STATE, n++;
     return n;
 }
 
@@ -276,17 +278,18 @@ static void tell_states(lb_audit_gathering *gathering, const side *s, const side
 {
     uint32_t n = 0;
     const lb_inventory_name *first = NULL;
-    for (uint32_t i = 0; i < s->v->n_names; i++)
-        if (s->states[i] == LB_COMPARISON_STATE) n++, first = first ? first : &s->v->names[i];
-    for (uint32_t i = 0; i < s->v->n_names && met; i++)
+    for (uint32_t i = 0; i < s->inventory->n_names; i++)
+        if (s->states[i] == LB_COMPARISON_STATE) n++, first = first ? first : &s->inventory->names[i];
+    for (uint32_t i = 0; i < s->inventory->n_names && met; i++)
         if (s->states[i] == LB_COMPARISON_STATE)
-            lb_audit_find(gathering, LB_AUDIT_OPTIMIZER_MISSING, (lb_audit_where){s->v->names[i].name, NULL, NULL, 0},
-                          "%s has it, %s does not", s->v->checkpoint->path, other->v->checkpoint->path);
+            lb_audit_find(gathering, LB_AUDIT_OPTIMIZER_MISSING,
+                          (lb_audit_where){s->inventory->names[i].name, NULL, NULL, 0}, "%s has it, %s does not",
+                          s->inventory->checkpoint->path, other->inventory->checkpoint->path);
     if (n && !met)
         lb_audit_note(gathering, LB_AUDIT_UNEXPECTED, (lb_audit_where){NULL, NULL, NULL, 0},
                       "%u tensors of %s are the state of a run (optimizer, random numbers), such as %s; "
                       "%s holds none of them, and they are not compared",
-                      n, s->v->checkpoint->path, first->name, other->v->checkpoint->path);
+                      n, s->inventory->checkpoint->path, first->name, other->inventory->checkpoint->path);
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
@@ -294,7 +297,7 @@ static void tell_states(lb_audit_gathering *gathering, const side *s, const side
 /* A name more for what another name holds: a head tied to its embedding, which one side stores twice. */
 static bool is_tied(const lb_comparison_side *side, uint32_t row)
 {
-    const lb_inventory *inventory = side->v;
+    const lb_inventory *inventory = side->inventory;
     const lb_inventory_name *name = &inventory->names[row];
     const lb_piece_measured *m = &inventory->measured[name->first];
     for (uint32_t i = 0; i < inventory->n_names; i++) {
@@ -311,16 +314,17 @@ static bool is_tied(const lb_comparison_side *side, uint32_t row)
 
 static void tell_rest(lb_audit_gathering *gathering, const side *a, const side *b)
 {
-    for (uint32_t i = 0; i < b->v->n_names; i++)
+    for (uint32_t i = 0; i < b->inventory->n_names; i++)
         if (b->states[i] == LB_COMPARISON_OPEN && !is_tied(b, i) && !lb_audit_is_found(gathering, b->names[i]))
-            lb_audit_find(gathering, LB_AUDIT_MISSING, (lb_audit_where){b->v->names[i].name, NULL, NULL, 0},
-                          "%s has it, and its numbers are in no tensor of %s", b->v->checkpoint->path,
-                          a->v->checkpoint->path);
-    for (uint32_t i = 0; i < a->v->n_names; i++)
+            lb_audit_find(gathering, LB_AUDIT_MISSING, (lb_audit_where){b->inventory->names[i].name, NULL, NULL, 0},
+                          "%s has it, and its numbers are in no tensor of %s", b->inventory->checkpoint->path,
+                          a->inventory->checkpoint->path);
+    for (uint32_t i = 0; i < a->inventory->n_names; i++)
         if (a->states[i] == LB_COMPARISON_OPEN && !is_tied(a, i))
-            lb_audit_find(gathering, LB_AUDIT_UNEXPECTED,
-                          lb_inventory_where(a->v, &a->v->checkpoint->pieces[a->v->names[i].first]),
-                          "its numbers are in no tensor of %s", b->v->checkpoint->path);
+            lb_audit_find(
+                gathering, LB_AUDIT_UNEXPECTED,
+                lb_inventory_where(a->inventory, &a->inventory->checkpoint->pieces[a->inventory->names[i].first]),
+                "its numbers are in no tensor of %s", b->inventory->checkpoint->path);
 }
 
 /* Two checkpoints of one run differ in every weight: then names say all. Unless a tensor is another one's to the
@@ -328,13 +332,14 @@ static void tell_rest(lb_audit_gathering *gathering, const side *a, const side *
 static bool are_other_weights(const lb_comparison *comparison)
 {
     uint32_t differ = 0, same = 0;
-    for (uint32_t i = 0; i < comparison->a.v->n_names; i++) {
+    for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++) {
         if (comparison->a.partners[i] == LB_NONE) continue;
         const bool open = comparison->a.states[i] == LB_COMPARISON_OPEN;
-        const lb_piece_measured *m = &comparison->a.v->measured[comparison->a.v->names[i].first];
+        const lb_piece_measured *m = &comparison->a.inventory->measured[comparison->a.inventory->names[i].first];
         differ += open, same += !open;
-        for (uint32_t k = 0; open && !lb_inventory_is_constant(m) && k < comparison->b.v->n_names; k++)
-            if (lb_digest_equal(comparison->b.v->measured[comparison->b.v->names[k].first].digest, m->digest))
+        for (uint32_t k = 0; open && !lb_inventory_is_constant(m) && k < comparison->b.inventory->n_names; k++)
+            if (lb_digest_equal(comparison->b.inventory->measured[comparison->b.inventory->names[k].first].digest,
+                                m->digest))
                 return false;
     }
     return differ > same;
@@ -343,11 +348,11 @@ static bool are_other_weights(const lb_comparison *comparison)
 static lb_status compare_by_contents(lb_comparison *comparison, lb_err *err)
 {
     if (are_other_weights(comparison))
-        for (uint32_t i = 0; i < comparison->a.v->n_names; i++)
+        for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++)
             if (comparison->a.states[i] == LB_COMPARISON_OPEN && comparison->a.partners[i] != LB_NONE)
                 LB_TRY(compare_pair(comparison, i, comparison->a.partners[i], true, err));
     LB_TRY(lb_arrangement_find(comparison, err));
-    for (uint32_t i = 0; i < comparison->a.v->n_names; i++) {
+    for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++) {
         const uint32_t k = comparison->a.partners[i];
         if (k == LB_NONE || comparison->a.states[i] != LB_COMPARISON_OPEN ||
             comparison->b.states[k] != LB_COMPARISON_OPEN)
@@ -360,24 +365,24 @@ static lb_status compare_by_contents(lb_comparison *comparison, lb_err *err)
 static lb_status compare_sides(lb_comparison *comparison, lb_err *err)
 {
     uint32_t met = 0;
-    LB_TRY(lb_layer_names_meet(comparison->a.names, comparison->a.v->n_names, comparison->b.names,
-                               comparison->b.v->n_names, err));
+    LB_TRY(lb_layer_names_meet(comparison->a.names, comparison->a.inventory->n_names, comparison->b.names,
+                               comparison->b.inventory->n_names, err));
     side_sort(&comparison->a), side_sort(&comparison->b);
     mark_states(&comparison->a), mark_states(&comparison->b);
     LB_TRY(compare_states(comparison, &met, err));
     LB_TRY(compare_by_name(comparison, err));
     LB_TRY(compare_by_suffix(comparison, err));
     LB_TRY(compare_by_contents(comparison, err));
-    tell_rest(comparison->g, &comparison->a, &comparison->b);
-    tell_states(comparison->g, &comparison->a, &comparison->b, met),
-        tell_states(comparison->g, &comparison->b, &comparison->a, met);
+    tell_rest(comparison->gathering, &comparison->a, &comparison->b);
+    tell_states(comparison->gathering, &comparison->a, &comparison->b, met),
+        tell_states(comparison->gathering, &comparison->b, &comparison->a, met);
     return LB_OK;
 }
 
 lb_status lb_comparison_audit(lb_audit_gathering *gathering, const lb_inventory *a, const lb_inventory *b, lb_err *err)
 {
     lb_layer_names_map *rules = NULL;
-    lb_comparison comparison = {.g = gathering};
+    lb_comparison comparison = {.gathering = gathering};
     LB_TRY(lb_layer_names_map_new(gathering->options->maps, gathering->options->n_maps, &rules, err));
     lb_status status = side_init(&comparison.a, a, rules) && side_init(&comparison.b, b, NULL)
                            ? compare_sides(&comparison, err)

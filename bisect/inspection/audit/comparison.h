@@ -16,7 +16,7 @@ typedef enum lb_comparison_state {
 } lb_comparison_state;
 
 typedef struct lb_comparison_side {
-    const lb_inventory *v;
+    const lb_inventory *inventory;
     char **names;                /* by row of v->names: as the other side may call them */
     uint32_t *order;             /* rows by those names */
     lb_comparison_state *states; /* by row */
@@ -24,7 +24,7 @@ typedef struct lb_comparison_side {
 } lb_comparison_side;
 
 typedef struct lb_comparison {
-    lb_audit_gathering *g;
+    lb_audit_gathering *gathering;
     lb_comparison_side a, b;
 } lb_comparison;
 

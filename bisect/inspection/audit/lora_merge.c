@@ -425,7 +425,7 @@ static void tell_lost(lb_audit_gathering *gathering, const lb_adapter *adapter, 
                       const lb_inventory *merged)
 {
     const lb_inventory_name *name = lb_adapter_weight_named(merged, module->in_base);
-    if (name && !lb_inventory_is_zero(&adapter->v->measured[module->b->first]))
+    if (name && !lb_inventory_is_zero(&adapter->inventory->measured[module->b->first]))
         lb_audit_find(gathering, LB_AUDIT_UNMERGED,
                       lb_inventory_where(merged, &merged->checkpoint->pieces[name->first]),
                       "what the adapter adds to it is lost: a convolution of %lld groups cannot hold it",

@@ -50,7 +50,7 @@ static extra extra_of(const char *tensor)
 static bool is_module_weight(const lb_adapter *adapter, const lb_inventory_name *own)
 {
     for (uint32_t i = 0; i < adapter->n; i++)
-        if (adapter->modules[i].weight == own && adapter->modules[i].held == adapter->v) return true;
+        if (adapter->modules[i].weight == own && adapter->modules[i].held == adapter->inventory) return true;
     return false;
 }
 
@@ -78,8 +78,8 @@ lb_status lb_adapter_find_touched(lb_adapter *adapter, lb_err *err)
         if (module->named && module->weight) adapter->touched[module->named - base->names] = true;
         if (module->experts > 1) touch_experts(adapter, module);
     }
-    for (uint32_t i = 0; i < adapter->v->n_names && base != adapter->v; i++) {
-        const extra extra = extra_of(adapter->v->names[i].name);
+    for (uint32_t i = 0; i < adapter->inventory->n_names && base != adapter->inventory; i++) {
+        const extra extra = extra_of(adapter->inventory->names[i].name);
         const lb_inventory_name *named = extra.kind != NOTHING ? lb_adapter_tensor_named(base, extra.name) : NULL;
         if (named) adapter->touched[named - base->names] = true;
     }
@@ -91,7 +91,7 @@ lb_status lb_adapter_find_touched(lb_adapter *adapter, lb_err *err)
 /* One tensor as the adapter, the base and the merged checkpoint hold it. */
 typedef struct meeting {
     const lb_inventory_name *own, *before, *after; /* before: may be NULL */
-    const lb_inventory *v, *base, *merged;
+    const lb_inventory *inventory, *base, *merged;
 } meeting;
 
 static const lb_checkpoint_piece *piece_of(const lb_inventory *inventory, const lb_inventory_name *name)
@@ -118,7 +118,7 @@ static void tell_unlike(lb_audit_gathering *gathering, const meeting *meeting, c
 
 static lb_status judge_whole(lb_audit_gathering *gathering, const meeting *meeting, lb_err *err)
 {
-    const lb_checkpoint_piece *own = piece_of(meeting->v, meeting->own),
+    const lb_checkpoint_piece *own = piece_of(meeting->inventory, meeting->own),
                               *after = piece_of(meeting->merged, meeting->after);
     lb_value_match match;
     char is[160], wants[160];
@@ -141,7 +141,7 @@ typedef struct numbers {
 static lb_status numbers_init(const meeting *meeting, numbers *k, lb_err *err)
 {
     *k = (numbers){NULL, NULL, NULL};
-    LB_TRY(lb_adapter_tensor(meeting->v, meeting->own, -1, &k->own, err));
+    LB_TRY(lb_adapter_tensor(meeting->inventory, meeting->own, -1, &k->own, err));
     LB_TRY(lb_adapter_tensor(meeting->base, meeting->before, -1, &k->before, err));
     return lb_adapter_tensor(meeting->merged, meeting->after, -1, &k->after, err);
 }
@@ -167,7 +167,7 @@ static const json_t *indices_of(const json_t *config, const char *tensor)
 
 static lb_status judge_rows(lb_audit_gathering *gathering, const meeting *meeting, const json_t *indices, lb_err *err)
 {
-    const lb_layout *own = &piece_of(meeting->v, meeting->own)->whole,
+    const lb_layout *own = &piece_of(meeting->inventory, meeting->own)->whole,
                     *after = &piece_of(meeting->merged, meeting->after)->whole;
     const int64_t n = after->ndim == 2 && own->ndim == 2 && after->shape[1] == own->shape[1] ? after->shape[1] : 0;
     const lb_dtype dtype = piece_of(meeting->merged, meeting->after)->tensor.dtype;
@@ -196,7 +196,7 @@ static lb_status judge_bias(lb_audit_gathering *gathering, const meeting *meetin
     const double u = lb_dtype_unit_roundoff(after->tensor.dtype), tiny = lb_dtype_min_subnormal(after->tensor.dtype);
     int64_t beyond = 0;
     numbers k;
-    if (!meeting->before || lb_layout_numel(&piece_of(meeting->v, meeting->own)->whole) != n) return LB_OK;
+    if (!meeting->before || lb_layout_numel(&piece_of(meeting->inventory, meeting->own)->whole) != n) return LB_OK;
     lb_status status = numbers_init(meeting, &k, err);
     for (int64_t i = 0; status == LB_OK && i < n; i++) {
         const double added = scaling * (double)k.own[i], expected = (double)k.before[i] + added;
@@ -229,16 +229,16 @@ static lb_status judge(lb_audit_gathering *gathering, const lb_adapter *adapter,
 lb_status lb_lora_saved_audit(lb_audit_gathering *gathering, const lb_adapter *adapter, const lb_inventory *merged,
                               lb_err *err)
 {
-    json_t *config = lb_side_file_load(adapter->v->checkpoint->path, "adapter_config.json");
+    json_t *config = lb_side_file_load(adapter->inventory->checkpoint->path, "adapter_config.json");
     lb_status status = LB_OK;
-    for (uint32_t i = 0; i < adapter->v->n_names && status == LB_OK; i++) {
-        const lb_inventory_name *own = &adapter->v->names[i];
+    for (uint32_t i = 0; i < adapter->inventory->n_names && status == LB_OK; i++) {
+        const lb_inventory_name *own = &adapter->inventory->names[i];
         const extra extra = extra_of(own->name);
         if (extra.kind == NOTHING || is_module_weight(adapter, own)) continue;
         const meeting meeting = {own,
                                  lb_adapter_tensor_named(adapter->base, extra.name),
                                  lb_adapter_tensor_named(merged, extra.name),
-                                 adapter->v,
+                                 adapter->inventory,
                                  adapter->base,
                                  merged};
         if (!meeting.after && meeting.before)

@@ -53,7 +53,7 @@ static double median_of(double *x, uint32_t n)
 /* ---- what of a group is judged ----------------------------------------------------------------------------------- */
 
 typedef struct group {
-    const lb_inventory *v;
+    const lb_inventory *inventory;
     uint32_t *pieces, n;
     deviation *deviations;
     double *sizes;
@@ -84,18 +84,19 @@ static bool is_matrix(const lb_inventory *inventory, uint32_t piece)
 static void judge_tensors(lb_audit_gathering *gathering, group *group)
 {
     if (group->n < FEWEST_SIBLINGS) return;
-    for (uint32_t i = 0; i < group->n; i++) group->sizes[i] = size_of(group->v, group->pieces[i]);
+    for (uint32_t i = 0; i < group->n; i++) group->sizes[i] = size_of(group->inventory, group->pieces[i]);
     const double middle = median_of(group->sizes, group->n);
     for (uint32_t i = 0; i < group->n; i++)
-        group->deviations[i] = (deviation){fabs(size_of(group->v, group->pieces[i]) - middle), group->pieces[i], -1};
+        group->deviations[i] =
+            (deviation){fabs(size_of(group->inventory, group->pieces[i]) - middle), group->pieces[i], -1};
     const uint32_t n =
-        apart(group->deviations, group->n, is_matrix(group->v, group->pieces[0]) ? matrix_rule : vector_rule);
+        apart(group->deviations, group->n, is_matrix(group->inventory, group->pieces[0]) ? matrix_rule : vector_rule);
     for (uint32_t i = 0; i < n; i++) {
-        const lb_checkpoint_piece *piece = &group->v->checkpoint->pieces[group->deviations[i].piece];
-        const double size = size_of(group->v, group->deviations[i].piece);
+        const lb_checkpoint_piece *piece = &group->inventory->checkpoint->pieces[group->deviations[i].piece];
+        const double size = size_of(group->inventory, group->deviations[i].piece);
         if (!lb_audit_is_found(gathering, piece->name))
             lb_audit_find(
-                gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->v, piece),
+                gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->inventory, piece),
                 "its elements are of size %.3g, %.3g times its siblings', whose others stay within %.3g times",
                 exp(size), exp(size - middle), exp(group->deviations[n].size));
     }
@@ -113,21 +114,21 @@ static bool is_lone_weight(const lb_inventory *inventory, uint32_t piece)
 /* A matrix that has few siblings, or none, beside all matrices of the model. */
 static void judge_lone_matrices(lb_audit_gathering *gathering, group *group)
 {
-    const uint32_t all = group->v->checkpoint->n_pieces;
+    const uint32_t all = group->inventory->checkpoint->n_pieces;
     uint32_t n = 0;
     for (uint32_t i = 0; i < all; i++)
-        if (is_lone_weight(group->v, i)) group->sizes[n++] = size_of(group->v, i);
+        if (is_lone_weight(group->inventory, i)) group->sizes[n++] = size_of(group->inventory, i);
     const double middle = median_of(group->sizes, n);
     n = 0;
     for (uint32_t i = 0; i < all; i++)
-        if (is_lone_weight(group->v, i))
-            group->deviations[n++] = (deviation){fabs(size_of(group->v, i) - middle), i, -1};
+        if (is_lone_weight(group->inventory, i))
+            group->deviations[n++] = (deviation){fabs(size_of(group->inventory, i) - middle), i, -1};
     const uint32_t found = apart(group->deviations, n, lone_matrix_rule);
     for (uint32_t i = 0; i < found; i++) {
-        const lb_checkpoint_piece *piece = &group->v->checkpoint->pieces[group->deviations[i].piece];
-        const double size = size_of(group->v, group->deviations[i].piece);
+        const lb_checkpoint_piece *piece = &group->inventory->checkpoint->pieces[group->deviations[i].piece];
+        const double size = size_of(group->inventory, group->deviations[i].piece);
         if (!lb_audit_is_found(gathering, piece->name))
-            lb_audit_find(gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->v, piece),
+            lb_audit_find(gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->inventory, piece),
                           "its elements are of size %.3g, %.3g times those of the matrix in the middle; "
                           "no other matrix is off by more than %.3g times",
                           exp(size), exp(size - middle), exp(group->deviations[found].size));
@@ -139,9 +140,10 @@ static void judge_lone_matrices(lb_audit_gathering *gathering, group *group)
 /* The slice that is farthest from the middle of its axis, above or below; slices of zeros are told elsewhere. */
 static deviation farthest(group *group, uint32_t piece, int axis, bool below)
 {
-    const lb_profile_axis *a = &group->v->profiles[piece].axes[axis];
+    const lb_profile_axis *a = &group->inventory->profiles[piece].axes[axis];
     deviation most = {-1, piece, -1};
-    if (a->n < FEWEST_ROWS || group->v->measured[piece].statistics.elements / a->n < FEWEST_NUMBERS) return most;
+    if (a->n < FEWEST_ROWS || group->inventory->measured[piece].statistics.elements / a->n < FEWEST_NUMBERS)
+        return most;
     double *sizes = malloc((size_t)(a->n + 1) * sizeof *sizes);
     uint32_t n = 0;
     for (int64_t i = 0; sizes && i < a->n; i++)
@@ -175,20 +177,20 @@ static reach reach_of(const lb_profile_axis *a, const deviation *deviation, bool
 static void tell_slice(lb_audit_gathering *gathering, const group *group, const deviation *deviation, int axis,
                        bool below, double others)
 {
-    const lb_checkpoint_piece *piece = &group->v->checkpoint->pieces[deviation->piece];
+    const lb_checkpoint_piece *piece = &group->inventory->checkpoint->pieces[deviation->piece];
     const char *word = axis == 2                                            ? "column"
                        : axis == 1 || !lb_inventory_is_stacked(piece->name) ? "row"
                                                                             : "expert",
                *how = below ? "small" : "large";
-    const reach reach = reach_of(&group->v->profiles[deviation->piece].axes[axis], deviation, below, others);
+    const reach reach = reach_of(&group->inventory->profiles[deviation->piece].axes[axis], deviation, below, others);
     if (lb_audit_is_found(gathering, piece->name)) return;
     if (reach.n == 1)
-        lb_audit_find(gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->v, piece),
+        lb_audit_find(gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->inventory, piece),
                       "its %s %lld is %.3g times as %s as its %ss are in the middle; "
                       "in its siblings none is more than %.3g times",
                       word, (long long)deviation->slice, exp(deviation->size), how, word, exp(others));
     else
-        lb_audit_find(gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->v, piece),
+        lb_audit_find(gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->inventory, piece),
                       "%lld of its %ss, %lld to %lld, are up to %.3g times as %s as its %ss are in the middle; "
                       "in its siblings none is more than %.3g times",
                       (long long)reach.n, word, (long long)reach.first, (long long)reach.last, exp(deviation->size),
@@ -198,7 +200,7 @@ static void tell_slice(lb_audit_gathering *gathering, const group *group, const 
 /* Without siblings a row stands apart from the other rows of its tensor. */
 static void judge_alone(lb_audit_gathering *gathering, group *group, uint32_t piece, int axis)
 {
-    const lb_profile_axis *a = &group->v->profiles[piece].axes[axis];
+    const lb_profile_axis *a = &group->inventory->profiles[piece].axes[axis];
     const deviation most = farthest(group, piece, axis, false);
     double next = 0;
     if (most.slice < 0 || most.size < log(lone_row_rule.least)) return;
@@ -210,8 +212,8 @@ static void judge_alone(lb_audit_gathering *gathering, group *group, uint32_t pi
 
 static void judge_slices(lb_audit_gathering *gathering, group *group, int axis, bool below)
 {
-    const bool convolution = group->v->checkpoint->pieces[group->pieces[0]].tensor.layout.ndim > 2 &&
-                             !lb_inventory_is_stacked(group->v->checkpoint->pieces[group->pieces[0]].name);
+    const bool convolution = group->inventory->checkpoint->pieces[group->pieces[0]].tensor.layout.ndim > 2 &&
+                             !lb_inventory_is_stacked(group->inventory->checkpoint->pieces[group->pieces[0]].name);
     if (below && convolution) return; /* a channel that the weights' decay has switched off is how such networks are */
     for (uint32_t i = 0; i < group->n && group->n < FEWEST_SIBLINGS && !below; i++)
         judge_alone(gathering, group, group->pieces[i], axis);
@@ -234,7 +236,7 @@ static const char *block_word(const lb_checkpoint_piece *piece)
 
 static deviation farthest_block(const group *group, uint32_t piece, int side)
 {
-    const lb_profile_blocks *b = &group->v->profiles[piece].sides[side];
+    const lb_profile_blocks *b = &group->inventory->profiles[piece].sides[side];
     deviation most = {-1, piece, -1};
     double *sizes = malloc((size_t)(b->n + 1) * sizeof *sizes);
     uint32_t n = 0;
@@ -255,10 +257,10 @@ static void judge_sizes_of_blocks(lb_audit_gathering *gathering, group *group, i
     const uint32_t n = apart(group->deviations, group->n, head_rule);
     for (uint32_t i = 0; i < n; i++) {
         const deviation *deviation = &group->deviations[i];
-        const lb_checkpoint_piece *piece = &group->v->checkpoint->pieces[deviation->piece];
-        const lb_profile_blocks *b = &group->v->profiles[deviation->piece].sides[side];
+        const lb_checkpoint_piece *piece = &group->inventory->checkpoint->pieces[deviation->piece];
+        const lb_profile_blocks *b = &group->inventory->profiles[deviation->piece].sides[side];
         if (!lb_audit_is_found(gathering, piece->name))
-            lb_audit_find(gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->v, piece),
+            lb_audit_find(gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->inventory, piece),
                           "its %s %lld (%s %lld:%lld) is of size %.3g, %.3g times off its others; "
                           "in its siblings none is more than %.3g times",
                           block_word(piece), (long long)deviation->slice, side ? "columns" : "rows",
@@ -275,10 +277,10 @@ enum { MAY_BE_NOISE = 4, IS_NONE = 10, FEWEST_BLOCKS = 8 };
 static void tell_noise(lb_audit_gathering *gathering, const group *group, int side, uint32_t piece, int64_t block,
                        int64_t others)
 {
-    const lb_checkpoint_piece *p = &group->v->checkpoint->pieces[piece];
-    const lb_profile_blocks *b = &group->v->profiles[piece].sides[side];
+    const lb_checkpoint_piece *p = &group->inventory->checkpoint->pieces[piece];
+    const lb_profile_blocks *b = &group->inventory->profiles[piece].sides[side];
     if (lb_audit_is_found(gathering, p->name)) return;
-    lb_audit_find(gathering, LB_AUDIT_FRESH, lb_inventory_where(group->v, p),
+    lb_audit_find(gathering, LB_AUDIT_FRESH, lb_inventory_where(group->inventory, p),
                   "its %s %lld (%s %lld:%lld) is white noise of deviation %.4g, as an initialiser leaves it, "
                   "and %lld others in it and its siblings are not",
                   block_word(p), (long long)block, side ? "columns" : "rows", (long long)(block * b->width),
@@ -289,14 +291,14 @@ static void judge_noise(lb_audit_gathering *gathering, const group *group, int s
 {
     int64_t noise = 0, between = 0, all = 0;
     for (uint32_t i = 0; i < group->n; i++) {
-        const lb_profile_blocks *b = &group->v->profiles[group->pieces[i]].sides[side];
+        const lb_profile_blocks *b = &group->inventory->profiles[group->pieces[i]].sides[side];
         for (int64_t k = 0; k < b->n; k++)
             all++, noise += b->list[k].unlikeness < MAY_BE_NOISE,
                 between += b->list[k].unlikeness >= MAY_BE_NOISE && b->list[k].unlikeness < IS_NONE;
     }
     if (all < FEWEST_BLOCKS || !noise || between || noise * 8 > all) return;
     for (uint32_t i = 0; i < group->n; i++) {
-        const lb_profile_blocks *b = &group->v->profiles[group->pieces[i]].sides[side];
+        const lb_profile_blocks *b = &group->inventory->profiles[group->pieces[i]].sides[side];
         for (int64_t k = 0; k < b->n; k++)
             if (b->list[k].unlikeness < MAY_BE_NOISE)
                 tell_noise(gathering, group, side, group->pieces[i], k, all - noise);
@@ -308,8 +310,8 @@ static void judge_noise(lb_audit_gathering *gathering, const group *group, int s
 /* Rows before heads before the whole: what one row explains is not told of its tensor. */
 static void judge_group(lb_audit_gathering *gathering, group *group)
 {
-    const bool rows = is_matrix(group->v, group->pieces[0]) &&
-                      !lb_inventory_is_table(group->v->checkpoint->pieces[group->pieces[0]].name);
+    const bool rows = is_matrix(group->inventory, group->pieces[0]) &&
+                      !lb_inventory_is_table(group->inventory->checkpoint->pieces[group->pieces[0]].name);
     for (int axis = 0; rows && axis < LB_PROFILE_AXES; axis++)
         for (int below = 0; below < 2; below++) judge_slices(gathering, group, axis, below == 1);
     for (int side = 0; rows && side < LB_PROFILE_SIDES; side++) {

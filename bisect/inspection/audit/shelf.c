@@ -18,10 +18,10 @@ static bool is_in_shards(const lb_inventory *inventory, const lb_inventory_name 
 
 bool lb_shelf_init(lb_shelf *shelf, const lb_comparison_side *side)
 {
-    *shelf = (lb_shelf){.side = side, .list = calloc(side->v->checkpoint->n_pieces + 1u, sizeof *shelf->list)};
-    for (uint32_t i = 0; shelf->list && i < side->v->n_names; i++) {
-        const lb_inventory_name *name = &side->v->names[i];
-        const bool shards = is_in_shards(side->v, name);
+    *shelf = (lb_shelf){.side = side, .list = calloc(side->inventory->checkpoint->n_pieces + 1u, sizeof *shelf->list)};
+    for (uint32_t i = 0; shelf->list && i < side->inventory->n_names; i++) {
+        const lb_inventory_name *name = &side->inventory->names[i];
+        const bool shards = is_in_shards(side->inventory, name);
         if (side->states[i] == LB_COMPARISON_STATE) continue;
         for (uint32_t part = 0; part < (shards ? name->n : 1); part++)
             shelf->list[shelf->n++] = (lb_shelf_weight){.row = i, .part = shards ? part : LB_NONE};
@@ -38,14 +38,14 @@ void lb_shelf_release(lb_shelf *shelf)
 
 const char *lb_shelf_name(const lb_shelf *shelf, uint32_t i)
 {
-    return shelf->side->v->names[shelf->list[i].row].name;
+    return shelf->side->inventory->names[shelf->list[i].row].name;
 }
 
 const lb_checkpoint_piece *lb_shelf_piece(const lb_shelf *shelf, uint32_t i)
 {
     const lb_shelf_weight *w = &shelf->list[i];
-    return &shelf->side->v->checkpoint
-                ->pieces[shelf->side->v->names[w->row].first + (w->part == LB_NONE ? 0 : w->part)];
+    return &shelf->side->inventory->checkpoint
+                ->pieces[shelf->side->inventory->names[w->row].first + (w->part == LB_NONE ? 0 : w->part)];
 }
 
 lb_layout lb_shelf_layout(const lb_shelf *shelf, uint32_t i)
@@ -57,7 +57,8 @@ lb_layout lb_shelf_layout(const lb_shelf *shelf, uint32_t i)
 static lb_status put_together(lb_shelf *shelf, lb_shelf_weight *w, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
-    const lb_status status = lb_whole_init(shelf->side->v, &shelf->side->v->names[w->row], -1, &w->whole, &why);
+    const lb_status status =
+        lb_whole_init(shelf->side->inventory, &shelf->side->inventory->names[w->row], -1, &w->whole, &why);
     if (lb_is_refusal(status) && shelf->refused.status == LB_OK) shelf->refused = why;
     return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", why.message);
 }

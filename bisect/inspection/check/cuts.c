@@ -37,18 +37,18 @@ static const char *cut_by(const lb_check_step *step, uint32_t op)
 }
 
 typedef struct inputs {
-    const lb_check_step *c;
+    const lb_check_step *step;
     bool moves;
 } inputs;
 
 static void note_input(void *context, uint32_t v)
 {
     inputs *i = context;
-    const lb_program *program = i->c->run.program;
-    i->moves |= lb_trained_moves(&i->c->run, &i->c->trained, v);
+    const lb_program *program = i->step->run.program;
+    i->moves |= lb_trained_moves(&i->step->run, &i->step->trained, v);
     /* What no computing op reads as it lies there (a window that is detached at once) is known by its storage alone. */
-    for (uint32_t w = 0; w < program->n_values && !i->moves && i->c->run.graph.giver[v] == LB_NONE; w++)
-        i->moves = program->values[w].storage == program->values[v].storage && i->c->trained.moved[w];
+    for (uint32_t w = 0; w < program->n_values && !i->moves && i->step->run.graph.giver[v] == LB_NONE; w++)
+        i->moves = program->values[w].storage == program->values[v].storage && i->step->trained.moved[w];
 }
 
 uint32_t lb_cuts_next(const lb_check_step *step, uint32_t from, const char **why)
@@ -82,7 +82,7 @@ bool lb_cuts_leave(lb_check_step *step, const char *what, uint32_t op, const cha
 /* ---- whether it matters ---- */
 
 typedef struct exchange {
-    const lb_program *p;
+    const lb_program *program;
     uint32_t from, end; /* ops among which a collective is looked for */
     bool found;
 } exchange;
@@ -91,10 +91,10 @@ static void look_for_exchange(void *context, uint32_t v)
 {
     exchange *x = context;
     for (uint32_t i = x->from; v != LB_NONE && i < x->end && !x->found; i++) {
-        const lb_op *op = &x->p->ops[i];
-        const int64_t storage = x->p->values[v].storage;
-        x->found = op->flags & LB_OP_COLLECTIVE &&
-                   (lb_op_writes(x->p, op, storage) != LB_NONE || lb_op_reads(x->p, op, storage) != LB_NONE);
+        const lb_op *op = &x->program->ops[i];
+        const int64_t storage = x->program->values[v].storage;
+        x->found = op->flags & LB_OP_COLLECTIVE && (lb_op_writes(x->program, op, storage) != LB_NONE ||
+                                                    lb_op_reads(x->program, op, storage) != LB_NONE);
     }
 }
 

@@ -38,7 +38,7 @@ bool lb_digits_watch_phases(lb_digits *digits)
 }
 
 typedef struct walk {
-    const lb_digits *d;
+    const lb_digits *digits;
     uint8_t *seen;  /* per value */
     uint32_t found; /* op */
     double largest;
@@ -47,11 +47,11 @@ typedef struct walk {
 /* Of all that an angle is made of, what is rounded most; of two alike the one behind. */
 static void go_back(walk *walk, uint32_t v)
 {
-    const lb_value_graph *g = &walk->d->run.graph;
+    const lb_value_graph *g = &walk->digits->run.graph;
     const uint32_t op = g->giver[v];
     if (walk->seen[v]) return;
     walk->seen[v] = 1;
-    const lb_rounding_size *s = &walk->d->log.sizes[v];
+    const lb_rounding_size *s = &walk->digits->log.sizes[v];
     if (g->given[v] && op != LB_NONE && s->numbers && s->apart.largest > walk->largest)
         walk->largest = s->apart.largest, walk->found = op;
     for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) go_back(walk, g->preds[k]);
@@ -60,7 +60,7 @@ static void go_back(walk *walk, uint32_t v)
 static bool add_finding(const lb_digits *digits, uint32_t angle, uint32_t turn)
 {
     const lb_program *program = digits->run.program;
-    walk walk = {.d = digits, .seen = calloc((size_t)program->n_values + 1, 1), .found = LB_NONE};
+    walk walk = {.digits = digits, .seen = calloc((size_t)program->n_values + 1, 1), .found = LB_NONE};
     if (!walk.seen) return false;
     go_back(&walk, angle);
     free(walk.seen);

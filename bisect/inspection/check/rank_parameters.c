@@ -123,7 +123,7 @@ static uint32_t first_own(const lb_check_step *step)
 typedef struct fault {
     uint32_t rank, group, n; /* n: parameters, all of the bucket or one */
     uint32_t alike;          /* ranks whose parts of the same parameter are wrong likewise */
-    lb_quotient q;
+    lb_quotient quotient;
     double factor;
     bool any;
 } fault;
@@ -184,7 +184,7 @@ static bool add_finding(const bucket *bucket, const fault *fault)
     lb_proof_list_place(finding, program, own != LB_NONE ? own : step->run.graph.giver[site->gradient], site->at,
                         step->path);
     finding->factor = none ? 0 : fault->factor,
-    finding->effect = fabs(fault->q.said - fault->q.derivative) / fabs(fault->q.derivative);
+    finding->effect = fabs(fault->quotient.said - fault->quotient.derivative) / fabs(fault->quotient.derivative);
     char counted[120] = "", what[240], times[60] = "not", right[200] = "", losses[80];
     const char *next = next_right(bucket, fault);
     say_which(bucket, fault, what, sizeof what);
@@ -198,7 +198,8 @@ static bool add_finding(const bucket *bucket, const fault *fault)
     snprintf(finding->message, sizeof finding->message,
              "%.220s %.40s the derivative of the mean of the ranks' losses%.60s: %.6g along a random direction, "
              "where a difference quotient gives %.6g +- %.1g%.115s%.50s",
-             what, times, counted, fault->q.said, fault->q.derivative, fault->q.error, right, losses);
+             what, times, counted, fault->quotient.said, fault->quotient.derivative, fault->quotient.error, right,
+             losses);
     return true;
 }
 
@@ -211,13 +212,13 @@ static lb_status find(const bucket *bucket, fault *fault, lb_err *err)
     double first = NAN;
     uint32_t found = bucket->n - 1;
     fault->n = 1, fault->alike = 1, fault->any = true;
-    LB_TRY(factor_of(bucket, (span){0, bucket->n}, &fault->q, &fault->factor, err));
+    LB_TRY(factor_of(bucket, (span){0, bucket->n}, &fault->quotient, &fault->factor, err));
     if (bucket->n > 1 && !isnan(fault->factor)) LB_TRY(factor_of(bucket, (span){0, bucket->n / 2}, &half, &first, err));
     if (fabs(first - fault->factor) <= LB_RANK_LEAST * fabs(fault->factor)) {
         fault->n = bucket->n;
     } else {
         LB_TRY(last_wrong(bucket, &found, err));
-        LB_TRY(factor_of(bucket, (span){found, found + 1}, &fault->q, &fault->factor, err));
+        LB_TRY(factor_of(bucket, (span){found, found + 1}, &fault->quotient, &fault->factor, err));
     }
     fault->group = bucket->groups[found], fault->rank = lb_rank_copies_first(bucket->copies, fault->group);
     return LB_OK;

@@ -25,7 +25,7 @@ enum { CURES = 4 };
 
 typedef struct table {
     lb_digits_step *step;
-    lb_digits *d; /* of the first rank */
+    lb_digits *digits; /* of the first rank */
     lb_rounding_ranks ranks;
     lb_rounding_groups groups;
     uint8_t **added; /* per rank and op */
@@ -38,7 +38,7 @@ typedef struct table {
 
 static bool have(const table *table, uint32_t runs)
 {
-    return table->step->used + table->d->run.runs + runs + table->step->reserved <= table->step->limit;
+    return table->step->used + table->digits->run.runs + runs + table->step->reserved <= table->step->limit;
 }
 
 static const lb_program *program_of(const table *t, uint32_t rank)
@@ -111,9 +111,9 @@ static bool find_large(const table *table, uint32_t group, const lb_check_digit 
     const double alone = lb_digit_list_cost(&row->effect), left = lb_digit_list_cost(&row->cured);
     if (!is_cured(row) || !(alone > TIMES * left)) return true;
     if (!(alone > fmax(LARGE, ROUNDINGS * lb_dtype_unit_roundoff(row->dtype)))) return true;
-    lb_check_finding *finding = lb_proof_list_add(table->d->report, LB_CHECK_ROUNDED, program);
+    lb_check_finding *finding = lb_proof_list_add(table->digits->report, LB_CHECK_ROUNDED, program);
     if (!finding) return false;
-    lb_proof_list_place(finding, program, row->index, LB_NONE, table->d->path);
+    lb_proof_list_place(finding, program, row->index, LB_NONE, table->digits->path);
     finding->effect = alone;
     snprintf(finding->message, sizeof finding->message,
              "what this line rounds to %s costs %.0f times what all others cost together: %s",
@@ -137,7 +137,7 @@ static lb_status add_row(table *table, uint32_t group, double *share, lb_err *er
 {
     const lb_rounding_group *one = &table->groups.list[group];
     const lb_program *program = program_of(table, one->rank);
-    lb_check_digit *row = lb_digit_list_add(table->d->report, LB_CHECK_DIGIT_ROUNDING, program);
+    lb_check_digit *row = lb_digit_list_add(table->digits->report, LB_CHECK_DIGIT_ROUNDING, program);
     if (!row) return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
     lb_digit_list_place(row, program, one->first);
     name_layers(table, group, row);
@@ -158,9 +158,9 @@ static uint32_t next_cure(const table *table)
 {
     uint32_t best = table->n_tried;
     for (uint32_t i = 0; i < table->n_tried; i++) {
-        const lb_check_digit *row = &table->d->report->digits[table->first + i];
+        const lb_check_digit *row = &table->digits->report->digits[table->first + i];
         if (is_cured(row) || !(row->share >= WORTH)) continue;
-        if (best == table->n_tried || row->share > table->d->report->digits[table->first + best].share) best = i;
+        if (best == table->n_tried || row->share > table->digits->report->digits[table->first + best].share) best = i;
     }
     return best;
 }
@@ -169,7 +169,7 @@ static uint32_t next_cure(const table *table)
 static lb_status cure_rows(table *table, lb_err *err)
 {
     for (uint32_t i = next_cure(table); i < table->n_tried && have(table, 1); i = next_cure(table)) {
-        lb_check_digit *row = &table->d->report->digits[table->first + i];
+        lb_check_digit *row = &table->digits->report->digits[table->first + i];
         LB_TRY(try_group(table, table->tried[i], true, &row->cured, err));
         if (!is_cured(row)) break;
         say_row(table, row);
@@ -269,7 +269,7 @@ static uint32_t unknown_ops(const table *table, const char **first)
  * not known. */
 static bool prove(const table *table)
 {
-    const lb_digits *digits = table->d;
+    const lb_digits *digits = table->digits;
     const lb_rounding_ranks *r = &table->ranks;
     const double moved = fabs(r->recorded - r->loss), gap = fabs(table->all.reached - r->recorded);
     char of[48] = "";
@@ -299,14 +299,14 @@ static bool say_tried(const table *table)
 {
     double together = 0;
     for (uint32_t i = 0; i < table->n_tried; i++) {
-        const double share = table->d->report->digits[table->first + i].share;
+        const double share = table->digits->report->digits[table->first + i].share;
         if (!isnan(share)) together += share;
     }
     return !table->n_tried ||
-           lb_proof_list_prove(table->d->report,
+           lb_proof_list_prove(table->digits->report,
                                "step %lld: %u of the %u lines were tried by themselves, "
                                "those that promised to cost most; they make up %.0f %% of what is rounded%s",
-                               (long long)table->d->run.program->step, table->n_tried, table->groups.n,
+                               (long long)table->digits->run.program->step, table->n_tried, table->groups.n,
                                100 * fmin(1, together),
                                table->n_tried == table->groups.n ? "" : ", a larger --budget tries more");
 }
@@ -338,9 +338,9 @@ static lb_status begin(table *table, bool *runs, lb_err *err)
     if (status != LB_OK && status != LB_ERR_UNSUPPORTED) return lb_fail(err, status, "%s", why.message);
     *runs = status == LB_OK && (!isnan(table->ranks.loss) || table->ranks.sizes[0] != 0);
     if (status == LB_ERR_UNSUPPORTED)
-        leave(table->d, why.message);
+        leave(table->digits, why.message);
     else if (!*runs)
-        leave(table->d,
+        leave(table->digits,
               "no loss and no logits were seen, or they have no exact numbers: an op that replay does not know, "
               "or bytes that were not kept");
     if (!*runs) return LB_OK;
@@ -350,7 +350,7 @@ static lb_status begin(table *table, bool *runs, lb_err *err)
 
 static lb_status fill(table *table, lb_err *err)
 {
-    lb_digits *digits = table->d;
+    lb_digits *digits = table->digits;
     bool runs;
     LB_TRY(begin(table, &runs, err));
     if (!runs) return LB_OK;
@@ -366,7 +366,7 @@ static lb_status fill(table *table, lb_err *err)
 
 static bool open_table(lb_digits_step *step, table *t)
 {
-    *t = (table){.step = step, .d = &step->ranks[0]};
+    *t = (table){.step = step, .digits = &step->ranks[0]};
     t->ranks.list = calloc((size_t)step->n + 1, sizeof *t->ranks.list);
     t->added = calloc((size_t)step->n + 1, sizeof *t->added);
     if (!t->ranks.list || !t->added) return false;
@@ -384,7 +384,7 @@ lb_status lb_digits_table(lb_digits_step *step, lb_err *err)
     table table;
     lb_status status = open_table(step, &table) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for ops");
     if (status == LB_OK && !have(&table, 2))
-        leave(table.d, "the replays of --budget are used up");
+        leave(table.digits, "the replays of --budget are used up");
     else if (status == LB_OK)
         status = fill(&table, err);
     if (table.groups.ranks) lb_rounding_groups_release(&table.groups);

@@ -68,14 +68,23 @@ static lb_fingerprint_measured added(lb_fingerprint_measured a, const lb_fingerp
     return a;
 }
 
+/* A piece, which begins at `start` of a tensor of the shape `whole`. `rounded`: measure its rounded numbers, too. */
+typedef struct placed_piece {
+    const lb_fingerprint_piece *piece;
+    const lb_layout *whole;
+    const int64_t *start;
+    bool rounded;
+} placed_piece;
+
 /* Rows [from, to) of its first dimension. */
-static lb_status measure_rows(const lb_fingerprint_piece *piece, const lb_layout *whole, const int64_t *start,
-                              int64_t from, int64_t to, bool rounded, lb_fingerprint_measured *measured, lb_err *err)
+static lb_status measure_rows(const placed_piece *placed, int64_t from, int64_t to, lb_fingerprint_measured *measured,
+                              lb_err *err)
 {
-    const lb_tensor *tensor = &piece->held.tensor;
+    const lb_tensor *tensor = &placed->piece->held.tensor;
+    const bool rounded = placed->rounded;
     const size_t width = lb_dtype_bits(tensor->dtype) / 8;
-    slab slab = {.dense = *tensor, .whole = whole, .flat = piece->flat};
-    memcpy(slab.start, start, sizeof slab.start);
+    slab slab = {.dense = *tensor, .whole = placed->whole, .flat = placed->piece->flat};
+    memcpy(slab.start, placed->start, sizeof slab.start);
     if (tensor->layout.ndim) {
         const int64_t inner =
             lb_layout_numel(&tensor->layout) / (tensor->layout.shape[0] ? tensor->layout.shape[0] : 1);
@@ -108,14 +117,14 @@ lb_status lb_fingerprint_bytes_measure(const lb_fingerprint_piece *piece, const 
     int64_t step = of_row && of_row < SLAB_BYTES ? SLAB_BYTES / of_row : of_row ? 1 : rows;
     if (lb_dtype_bits(tensor->dtype) < 8) step = rows; /* a row may begin within a byte */
     const int64_t slabs = (rows + step - 1) / step;
+    const placed_piece placed = {piece, whole, start, rounded};
     lb_fingerprint_measured sum = {.constant = true};
     lb_err why = LB_ERR_INIT;
 #pragma omp parallel for schedule(dynamic, 1) if (bytes >= LARGE_BYTES)
     for (int64_t i = 0; i < slabs; i++) {
         lb_fingerprint_measured measured = {.constant = true};
         lb_err own = LB_ERR_INIT;
-        measure_rows(piece, whole, start, i * step, (i + 1) * step < rows ? (i + 1) * step : rows, rounded, &measured,
-                     &own);
+        measure_rows(&placed, i * step, (i + 1) * step < rows ? (i + 1) * step : rows, &measured, &own);
 #pragma omp critical(lb_fingerprint_sum)
         {
             sum = added(sum, &measured);

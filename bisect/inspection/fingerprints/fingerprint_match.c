@@ -169,24 +169,33 @@ static lb_status rounded_numbers(const lb_fingerprint_table *table, lb_fingerpri
     return LB_OK;
 }
 
-/* Whether y is x, x cast, or x rounded; the other way round, too. `how` is "" or what was done. */
+/* What one row is of another. `how` is "" or what was done. */
+typedef struct likeness {
+    lb_fingerprint_kind kind;
+    char how[160];
+} likeness;
+
+/* Whether y is x, x cast, or x rounded; the other way round, too. */
 static lb_status match_rows(const lb_fingerprint_table *a, lb_fingerprint_row *x, const lb_fingerprint_table *b,
-                            lb_fingerprint_row *y, lb_fingerprint_kind *kind, char how[160], lb_err *err)
+                            lb_fingerprint_row *y, likeness *likeness, lb_err *err)
 {
+    lb_fingerprint_kind *kind = &likeness->kind;
+    char *how = likeness->how;
+    const size_t size = sizeof likeness->how;
     *kind = LB_FINGERPRINT_IS_NUMBERS, how[0] = '\0';
     if (!lb_layout_same_shape(&x->shape, &y->shape)) {
         if (!lb_fingerprint_equal(x->numbers, y->numbers) || x->shape.ndim == 0 || y->shape.ndim == 0) return LB_OK;
         *kind = LB_FINGERPRINT_IS_LAYOUT;
-        snprintf(how, 160, "the same numbers in the same order, in another shape");
+        snprintf(how, size, "the same numbers in the same order, in another shape");
         return LB_OK;
     }
     if (x->dtype == y->dtype && lb_fingerprint_equal(x->raw, y->raw)) return *kind = LB_FINGERPRINT_IS_SAME, LB_OK;
     if (lb_fingerprint_equal(x->numbers, y->numbers)) {
         *kind = LB_FINGERPRINT_IS_CAST;
         if (x->dtype == y->dtype)
-            snprintf(how, 160, "signs of zeros or bits of NaN differ");
+            snprintf(how, size, "signs of zeros or bits of NaN differ");
         else
-            snprintf(how, 160, "%s as %s", lb_dtype_name(x->dtype), lb_dtype_name(y->dtype));
+            snprintf(how, size, "%s as %s", lb_dtype_name(x->dtype), lb_dtype_name(y->dtype));
         return LB_OK;
     }
     for (int k = 0; k < LB_FINGERPRINT_NARROW; k++) {
@@ -195,13 +204,13 @@ static lb_status match_rows(const lb_fingerprint_table *a, lb_fingerprint_row *x
         LB_TRY(rounded_numbers(a, x, k, &there, err));
         if (there && lb_fingerprint_equal(x->rounded[k], y->numbers)) {
             *kind = LB_FINGERPRINT_IS_CAST;
-            snprintf(how, 160, "rounded to %s", narrow);
+            snprintf(how, size, "rounded to %s", narrow);
             return LB_OK;
         }
         LB_TRY(rounded_numbers(b, y, k, &there, err));
         if (there && lb_fingerprint_equal(y->rounded[k], x->numbers)) {
             *kind = LB_FINGERPRINT_IS_CAST;
-            snprintf(how, 160, "it is the other one rounded to %s", narrow);
+            snprintf(how, size, "it is the other one rounded to %s", narrow);
             return LB_OK;
         }
     }
@@ -210,15 +219,15 @@ static lb_status match_rows(const lb_fingerprint_table *a, lb_fingerprint_row *x
 
 /* Of a side without bytes a transposed tensor is known by turning the other side's. */
 static lb_status match_turned(const lb_fingerprint_table *a, const lb_fingerprint_row *x, const lb_fingerprint_table *b,
-                              const lb_fingerprint_row *y, lb_fingerprint_kind *kind, char how[160], lb_err *err)
+                              const lb_fingerprint_row *y, likeness *likeness, lb_err *err)
 {
     for (int turn = 0; turn < 2; turn++) {
         bool made;
         lb_fingerprint numbers;
         LB_TRY(lb_fingerprint_bytes_transposed(turn ? b : a, turn ? y : x, &made, &numbers, err));
         if (!made || !lb_fingerprint_equal(numbers, (turn ? x : y)->numbers)) continue;
-        *kind = LB_FINGERPRINT_IS_LAYOUT;
-        snprintf(how, 160, "transposed");
+        likeness->kind = LB_FINGERPRINT_IS_LAYOUT;
+        snprintf(likeness->how, sizeof likeness->how, "transposed");
         return LB_OK;
     }
     return LB_OK;
@@ -227,7 +236,7 @@ static lb_status match_turned(const lb_fingerprint_table *a, const lb_fingerprin
 /* ---- one pair of tables ------------------------------------------------------------------------------------------ */
 
 typedef struct pair {
-    lb_fingerprint_comparison *c;
+    lb_fingerprint_comparison *comparison;
     lb_fingerprint_table *const *tables, *const *others;
     uint32_t file, against, first; /* first: of its matches */
     const lb_fingerprint_table_options *options;
@@ -236,23 +245,24 @@ typedef struct pair {
 
 static lb_status add(pair *pair, lb_fingerprint_kind kind, uint32_t row, uint32_t other, const char *how, lb_err *err)
 {
-    lb_fingerprint_match *more = lb_array_grow(pair->c->matches, pair->c->n, sizeof *more);
+    lb_fingerprint_match *more = lb_array_grow(pair->comparison->matches, pair->comparison->n, sizeof *more);
     char *copy = strdup(how);
-    if (more) pair->c->matches = more;
+    if (more) pair->comparison->matches = more;
     if (!more || !copy) {
         free(copy);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
-    more[pair->c->n++] = (lb_fingerprint_match){.kind = kind,
-                                                .row = row,
-                                                .other = other,
-                                                .file = pair->file,
-                                                .against = pair->against,
-                                                .earlier = LB_NONE,
-                                                .later = LB_NONE,
-                                                .name = row == LB_NONE ? NULL : pair->a.table->rows[row].name,
-                                                .partner = other == LB_NONE ? NULL : pair->b.table->rows[other].name,
-                                                .how = copy};
+    more[pair->comparison->n++] =
+        (lb_fingerprint_match){.kind = kind,
+                               .row = row,
+                               .other = other,
+                               .file = pair->file,
+                               .against = pair->against,
+                               .earlier = LB_NONE,
+                               .later = LB_NONE,
+                               .name = row == LB_NONE ? NULL : pair->a.table->rows[row].name,
+                               .partner = other == LB_NONE ? NULL : pair->b.table->rows[other].name,
+                               .how = copy};
     return LB_OK;
 }
 
@@ -283,11 +293,10 @@ static lb_status match_earlier(pair *pair, const char *name, lb_fingerprint_row 
     *earlier = LB_NONE;
     for (uint32_t i = pair->file; i-- > 0 && *earlier == LB_NONE;) {
         lb_fingerprint_row *x = row_named(pair->tables[i], name);
-        lb_fingerprint_kind kind;
-        char how[160];
+        likeness likeness;
         if (!x || x->lacks) continue;
-        LB_TRY(match_rows(pair->tables[i], x, pair->b.table, y, &kind, how, err));
-        if (is_same_tensor(kind)) *earlier = i;
+        LB_TRY(match_rows(pair->tables[i], x, pair->b.table, y, &likeness, err));
+        if (is_same_tensor(likeness.kind)) *earlier = i;
     }
     return LB_OK;
 }
@@ -306,22 +315,21 @@ static lb_status compare_named(pair *pair, uint32_t i, lb_err *err)
 {
     const uint32_t k = pair->a.partners[i];
     lb_fingerprint_row *x = &pair->a.table->rows[i], *y = &pair->b.table->rows[k];
-    lb_fingerprint_kind kind;
-    char how[160];
+    likeness likeness;
     LB_TRY(settle_alike(&pair->a, x, y, err));
     LB_TRY(settle_alike(&pair->b, y, x, err));
     if (x->lacks || y->lacks) return add(pair, LB_FINGERPRINT_IS_UNKNOWN, i, k, x->lacks ? x->lacks : y->lacks, err);
-    LB_TRY(match_rows(pair->a.table, x, pair->b.table, y, &kind, how, err));
-    if (kind != LB_FINGERPRINT_IS_NUMBERS) return add(pair, kind, i, k, how, err);
+    LB_TRY(match_rows(pair->a.table, x, pair->b.table, y, &likeness, err));
+    if (likeness.kind != LB_FINGERPRINT_IS_NUMBERS) return add(pair, likeness.kind, i, k, likeness.how, err);
     uint32_t earlier;
     LB_TRY(match_earlier(pair, x->name, y, &earlier, err));
     if (earlier != LB_NONE) {
         LB_TRY(add(pair, LB_FINGERPRINT_IS_OLD, i, k, "", err));
-        pair->c->matches[pair->c->n - 1].earlier = earlier;
+        pair->comparison->matches[pair->comparison->n - 1].earlier = earlier;
         return LB_OK;
     }
-    LB_TRY(match_turned(pair->a.table, x, pair->b.table, y, &kind, how, err));
-    return add(pair, kind, i, k, how, err);
+    LB_TRY(match_turned(pair->a.table, x, pair->b.table, y, &likeness, err));
+    return add(pair, likeness.kind, i, k, likeness.how, err);
 }
 
 /* What no name meets, by its numbers: a tensor that is left over on the other side, or one that is stored once there
@@ -345,15 +353,15 @@ static lb_status compare_unnamed(pair *pair, uint32_t i, lb_err *err)
 static bool needs_contents(const pair *pair)
 {
     bool left = false;
-    for (uint32_t i = pair->first; i < pair->c->n; i++)
-        left |= pair->c->matches[i].kind == LB_FINGERPRINT_IS_NUMBERS ||
-                pair->c->matches[i].kind == LB_FINGERPRINT_IS_MISSING;
+    for (uint32_t i = pair->first; i < pair->comparison->n; i++)
+        left |= pair->comparison->matches[i].kind == LB_FINGERPRINT_IS_NUMBERS ||
+                pair->comparison->matches[i].kind == LB_FINGERPRINT_IS_MISSING;
     return left && lb_fingerprint_contents_are_there(pair->a.table, pair->b.table);
 }
 
 static lb_status compare_pair(pair *pair, lb_err *err)
 {
-    pair->first = pair->c->n;
+    pair->first = pair->comparison->n;
     LB_TRY(meet_all(&pair->a, &pair->b, err));
     for (uint32_t i = 0; i < pair->a.table->n; i++) {
         if (pair->options->progress) pair->options->progress("comparing", i, pair->a.table->n);
@@ -364,8 +372,8 @@ static lb_status compare_pair(pair *pair, lb_err *err)
     for (uint32_t k = 0; k < pair->b.table->n; k++)
         if (pair->b.partners[k] == LB_NONE) LB_TRY(add(pair, LB_FINGERPRINT_IS_ADDED, LB_NONE, k, "", err));
     if (!needs_contents(pair)) return LB_OK;
-    return lb_fingerprint_contents_compare(pair->a.table, pair->b.table, pair->c->matches + pair->first,
-                                           pair->c->n - pair->first, pair->options, err);
+    return lb_fingerprint_contents_compare(pair->a.table, pair->b.table, pair->comparison->matches + pair->first,
+                                           pair->comparison->n - pair->first, pair->options, err);
 }
 
 /* ---- all pairs --------------------------------------------------------------------------------------------------- */
@@ -373,16 +381,15 @@ static lb_status compare_pair(pair *pair, lb_err *err)
 /* Old numbers whose right ones the same tensor has in a later table of the other side. */
 static lb_status find_late(pair *pair, uint32_t m, lb_err *err)
 {
-    for (uint32_t i = 0; i < pair->c->n; i++) {
-        lb_fingerprint_match *old = &pair->c->matches[i];
+    for (uint32_t i = 0; i < pair->comparison->n; i++) {
+        lb_fingerprint_match *old = &pair->comparison->matches[i];
         lb_fingerprint_row *x = old->row == LB_NONE ? NULL : &pair->tables[old->file]->rows[old->row];
         for (uint32_t j = old->against + 1; j < m && old->kind == LB_FINGERPRINT_IS_OLD; j++) {
             lb_fingerprint_row *y = row_named(pair->others[j], old->partner);
-            lb_fingerprint_kind kind;
-            char how[160];
+            likeness likeness;
             if (!y || y->lacks) continue;
-            LB_TRY(match_rows(pair->tables[old->file], x, pair->others[j], y, &kind, how, err));
-            if (is_same_tensor(kind)) old->kind = LB_FINGERPRINT_IS_LATE, old->later = j;
+            LB_TRY(match_rows(pair->tables[old->file], x, pair->others[j], y, &likeness, err));
+            if (is_same_tensor(likeness.kind)) old->kind = LB_FINGERPRINT_IS_LATE, old->later = j;
         }
     }
     return LB_OK;
@@ -411,17 +418,18 @@ lb_status lb_fingerprint_table_compare(lb_fingerprint_table *const *tables, uint
     lb_fingerprint_table_options chosen = LB_FINGERPRINT_TABLE_OPTIONS_INIT;
     if (options) memcpy(&chosen, options, options->size < sizeof chosen ? options->size : sizeof chosen);
     if (!n || !m) return lb_fail(err, LB_ERR_INVALID, "a side has no table to compare");
-    pair pair = {.c = calloc(1, sizeof *pair.c), .tables = tables, .others = others, .options = &chosen};
-    if (!pair.c) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    pair pair = {
+        .comparison = calloc(1, sizeof *pair.comparison), .tables = tables, .others = others, .options = &chosen};
+    if (!pair.comparison) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     const lb_status status = compare_all(&pair, n, m, err);
-    for (uint32_t i = 0; i < pair.c->n; i++) {
-        pair.c->n_findings += lb_fingerprint_kind_is_finding(pair.c->matches[i].kind);
-        pair.c->n_unknown += pair.c->matches[i].kind == LB_FINGERPRINT_IS_UNKNOWN;
+    for (uint32_t i = 0; i < pair.comparison->n; i++) {
+        pair.comparison->n_findings += lb_fingerprint_kind_is_finding(pair.comparison->matches[i].kind);
+        pair.comparison->n_unknown += pair.comparison->matches[i].kind == LB_FINGERPRINT_IS_UNKNOWN;
     }
     if (status == LB_OK)
-        *comparison = pair.c;
+        *comparison = pair.comparison;
     else
-        lb_fingerprint_comparison_free(pair.c);
+        lb_fingerprint_comparison_free(pair.comparison);
     return status;
 }
 

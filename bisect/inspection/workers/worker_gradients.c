@@ -116,7 +116,7 @@ static void note_scalar(norm *norm, const lb_program *program, uint32_t value)
 }
 
 typedef struct leaves {
-    const lb_program *p;
+    const lb_program *program;
     norm *x;
     bool gradients;
 } leaves;
@@ -124,7 +124,7 @@ typedef struct leaves {
 static void note_leaf(void *context, uint32_t value)
 {
     leaves *l = context;
-    if (value == LB_NONE || !holds_gradient(l->p, l->p->values[value].storage)) return;
+    if (value == LB_NONE || !holds_gradient(l->program, l->program->values[value].storage)) return;
     l->gradients = true;
     for (uint32_t i = 0; i < l->x->n; i++)
         if (l->x->leaves[i].value == value) return;
@@ -347,10 +347,19 @@ static lb_status list_norms(lb_capture *capture, const lb_worker *worker, side *
     return status;
 }
 
-/* The k-th norm of each rank that shares the model of rank `r`, as `shared` marks them. */
-static lb_status judge_norm(const lb_worker_steps *steps, const lb_worker_step *step, const side *sides, uint32_t r,
-                            const bool *shared, uint32_t k, lb_worker_findings *findings, lb_err *err)
+/* The norms of all ranks, and which ranks share the model of `rank`. */
+typedef struct sharing {
+    const side *sides;
+    const bool *shared;
+    uint32_t rank;
+} sharing;
+
+/* The k-th norm of each rank that shares the model. */
+static lb_status judge_norm(const lb_worker_steps *steps, const lb_worker_step *step, const sharing *sharing,
+                            uint32_t k, lb_worker_findings *findings, lb_err *err)
 {
+    const side *sides = sharing->sides;
+    const uint32_t r = sharing->rank;
     const norm *x = &sides[r].list[k];
     const lb_program *program = sides[r].worker->program;
     held_set theirs = {0};
@@ -359,7 +368,7 @@ static lb_status judge_norm(const lb_worker_steps *steps, const lb_worker_step *
     const double own = all_squares(x);
     double all = own, counted = own, mine = 0;
     for (uint32_t q = 0; q < steps->n_ranks && known && room; q++) {
-        if (q == r || !shared[q]) continue;
+        if (q == r || !sharing->shared[q]) continue;
         known &= sides[q].worker->program && k < sides[q].n && sides[q].list[k].scales == x->scales;
         if (!known) break;
         const norm *y = &sides[q].list[k];
@@ -402,7 +411,7 @@ static lb_status tell_norms(const lb_worker_steps *steps, const lb_worker_step *
         memset(shared, 0, steps->n_ranks);
         mark_sharing(steps, sides[r].worker, shared);
         for (uint32_t k = 0; k < sides[r].n && status == LB_OK; k++)
-            status = judge_norm(steps, step, sides, r, shared, k, findings, err);
+            status = judge_norm(steps, step, &(sharing){sides, shared, r}, k, findings, err);
     }
     free(shared);
     release_sides(sides, steps->n_ranks);

@@ -37,7 +37,8 @@ static void run(const world *world, const lb_collective_order *order, int at, ui
     double brought[MOST];
     for (uint32_t r = 0; r < world->terms.n; r++) brought[r] = (double)world->bytes[r][at];
     assert_int_equal(lb_collective_hops_list(order, world->terms.n, COUNT, 4, at, &hops, NULL), LB_OK);
-    lb_collective_hops_run(&hops, order, LB_REDUCE_SUM, LB_F32, brought, world->terms.n, hop, mask, held);
+    const lb_hops_element element = {order, LB_REDUCE_SUM, LB_F32, world->terms.n, brought};
+    lb_collective_hops_run(&hops, &element, (lb_hops_flip){hop, mask}, held);
     lb_collective_hops_release(&hops);
 }
 
@@ -90,7 +91,8 @@ static void owners_hold_their_blocks(void **state)
                 order.home = lb_collective_order_ends_at_home(&order) ? owner + 1 : 0;
                 for (uint32_t r = 0; r < n; r++) brought[r] = (double)world.bytes[r][at];
                 assert_int_equal(lb_collective_hops_list(&order, n, each * (int)n, 4, at, &hops, NULL), LB_OK);
-                lb_collective_hops_run(&hops, &order, LB_REDUCE_SUM, LB_F32, brought, n, 0, 0, held);
+                const lb_hops_element element = {&order, LB_REDUCE_SUM, LB_F32, n, brought};
+                lb_collective_hops_run(&hops, &element, (lb_hops_flip){0, 0}, held);
                 assert_true((float)held[owner] == sum[at]);
                 lb_collective_hops_release(&hops);
             }

@@ -93,13 +93,13 @@ static void a_bit_that_no_order_gives_is_proven(void **state)
 
 /* What the members of a world receive of an element, a hop's bits turned over. */
 static void receive(const world *world, const lb_collective_order *order, const lb_collective_hops *hops, int at,
-                    uint32_t hop, uint64_t mask, double *held)
+                    lb_hops_flip flip, double *held)
 {
     double brought[MOST];
-    (void)order;
     for (uint32_t r = 0; r < world->terms.n; r++)
         lb_load_f64(&brought[r], world->terms.dtype, world->bytes[r] + (size_t)at * world->width, 1);
-    lb_collective_hops_run(hops, order, LB_REDUCE_SUM, world->terms.dtype, brought, world->terms.n, hop, mask, held);
+    const lb_hops_element element = {order, LB_REDUCE_SUM, world->terms.dtype, world->terms.n, brought};
+    lb_collective_hops_run(hops, &element, flip, held);
 }
 
 /* Bits of a message of any order, of which some member has then what no order gives, or not what the others have. */
@@ -131,8 +131,8 @@ static void bits_that_changed_on_a_hop_are_found_there(void **state)
         /* Of a copied result three bits, of a partial sum one or two: they are looked for as one first. */
         const uint64_t one = UINT64_C(1) << (top - (int)(draw() % 3));
         const uint64_t mask = one | (k % 4 == 1 ? one >> 3 : 0) | (k % 4 == 1 && !hops.list[hop].adds ? one >> 4 : 0);
-        receive(&world, &order, &hops, at, 0, 0, right);
-        receive(&world, &order, &hops, at, hop, mask, held);
+        receive(&world, &order, &hops, at, (lb_hops_flip){0, 0}, right);
+        receive(&world, &order, &hops, at, (lb_hops_flip){hop, mask}, held);
         for (uint32_t r = 0; r < n; r++) lb_store_f64(dtype, bytes[r], &held[r], 1, NULL), received[r] = bytes[r];
         const uint32_t m = lb_sum_fault_hops(&order, LB_REDUCE_SUM, &world.terms, at, received, found, 64);
         if (memcmp(held, right, n * sizeof *held)) {
