@@ -45,6 +45,7 @@ typedef struct report {
     lb_digest digest;          /* of everything computed, in order */
     lb_precision_table *table; /* --table */
     lb_effects *effects;       /* of swaps; NULL: none, or op by op */
+    lb_replay_summary summary;
 } report;
 
 /* ---- watching a run ---------------------------------------------------------------------------------------------- */
@@ -402,88 +403,123 @@ static bool nothing_happened(const lb_plan *plan)
     return true;
 }
 
-static int run(const char *path, const lb_cmd_plan_request *o, bool json)
+/* --kernels: what could stand in for each composite; nothing is replayed. */
+static lb_status list_kernels(const char *path, const lb_plan *plan, bool json, lb_err *err)
+{
+    lb_capture *capture = NULL;
+    lb_status status = lb_capture_open(path, &capture, err);
+    if (status == LB_OK) status = lb_kernels_print(capture, plan, json, err);
+    lb_capture_close(capture);
+    return status;
+}
+
+/* One replay of the window, with what --write and --table ask for. */
+static lb_status replay_window(lb_capture *capture, lb_replay *replay, const lb_cmd_plan_request *request,
+                               const lb_plan *plan, report *report, lb_err *err)
+{
+    lb_observer observer = {.context = report, .op = watch, .quantised = request->table ? watch_quantised : NULL};
+    lb_status status = LB_OK;
+    if (request->table) status = run_plain(replay, plan, report, err);
+    if (status == LB_OK && plan->n_swaps && plan->mode != LB_REPLAY_ISOLATED)
+        status = lb_effects_new(capture, replay, plan, &report->effects, err);
+    return status == LB_OK ? lb_replay_run(replay, plan, &observer, &report->summary, err) : status;
+}
+
+/* Prints the report; the exit code. */
+static int give_report(lb_capture *capture, const char *path, const lb_cmd_plan_request *request, const lb_plan *plan,
+                       report *report, bool json)
+{
+    const lb_replay_summary *summary = &report->summary;
+    report->missing_text = lb_missing_text(&report->missing, capture, path,
+                                           plan->backend || plan->mode != LB_REPLAY_ISOLATED || plan->n_swaps);
+    if (nothing_happened(plan)) {
+        lb_effects_free(report->effects); /* what is left is the rounding of a replay */
+        report->effects = NULL;
+    }
+    if (json)
+        lb_command_print_json("replay", as_json(plan, summary, report, request->coverage));
+    else
+        print_text(plan, summary, report, request->coverage);
+    if (report->table && !json) print_table(report->table);
+    if (summary->verdict == LB_VERDICT_DIVERGED) return LB_EXIT_DIFFERENT;
+    if (summary->undecided || summary->verdict == LB_VERDICT_MISSING) return LB_EXIT_UNTESTABLE;
+    return plan->n_swaps && nothing_happened(plan) ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
+}
+
+static void release_report(report *report)
+{
+    lb_effects_free(report->effects);
+    lb_precision_table_free(report->table);
+    free(report->worst);
+    free(report->missing_text);
+    lb_coverage_free(report->coverage);
+}
+
+static int fails(lb_err *err)
+{
+    return err->status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err->message)
+                                         : lb_command_fail("replay", err);
+}
+
+/* Opens what was asked for, and answers it: --routing, --each, or one replay. */
+static int run_opened(const char *path, const lb_cmd_plan_request *request, lb_plan *plan, report *report, bool json)
 {
     lb_err err = LB_ERR_INIT;
-    lb_plan plan;
     lb_capture *capture = NULL;
     lb_replay *replay = NULL;
-    lb_replay_summary summary = {0};
-    report report = {.room = o->worst > 0 ? (uint32_t)o->worst : 0, .wants_digest = o->digest != 0};
-    uint64_t *touched = calloc(o->swaps.n + 1, sizeof *touched);
-    report.worst = calloc(report.room + 1, sizeof *report.worst);
-    report.coverage = lb_coverage_new();
-    lb_observer observer = {.context = &report, .op = watch, .quantised = o->table ? watch_quantised : NULL};
-    if (lb_cmd_plan_make(o, &plan, &err) != LB_OK) {
-        lb_coverage_free(report.coverage);
-        free(report.worst);
-        free(touched);
-        return lb_command_misused("replay", "%s", err.message);
-    }
-    plan.touched = touched;
-    lb_status status = report.worst && touched && report.coverage ? lb_capture_open(path, &capture, &err)
-                                                                  : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
-    if (o->kernels) {
-        if (status == LB_OK) status = lb_kernels_print(capture, &plan, json, &err);
-        lb_capture_close(capture);
-        free(report.worst);
-        free(touched);
-        lb_coverage_free(report.coverage);
-        return status == LB_OK ? LB_EXIT_SAME : lb_command_fail("replay", &err);
-    }
-    if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
-    if (status == LB_OK && lb_cmd_plan_request_wants_torch(o)) status = open_backend(o, &plan, &err);
+    const bool one = !request->routing && !request->each;
     bool routers_differ = false, ended = false;
-    if (status == LB_OK && o->routing)
-        status = lb_routing_print(capture, replay, &plan, report.room, json, &routers_differ, &err);
-    if (status == LB_OK && o->each) status = lb_switches_print(capture, replay, &plan, json, &ended, &err);
-    if (status == LB_OK && o->write)
-        status = lb_tensorfile_open(o->write, lb_capture_path(capture), &report.file, &err);
-    if (status == LB_OK && o->table) status = run_plain(replay, &plan, &report, &err);
-    if (status == LB_OK && !o->routing && !o->each && plan.n_swaps && plan.mode != LB_REPLAY_ISOLATED)
-        status = lb_effects_new(capture, replay, &plan, &report.effects, &err);
-    if (status == LB_OK && !o->routing && !o->each) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
-    if (status == LB_OK && !o->routing && !o->each && !summary.ops && !summary.views)
+    lb_status status = lb_capture_open(path, &capture, &err);
+    if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
+    if (status == LB_OK && lb_cmd_plan_request_wants_torch(request)) status = open_backend(request, plan, &err);
+    if (status == LB_OK && request->routing)
+        status = lb_routing_print(capture, replay, plan, report->room, json, &routers_differ, &err);
+    if (status == LB_OK && request->each) status = lb_switches_print(capture, replay, plan, json, &ended, &err);
+    if (status == LB_OK && request->write)
+        status = lb_tensorfile_open(request->write, lb_capture_path(capture), &report->file, &err);
+    if (status == LB_OK && one) status = replay_window(capture, replay, request, plan, report, &err);
+    if (status == LB_OK && one && !report->summary.ops && !report->summary.views)
         status = lb_fail(&err, LB_ERR_NOT_CAPTURED,
                          "%s: these are tensors only: no op was recorded that could be run again", path);
     lb_command_progress_end();
-    if (report.file) {
-        lb_status closed = lb_tensorfile_close(report.file, status == LB_OK, status == LB_OK ? &err : NULL);
+    if (report->file) {
+        lb_status closed = lb_tensorfile_close(report->file, status == LB_OK, status == LB_OK ? &err : NULL);
         if (status == LB_OK) status = closed;
     }
-    int code = LB_EXIT_SAME;
-    if (status != LB_OK) {
-        code = err.status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err.message)
-                                            : lb_command_fail("replay", &err);
-    } else if (o->routing || o->each) {
-        code = routers_differ ? LB_EXIT_DIFFERENT : ended ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
-    } else {
-        report.missing_text = lb_missing_text(&report.missing, capture, path,
-                                              plan.backend || plan.mode != LB_REPLAY_ISOLATED || plan.n_swaps);
-        if (nothing_happened(&plan)) {
-            lb_effects_free(report.effects); /* what is left is the rounding of a replay */
-            report.effects = NULL;
-        }
-        if (json)
-            lb_command_print_json("replay", as_json(&plan, &summary, &report, o->coverage));
-        else
-            print_text(&plan, &summary, &report, o->coverage);
-        if (report.table && !json) print_table(report.table);
-        if (summary.verdict == LB_VERDICT_DIVERGED)
-            code = LB_EXIT_DIFFERENT;
-        else if (summary.undecided || summary.verdict == LB_VERDICT_MISSING)
-            code = LB_EXIT_UNTESTABLE;
-        if (code == LB_EXIT_SAME && plan.n_swaps && nothing_happened(&plan)) code = LB_EXIT_UNTESTABLE;
-    }
-    lb_effects_free(report.effects);
-    lb_backend_close(plan.backend);
+    const int code = status != LB_OK  ? fails(&err)
+                     : one            ? give_report(capture, path, request, plan, report, json)
+                     : routers_differ ? LB_EXIT_DIFFERENT
+                     : ended          ? LB_EXIT_UNTESTABLE
+                                      : LB_EXIT_SAME;
+    lb_backend_close(plan->backend);
     lb_replay_close(replay);
     lb_capture_close(capture);
-    lb_precision_table_free(report.table);
-    free(report.worst);
-    free(report.missing_text);
+    return code;
+}
+
+static int run(const char *path, const lb_cmd_plan_request *request, bool json)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_plan plan;
+    report report = {.room = request->worst > 0 ? (uint32_t)request->worst : 0, .wants_digest = request->digest != 0};
+    uint64_t *touched = calloc(request->swaps.n + 1, sizeof *touched);
+    int code;
+    report.worst = calloc(report.room + 1, sizeof *report.worst);
+    report.coverage = lb_coverage_new();
+    if (lb_cmd_plan_make(request, &plan, &err) != LB_OK) {
+        code = lb_command_misused("replay", "%s", err.message);
+    } else if (!report.worst || !touched || !report.coverage) {
+        lb_fail(&err, LB_ERR_NOMEM, "out of memory");
+        code = lb_command_fail("replay", &err);
+    } else {
+        plan.touched = touched;
+        if (!request->kernels)
+            code = run_opened(path, request, &plan, &report, json);
+        else
+            code = list_kernels(path, &plan, json, &err) == LB_OK ? LB_EXIT_SAME : lb_command_fail("replay", &err);
+    }
+    release_report(&report);
     free(touched);
-    lb_coverage_free(report.coverage);
     return code;
 }
 

@@ -406,6 +406,88 @@ static lb_status one_product(const shared_product *shared_product, const lb_meth
     return product_of_pairs(shared_product->shape, method, as, shared_product->a, shared_product->b, c);
 }
 
+/* The matrices of one product, row after row. */
+typedef struct dense_pair {
+    const void *x, *y;
+} dense_pair;
+
+/* Where product i of a batch is written. */
+static char *result_of(const shared_product *all, size_t i, void *c)
+{
+    return (char *)c + (ptrdiff_t)i * all->batch->c_step * (all->type == LB_F64 ? 8 : 4);
+}
+
+/* Each product of the batch by itself, from the matrices where they lie. */
+static lb_status one_by_one(const shared_product *all, const lb_method *method, const reading *as, void *c)
+{
+    lb_status status = LB_OK;
+    for (size_t i = 0; i < all->batch->batch && status == LB_OK; i++) {
+        const lb_matrix a = moved(all->a, (ptrdiff_t)i * all->batch->a_step),
+                        b = moved(all->b, (ptrdiff_t)i * all->batch->b_step);
+        const shared_product one = {.shape = all->shape,
+                                    .type = all->type,
+                                    .a = &a,
+                                    .b = &b,
+                                    .options = all->options,
+                                    .extent = (size_t)all->shape->m * (size_t)all->shape->n};
+        status = one_product(&one, method, as, result_of(all, i, c));
+    }
+    return status;
+}
+
+/* One product of dense matrices in the method's order; `chained`: one chain of additions for each element. */
+static bool in_order(const lb_product *shape, lb_dtype type, const lb_method *method, bool chained,
+                     const dense_pair *operands, void *out)
+{
+    const void *x = operands->x, *y = operands->y;
+    if (chained) { /* OpenBLAS is not there, or the product is empty */
+        const lb_method order = {.schedule = method->schedule, .accumulate = method->accumulate};
+        return lb_product_run(&(lb_product){.m = shape->m, .n = shape->n, .k = shape->k}, type, &order, x, y, out) ==
+               LB_OK;
+    }
+    switch (method->schedule->kind) {
+    case LB_SCHEDULE_TREE:
+    case LB_SCHEDULE_SPLITK:
+    case LB_SCHEDULE_TORCHDOT: return along_tree(shape, type, method, x, y, out);
+    case LB_SCHEDULE_FOLDED:
+    case LB_SCHEDULE_EIGHTS: by_rows(shape, type, method, x, y, out); return true;
+    default: return type == LB_F64 ? products_f64(shape, method, x, y, out) : products_f32(shape, method, x, y, out);
+    }
+}
+
+/* Each product of the batch from dense copies of its matrices. */
+static lb_status from_dense(const shared_product *all, const lb_method *method, const reading *as, bool chained,
+                            void *c)
+{
+    const lb_product *shape = all->shape;
+    const bool blas = named_openblas(method);
+    bool done = true;
+    for (size_t i = 0; done && i < all->batch->batch; i++) {
+        const lb_matrix a = moved(all->a, (ptrdiff_t)i * all->batch->a_step),
+                        b = moved(all->b, (ptrdiff_t)i * all->batch->b_step);
+        void *copies[2] = {NULL, NULL}, *out = result_of(all, i, c);
+        const dense_pair pair = {dense(as, &a, shape->m, shape->k, &copies[0]),
+                                 dense(as, &b, shape->k, shape->n, &copies[1])};
+        done = pair.x && pair.y;
+        if (done && !(blas && openblas(shape, all->type, pair.x, pair.y, out)))
+            done = in_order(shape, all->type, method, chained, &pair, out);
+        free(copies[0]);
+        free(copies[1]);
+    }
+    return done ? LB_OK : LB_ERR_NOMEM;
+}
+
+static lb_matmul_options options_of(const lb_method *method, const reading *as, int64_t block)
+{
+    lb_matmul_options options = LB_MATMUL_OPTIONS_INIT;
+    options.block = block >= 0 ? (size_t)block : 0;
+    options.accumulate = method->accumulate;
+    options.input = as->compute;
+    options.absolute = as->absolute;
+    options.tf32 = as->tf32;
+    return options;
+}
+
 /* ---- which engine ------------------------------------------------------------------------------------------------ */
 
 lb_status lb_product_matrices(const lb_product *shape, lb_dtype type, const lb_method *method,
@@ -413,70 +495,27 @@ lb_status lb_product_matrices(const lb_product *shape, lb_dtype type, const lb_m
 {
     const lb_matmul_batch one = {.batch = 1}, *batch = operands->batch ? operands->batch : &one;
     const lb_matrix *a = &operands->a, *b = &operands->b;
-    const bool absolute = operands->absolute;
     lb_schedule unit;
     lb_method plain;
     if (names_tensor_core(method, &unit)) {
-        if (type == LB_F32 && !absolute) return on_tensor_core(shape, &unit, method, batch, a, b, c);
+        if (type == LB_F32 && !operands->absolute) return on_tensor_core(shape, &unit, method, batch, a, b, c);
         plain = *method;
         plain.schedule = NULL, plain.kernel = NULL;
         method = &plain;
     }
     const int64_t block = chain_block(shape, method->schedule);
-    const bool blas = named_openblas(method);
     const size_t m = (size_t)shape->m, n = (size_t)shape->n, k = (size_t)shape->k;
     const lb_dtype compute = method->compute == type ? LB_NO_DTYPE : method->compute;
-    const reading as = {type, compute, (lb_tf32)method->tf32, absolute};
-    lb_matmul_options options = LB_MATMUL_OPTIONS_INIT;
-    options.block = block >= 0 ? (size_t)block : 0;
-    options.accumulate = method->accumulate;
-    options.input = compute;
-    options.absolute = absolute;
-    options.tf32 = (lb_tf32)method->tf32;
-    if (method->schedule && method->schedule->kind == LB_SCHEDULE_TORCH) {
-        const size_t extent = batch->batch ? (batch->batch - 1) * (size_t)batch->c_step + m * n : 0;
-        const shared_product shared = {shape, type, batch, a, b, options, extent};
-        return product_of_threads(&shared, method->schedule->size, c);
-    }
-    if (goes_one_by_one(method->schedule)) {
-        lb_status status = LB_OK;
-        for (size_t i = 0; i < batch->batch && status == LB_OK; i++) {
-            const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
-            const shared_product one = {
-                .shape = shape, .type = type, .a = &ai, .b = &bi, .options = options, .extent = m * n};
-            status =
-                one_product(&one, method, &as, (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4));
-        }
-        return status;
-    }
-    if (block >= 0 && !blas) {
-        return type == LB_F64 ? lb_matmul_batched_f64(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options)
-                              : lb_matmul_batched_f32(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options);
-    }
-    bool done = true;
-    for (size_t i = 0; done && i < batch->batch; i++) {
-        const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
-        void *copies[2] = {NULL, NULL}, *out = (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4);
-        const void *x = dense(&as, &ai, shape->m, shape->k, &copies[0]);
-        const void *y = dense(&as, &bi, shape->k, shape->n, &copies[1]);
-        done = x && y;
-        if (done && !(blas && openblas(shape, type, x, y, out))) {
-            const lb_method order = {.schedule = method->schedule, .accumulate = method->accumulate};
-            if (block >= 0) /* OpenBLAS is not there, or the product is empty */
-                done = lb_product_run(&(lb_product){.m = shape->m, .n = shape->n, .k = shape->k}, type, &order, x, y,
-                                      out) == LB_OK;
-            else if (method->schedule->kind == LB_SCHEDULE_TREE || method->schedule->kind == LB_SCHEDULE_SPLITK ||
-                     method->schedule->kind == LB_SCHEDULE_TORCHDOT)
-                done = along_tree(shape, type, method, x, y, out);
-            else if (method->schedule->kind == LB_SCHEDULE_FOLDED || method->schedule->kind == LB_SCHEDULE_EIGHTS)
-                by_rows(shape, type, method, x, y, out);
-            else
-                done = type == LB_F64 ? products_f64(shape, method, x, y, out) : products_f32(shape, method, x, y, out);
-        }
-        free(copies[0]);
-        free(copies[1]);
-    }
-    return done ? LB_OK : LB_ERR_NOMEM;
+    const reading as = {type, compute, (lb_tf32)method->tf32, operands->absolute};
+    const lb_matmul_options options = options_of(method, &as, block);
+    const size_t extent = batch->batch ? (batch->batch - 1) * (size_t)batch->c_step + m * n : 0;
+    const shared_product all = {shape, type, batch, a, b, options, extent};
+    if (method->schedule && method->schedule->kind == LB_SCHEDULE_TORCH)
+        return product_of_threads(&all, method->schedule->size, c);
+    if (goes_one_by_one(method->schedule)) return one_by_one(&all, method, &as, c);
+    if (block < 0 || named_openblas(method)) return from_dense(&all, method, &as, block >= 0, c);
+    return type == LB_F64 ? lb_matmul_batched_f64(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options)
+                          : lb_matmul_batched_f32(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options);
 }
 
 lb_status lb_product_run(const lb_product *shape, lb_dtype type, const lb_method *method, const void *a, const void *b,

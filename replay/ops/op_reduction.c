@@ -181,6 +181,48 @@ static bool is_dense(const lb_tensor *tensor)
             last - first == lb_tensor_numel(tensor));
 }
 
+/* p = inf or -inf: the largest or the smallest magnitude. */
+static void norm_of_extremes(const lb_frame *frame, const lb_fold *fold, const void *x, bool largest, void *y)
+{
+    for (int64_t i = 0; i < fold->results; i++) {
+        double best = largest ? 0 : INFINITY;
+        int64_t from = i / fold->inner * fold->size * fold->inner + i % fold->inner;
+        for (int64_t k = 0; k < fold->size; k++, from += fold->inner)
+            best = extreme(best, fabs(frame->wide ? ((const double *)x)[from] : ((const float *)x)[from]), largest);
+        if (frame->wide)
+            ((double *)y)[i] = best;
+        else
+            ((float *)y)[i] = (float)best;
+    }
+}
+
+/* |x|^p of each element. */
+static void put_powers(const lb_frame *frame, const void *x, int64_t n, double p, void *terms)
+{
+    const double *x64 = x;
+    const float *x32 = x;
+    const bool squares = frame->wide && p == 2;
+    for (int64_t i = 0; i < n && squares; i++) ((double *)terms)[i] = x64[i] * x64[i];
+    for (int64_t i = 0; i < n && !squares; i++) {
+        if (frame->wide)
+            ((double *)terms)[i] = power(x64[i], p);
+        else
+            ((float *)terms)[i] = (float)power(x32[i], p);
+    }
+}
+
+static void take_roots(const lb_frame *frame, void *y, int64_t n, double p)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double sum = frame->wide ? ((double *)y)[i] : ((float *)y)[i], root = sqrt(sum), inverse = 1 / p;
+        if (p != 2) lb_pow_f64(&root, &sum, &inverse, 1);
+        if (frame->wide)
+            ((double *)y)[i] = root;
+        else
+            ((float *)y)[i] = (float)root; /* of an f32: correctly rounded */
+    }
+}
+
 static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
 {
     const lb_tensor *in = lb_frame_arg_tensor(call, 0);
@@ -197,45 +239,20 @@ static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
     const bool usual = !frame.wide && rows && !call->method.schedule && !call->method.accumulate;
     void *y = lb_frame_output(&frame, 0, fold.results), *terms = lb_frame_reals(&frame, usual || isinf(p) ? 0 : n);
     if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
-    const double *x64 = x;
-    const float *x32 = x;
     if (isinf(p)) {
-        for (int64_t i = 0; i < fold.results; i++) {
-            double best = p > 0 ? 0 : INFINITY;
-            int64_t from = i / fold.inner * fold.size * fold.inner + i % fold.inner;
-            for (int64_t k = 0; k < fold.size; k++, from += fold.inner)
-                best = extreme(best, fabs(frame.wide ? x64[from] : x32[from]), p > 0);
-            if (frame.wide)
-                ((double *)y)[i] = best;
-            else
-                ((float *)y)[i] = (float)best;
-        }
+        norm_of_extremes(&frame, &fold, x, p > 0, y);
         return lb_frame_end(&frame);
     }
-    const bool squares = frame.wide && p == 2;
-    for (int64_t i = 0; i < n && squares; i++) ((double *)terms)[i] = x64[i] * x64[i];
-    for (int64_t i = 0; i < n && !usual && !squares; i++) {
-        if (frame.wide)
-            ((double *)terms)[i] = power(x64[i], p);
-        else
-            ((float *)terms)[i] = (float)power(x32[i], p);
-    }
+    if (!usual) put_powers(&frame, x, n, p, terms);
     if (!call->method.schedule) call->method.schedule = rows ? &norm_of_rows : &norm_order;
     if (pieces)
         *(float *)y = sum_of_pieces(terms, n, threads, call->method.accumulate);
     else if (usual) /* squares are added as they arise: no second array as large as the first */
         for (int64_t i = 0; i < fold.results; i++)
-            ((float *)y)[i] = lb_schedule_sum_squares_f32(x32 + i * fold.size, fold.size);
+            ((float *)y)[i] = lb_schedule_sum_squares_f32((const float *)x + i * fold.size, fold.size);
     else
         fold_sum(&frame, &fold, terms, y);
-    for (int64_t i = 0; i < fold.results && p != 0 && p != 1; i++) {
-        double sum = frame.wide ? ((double *)y)[i] : ((float *)y)[i], root = sqrt(sum), inverse = 1 / p;
-        if (p != 2) lb_pow_f64(&root, &sum, &inverse, 1);
-        if (frame.wide)
-            ((double *)y)[i] = root;
-        else
-            ((float *)y)[i] = (float)root; /* of an f32: correctly rounded */
-    }
+    if (p != 0 && p != 1) take_roots(&frame, y, fold.results, p);
     return lb_frame_end(&frame);
 }
 

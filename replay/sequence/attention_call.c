@@ -99,16 +99,14 @@ static void read_borders(lb_attention_call *attention, const lb_call *call)
     if (!fits) lb_frame_fail(frame, LB_ERR_INVALID, "borders of sequences do not ascend inside the tensors");
 }
 
-bool lb_attention_begin(lb_attention_call *attention, lb_call *call, const lb_attention_form *form)
+/* Fails the frame for what no kernel here computes. */
+static void refuse(lb_attention_call *attention, lb_call *call)
 {
-    *attention = (lb_attention_call){.frame = lb_frame_begin(call), .form = form};
-    const lb_tensor *q = lb_attention_tensor(call, form->query),
-                    *k = lb_attention_tensor(call, (uint8_t)(form->query + 1));
-    const lb_tensor *v = lb_attention_tensor(call, (uint8_t)(form->query + 2));
+    const lb_attention_form *form = attention->form;
     lb_frame *frame = &attention->frame;
-    attention->ragged = lb_attention_tensor(call, form->borders) &&
-                        lb_tensor_numel(lb_attention_tensor(call, form->borders)) > 1 &&
-                        (q->layout.ndim == 3 || form->tokens_first);
+    const lb_tensor *q = lb_attention_tensor(call, form->query),
+                    *k = lb_attention_tensor(call, (uint8_t)(form->query + 1)),
+                    *v = lb_attention_tensor(call, (uint8_t)(form->query + 2));
     if (form->dropout && lb_frame_arg_float(call, form->dropout - 1u, 0) != 0)
         lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "dropout inside attention");
     if (form->cap && lb_frame_arg_float(call, form->cap - 1u, 0) != 0)
@@ -119,34 +117,60 @@ bool lb_attention_begin(lb_attention_call *attention, lb_call *call, const lb_at
     if (q->layout.ndim < (form->tokens_first ? 3 : 2) || k->layout.ndim != q->layout.ndim ||
         v->layout.ndim != q->layout.ndim)
         lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "attention between tensors of different dimensions");
-    if (!lb_frame_ok(frame)) return false;
-    lb_tensor qs = lb_attention_heads_first(attention, q), ks = lb_attention_heads_first(attention, k),
-              vs = lb_attention_heads_first(attention, v);
-    attention->heads = size_at(&qs, 3), attention->kv_heads = size_at(&ks, 3);
-    attention->tokens = size_at(&qs, 2), attention->kv_tokens = size_at(&ks, 2);
+}
+
+/* Heads, tokens and batches, from tensors with heads first. */
+static void read_sizes(lb_attention_call *attention, const lb_tensor *q, const lb_tensor *k, const lb_tensor *v)
+{
+    attention->heads = size_at(q, 3), attention->kv_heads = size_at(k, 3);
+    attention->tokens = size_at(q, 2), attention->kv_tokens = size_at(k, 2);
     attention->batch = 1;
-    for (int d = 0; d + 3 < qs.layout.ndim; d++) {
-        attention->batch *= qs.layout.shape[d];
-        if (ks.layout.shape[d] != qs.layout.shape[d] || vs.layout.shape[d] != qs.layout.shape[d])
-            lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "batches that are broadcast");
+    for (int d = 0; d + 3 < q->layout.ndim; d++) {
+        attention->batch *= q->layout.shape[d];
+        if (k->layout.shape[d] != q->layout.shape[d] || v->layout.shape[d] != q->layout.shape[d])
+            lb_frame_fail(&attention->frame, LB_ERR_UNSUPPORTED, "batches that are broadcast");
     }
-    attention->h = (lb_attention_head){.type = frame->type,
-                                       .method = call->method,
-                                       .queries = attention->tokens,
-                                       .keys = attention->kv_tokens,
-                                       .size = size_at(&qs, 1),
-                                       .values = size_at(&vs, 1),
-                                       .empty_lse = form->of_cpu         ? 0
-                                                    : form->lse_plus_inf ? INFINITY
-                                                                         : -INFINITY};
-    attention->h.scale = 1 / sqrt((double)attention->h.size);
-    if (form->scale) attention->h.scale = lb_frame_arg_float(call, form->scale - 1u, attention->h.scale);
-    if (!frame->wide) attention->h.scale = (float)attention->h.scale;
-    bool narrow = lb_dtype_bits(q->dtype) == 16 && lb_dtype_bits(call->results[0].dtype) == 16 && !form->wide;
-    attention->h.rounds = narrow && !frame->wide ? q->dtype : LB_NO_DTYPE;
-    if (size_at(&vs, 3) != attention->kv_heads || !attention->kv_heads || attention->heads % attention->kv_heads ||
-        size_at(&vs, 2) != attention->kv_tokens || size_at(&ks, 1) != attention->h.size)
-        lb_frame_fail(frame, LB_ERR_INVALID, "query, key and value do not match");
+    attention->h.queries = attention->tokens, attention->h.keys = attention->kv_tokens;
+    attention->h.size = size_at(q, 1), attention->h.values = size_at(v, 1);
+    if (size_at(v, 3) != attention->kv_heads || !attention->kv_heads || attention->heads % attention->kv_heads ||
+        size_at(v, 2) != attention->kv_tokens || size_at(k, 1) != attention->h.size)
+        lb_frame_fail(&attention->frame, LB_ERR_INVALID, "query, key and value do not match");
+}
+
+/* How one head is computed; its sizes are known. */
+static void set_numbers(lb_attention_call *attention, lb_call *call, lb_dtype dtype)
+{
+    const lb_attention_form *form = attention->form;
+    const bool wide = attention->frame.wide;
+    lb_attention_head *head = &attention->h;
+    head->type = attention->frame.type, head->method = call->method;
+    head->empty_lse = form->of_cpu ? 0 : form->lse_plus_inf ? INFINITY : -INFINITY;
+    head->scale = 1 / sqrt((double)head->size);
+    if (form->scale) head->scale = lb_frame_arg_float(call, form->scale - 1u, head->scale);
+    if (!wide) head->scale = (float)head->scale;
+    const bool narrow = lb_dtype_bits(dtype) == 16 && lb_dtype_bits(call->results[0].dtype) == 16 && !form->wide;
+    head->rounds = narrow && !wide ? dtype : LB_NO_DTYPE;
+    if (form->of_cpu) head->vector = dtype == LB_F64 ? 8 : 16; /* AVX-512; with AVX2 it is half as much */
+    if (form->of_cpu && dtype != LB_F64) head->fast_exp = dtype;
+    attention->element = wide ? 8 : 4;
+}
+
+bool lb_attention_begin(lb_attention_call *attention, lb_call *call, const lb_attention_form *form)
+{
+    *attention = (lb_attention_call){.frame = lb_frame_begin(call), .form = form};
+    const lb_tensor *q = lb_attention_tensor(call, form->query),
+                    *k = lb_attention_tensor(call, (uint8_t)(form->query + 1)),
+                    *v = lb_attention_tensor(call, (uint8_t)(form->query + 2));
+    lb_frame *frame = &attention->frame;
+    attention->ragged = lb_attention_tensor(call, form->borders) &&
+                        lb_tensor_numel(lb_attention_tensor(call, form->borders)) > 1 &&
+                        (q->layout.ndim == 3 || form->tokens_first);
+    refuse(attention, call);
+    if (!lb_frame_ok(frame)) return false;
+    const lb_tensor qs = lb_attention_heads_first(attention, q), ks = lb_attention_heads_first(attention, k),
+                    vs = lb_attention_heads_first(attention, v);
+    read_sizes(attention, &qs, &ks, &vs);
+    set_numbers(attention, call, q->dtype);
     read_window(attention, call);
     read_borders(attention, call);
     attention->q = lb_frame_tensor(frame, &qs), attention->k = lb_frame_tensor(frame, &ks),
@@ -155,10 +179,7 @@ bool lb_attention_begin(lb_attention_call *attention, lb_call *call, const lb_at
     if (mask && lb_tensor_numel(mask) && attention->ragged)
         lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "a mask over ragged sequences");
     attention->mask = mask && lb_frame_ok(frame) && lb_tensor_numel(mask) ? expanded_mask(attention, mask, &qs) : NULL;
-    if (form->of_cpu) attention->h.vector = q->dtype == LB_F64 ? 8 : 16; /* AVX-512; with AVX2 it is half as much */
-    if (form->of_cpu && q->dtype != LB_F64) attention->h.fast_exp = q->dtype;
     attention->h.skips_nan = attention->h.vector && !attention->mask;
-    attention->element = frame->wide ? 8 : 4;
     return lb_frame_ok(frame);
 }
 

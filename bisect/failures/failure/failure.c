@@ -1,6 +1,8 @@
 /* Failures: see failure.h. */
 #include "failure/failure.h"
 
+#include "failure/failure_predicate.h"
+#include "failure/skipped_steps.h"
 #include "failure/watched.h"
 
 #include "base/array.h"
@@ -9,14 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef enum predicate_kind {
-    PREDICATE_NONE,
-    PREDICATE_NONFINITE,
-    PREDICATE_MAX,
-    PREDICATE_LOSS,
-    PREDICATE_NORM
-} predicate_kind;
 
 /* The past of one quantity. */
 typedef struct history {
@@ -29,20 +23,13 @@ typedef struct history {
     uint32_t op;
 } history;
 
-/* Steps that a loss scaler skipped; the first of them by number. */
-enum { SKIPPED_SHOWN = 6 };
-typedef struct skipped_steps {
-    int64_t first[SKIPPED_SHOWN], last;
-    uint32_t n;
-} skipped_steps;
-
 /* What is known between two steps, none of which failed. */
 typedef struct memory_of_steps {
     uint32_t number;
     history *past;
     uint32_t n_past;
     uint64_t *blind; /* per row */
-    skipped_steps skipped;
+    lb_skipped_steps skipped;
 } memory_of_steps;
 
 struct lb_failure_monitor {
@@ -50,8 +37,7 @@ struct lb_failure_monitor {
     uint32_t n_ranks;
     lb_watched *rows;
     uint32_t n_rows;
-    predicate_kind predicate;
-    double limit;
+    lb_failure_predicate predicate;
     lb_failure_monitor_mode mode;
     bool collect;
     bool *excluded; /* per rank row */
@@ -66,7 +52,7 @@ struct lb_failure_monitor {
     } recorded;
     bool recording;
     bool all_skipped; /* the loss scaler skips every step: then what it met is no business of its own */
-    skipped_steps skipped;
+    lb_skipped_steps skipped;
     char warning[240]; /* of these, in words */
     memory_of_steps *kept;
     uint32_t n_kept;
@@ -77,38 +63,6 @@ const char *lb_failure_kind_name(lb_failure_kind kind)
     static const char *const names[] = {"none",   "gradient", "loss",      "parameter",  "state",
                                         "output", "gross",    "predicate", "difference", "ranks"};
     return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
-}
-
-/* ---- predicates ------------------------------------------------------------------------------------------------- */
-
-static lb_status parse_predicate(lb_failure_monitor *monitor, const char *text, lb_selector **selector, lb_err *err)
-{
-    static const struct {
-        const char *name;
-        predicate_kind kind;
-        bool number;
-    } table[] = {{"nonfinite", PREDICATE_NONFINITE, false},
-                 {"max", PREDICATE_MAX, true},
-                 {"loss", PREDICATE_LOSS, true},
-                 {"grad_norm", PREDICATE_NORM, true}};
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        size_t n = strlen(table[i].name);
-        if (strncmp(text, table[i].name, n)) continue;
-        const char *rest = text + n;
-        char *end = (char *)rest;
-        if (table[i].number) {
-            if (*rest != '>') continue;
-            monitor->limit = strtod(rest + 1, &end);
-            if (end == rest + 1) break;
-        }
-        if (*end && *end != '@') break;
-        monitor->predicate = table[i].kind;
-        return lb_selector_new(*end ? end + 1 : "", selector, err);
-    }
-    return lb_fail(err, LB_ERR_INVALID,
-                   "predicate \"%s\": expected nonfinite, max>NUMBER, loss>NUMBER or grad_norm>NUMBER, "
-                   "each with @SELECTOR or without",
-                   text);
 }
 
 /* ---- life-cycle ------------------------------------------------------------------------------------------------- */
@@ -144,7 +98,7 @@ lb_status lb_failure_monitor_new(lb_capture *capture, int64_t first_step, int64_
     m->excluded = calloc(m->n_ranks + 1, sizeof *m->excluded);
     m->done = calloc(m->n_ranks + 1, sizeof *m->done);
     lb_status status = m->excluded && m->done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK && predicate) status = parse_predicate(m, predicate, &selector, err);
+    if (status == LB_OK && predicate) status = lb_failure_predicate_parse(predicate, &m->predicate, &selector, err);
     if (status == LB_OK) status = collect_programs(m, capture, first_step, last_step, err);
     for (uint32_t i = 0; i < m->n_rows && status == LB_OK; i++) status = lb_watch_program(&m->rows[i], selector, err);
     lb_selector_free(selector);
@@ -167,37 +121,11 @@ void lb_failure_monitor_free(lb_failure_monitor *monitor)
     free(monitor);
 }
 
-static void say_skipped(lb_failure_monitor *monitor)
-{
-    const skipped_steps *skipped_steps = &monitor->skipped;
-    char list[160] = "";
-    monitor->warning[0] = '\0';
-    if (!skipped_steps->n) return;
-    for (uint32_t i = 0; i < skipped_steps->n && i < SKIPPED_SHOWN; i++) {
-        const size_t used = strlen(list);
-        const bool last = i + 1 == skipped_steps->n;
-        snprintf(list + used, sizeof list - used, "%s%" PRId64,
-                 !i     ? ""
-                 : last ? " and "
-                        : ", ",
-                 skipped_steps->first[i]);
-    }
-    if (skipped_steps->n > SKIPPED_SHOWN)
-        snprintf(list + strlen(list), sizeof list - strlen(list), ", … %" PRId64 " (%u steps)", skipped_steps->last,
-                 skipped_steps->n);
-    snprintf(monitor->warning, sizeof monitor->warning,
-             "%s %s: the loss scaler met non-finite gradients and skips the step%s",
-             skipped_steps->n == 1 ? "step" : "steps", list, skipped_steps->n == 1 ? "" : "s");
-}
-
 /* Each of its gradients says so, on each rank. */
 static void note_skipped(lb_failure_monitor *monitor, int64_t step)
 {
-    skipped_steps *skipped_steps = &monitor->skipped;
-    if (skipped_steps->n && skipped_steps->last >= step) return;
-    if (skipped_steps->n < SKIPPED_SHOWN) skipped_steps->first[skipped_steps->n] = step;
-    skipped_steps->last = step, skipped_steps->n++;
-    say_skipped(monitor);
+    if (!lb_skipped_steps_note(&monitor->skipped, step)) return;
+    lb_skipped_steps_text(&monitor->skipped, monitor->warning, sizeof monitor->warning);
 }
 
 void lb_failure_monitor_reset(lb_failure_monitor *monitor, lb_failure_monitor_mode mode, const bool *excluded)
@@ -207,7 +135,7 @@ void lb_failure_monitor_reset(lb_failure_monitor *monitor, lb_failure_monitor_mo
     monitor->failure = (lb_failure){.op = LB_NONE, .rank = -1};
     monitor->n_past = 0;
     monitor->skipped.n = 0;
-    say_skipped(monitor);
+    lb_skipped_steps_text(&monitor->skipped, monitor->warning, sizeof monitor->warning);
     for (uint32_t i = 0; i < monitor->n_rows; i++) monitor->rows[i].blind = monitor->rows[i].judged = 0;
     for (uint32_t i = 0; i < monitor->n_ranks; i++) {
         monitor->excluded[i] = excluded && excluded[i];
@@ -259,7 +187,7 @@ lb_status lb_failure_monitor_resume(lb_failure_monitor *monitor, uint32_t number
         monitor->n_past = row->n_past;
         for (uint32_t k = 0; k < monitor->n_rows; k++) monitor->rows[k].blind = row->blind[k];
         monitor->skipped = row->skipped;
-        say_skipped(monitor);
+        lb_skipped_steps_text(&monitor->skipped, monitor->warning, sizeof monitor->warning);
         return LB_OK;
     }
     return lb_fail(err, LB_ERR_NOT_FOUND, "nothing is kept under %u", number);
@@ -493,9 +421,10 @@ void lb_failure_monitor_step_end(lb_failure_monitor *monitor, int32_t rank, int6
         if (monitor->mode == LB_MONITOR_GROSS && history->key < 0 && watched->scale > 0) now /= watched->scale;
         if (monitor->mode == LB_MONITOR_GROSS && is_gross(monitor, history, watched->program, now, what, sizeof what))
             report(monitor, watched, history->op, LB_FAILURE_GROSS, what);
-        if (monitor->predicate == PREDICATE_NORM && history->key == -2 && (!isfinite(now) || now > monitor->limit)) {
+        if (monitor->predicate.kind == LB_PREDICATE_NORM && history->key == -2 &&
+            (!isfinite(now) || now > monitor->predicate.limit)) {
             if (isfinite(now))
-                snprintf(what, sizeof what, "the local gradient norm is %.6g, above %g", now, monitor->limit);
+                snprintf(what, sizeof what, "the local gradient norm is %.6g, above %g", now, monitor->predicate.limit);
             else
                 snprintf(what, sizeof what, "the local gradient is not finite, its norm above any limit");
             report(monitor, watched, history->op, LB_FAILURE_PREDICATE, what);
@@ -512,15 +441,8 @@ static void judge_predicate(lb_failure_monitor *monitor, const lb_watched *watch
 {
     char what[200];
     double most = largest_magnitude(statistics);
-    bool hit = false;
     if (!(bits & LB_WATCH_PREDICATE)) return;
-    if (monitor->predicate == PREDICATE_NONFINITE)
-        hit = lb_statistics_nonfinite(statistics) > 0;
-    else if (monitor->predicate == PREDICATE_MAX)
-        hit = most > monitor->limit;
-    else if (monitor->predicate == PREDICATE_LOSS)
-        hit = bits & LB_WATCH_LOSS && most > monitor->limit; /* not finite: INFINITY */
-    if (!hit) return;
+    if (!lb_failure_predicate_holds(&monitor->predicate, most, bits & LB_WATCH_LOSS)) return;
     snprintf(what, sizeof what,
              "the predicate holds: largest magnitude %.6g, %" PRId64 " of %" PRId64 " elements not finite", most,
              lb_statistics_nonfinite(statistics), statistics->elements);
