@@ -308,14 +308,14 @@ static bool reads_whole(recurrence *recurrence, lb_reading c)
 {
     lb_scan_maker(recurrence->recogniser, &c);
     const lb_value *read = lb_recogniser_value(recurrence->recogniser, c.value);
-    for (uint32_t v = 0; v < recurrence->recogniser->program->n_values; v++) {
-        const lb_value *whole = lb_recogniser_value(recurrence->recogniser, v);
+    for (uint32_t value = 0; value < recurrence->recogniser->program->n_values; value++) {
+        const lb_value *whole = lb_recogniser_value(recurrence->recogniser, value);
         const lb_layout *layout = &whole->layout;
         if (whole->storage != read->storage || whole->version != read->version || layout->ndim != 3 ||
             layout->shape[0] != recurrence->batch || layout->shape[1] != recurrence->time ||
             layout->shape[2] != recurrence->states || !same_order(&read->layout, layout))
             continue;
-        recurrence->composite.inputs[LB_SCAN_C] = v;
+        recurrence->composite.inputs[LB_SCAN_C] = value;
         return true;
     }
     return false;

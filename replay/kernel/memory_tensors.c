@@ -86,11 +86,16 @@ static bool same_element(lb_dtype dtype, size_t size, const char *a, const char 
     return !memcmp(a, b, size) || (is_nan(dtype, a) && is_nan(dtype, b));
 }
 
-static bool run_same(lb_dtype dtype, size_t size, const char *a, ptrdiff_t step_a, const char *b, ptrdiff_t step_b,
-                     int64_t n)
+/* Elements of a tensor, `step` bytes apart. */
+typedef struct run {
+    const char *at;
+    ptrdiff_t step;
+} run;
+
+static bool run_same(lb_dtype dtype, size_t size, run a, run b, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++, a += step_a, b += step_b)
-        if (memcmp(a, b, size) && !same_element(dtype, size, a, b)) return false;
+    for (int64_t i = 0; i < n; i++, a.at += a.step, b.at += b.step)
+        if (memcmp(a.at, b.at, size) && !same_element(dtype, size, a.at, b.at)) return false;
     return true;
 }
 
@@ -103,14 +108,13 @@ bool lb_memory_tensor_same(const lb_tensor *a, const lb_tensor *b)
     if (size == 0) return !memcmp(a->data, b->data, lb_dtype_bytes(a->dtype, (size_t)numel));
     if (both_dense(&a->layout, &b->layout))
         return !memcmp(a->data, b->data, (size_t)numel * size) ||
-               run_same(a->dtype, size, a->data, (ptrdiff_t)size, b->data, (ptrdiff_t)size, numel);
+               run_same(a->dtype, size, (run){a->data, (ptrdiff_t)size}, (run){b->data, (ptrdiff_t)size}, numel);
     int32_t inner = a->layout.ndim - 1;
     pair_walk walk = {.outer = inner};
     do {
-        const char *p = element(a, walk.at_a), *q = element(b, walk.at_b);
-        if (!run_same(a->dtype, size, p, a->layout.stride[inner] * (ptrdiff_t)size, q,
-                      b->layout.stride[inner] * (ptrdiff_t)size, a->layout.shape[inner]))
-            return false;
+        const run in_a = {element(a, walk.at_a), a->layout.stride[inner] * (ptrdiff_t)size},
+                  in_b = {element(b, walk.at_b), b->layout.stride[inner] * (ptrdiff_t)size};
+        if (!run_same(a->dtype, size, in_a, in_b, a->layout.shape[inner])) return false;
     } while (next_run(&walk, &a->layout, &b->layout));
     return true;
 }

@@ -168,7 +168,7 @@ typedef enum lb_terms_source {
 #define LB_TERMS_ARG(terms) ((terms) >> 8)
 
 /* Which args of a product are its factors, and along which dimension each is summed, from the end: 1 is the last. All
- * 0: it is none of two factors that have a known place. */
+ * 0: the op is not a product of two factors that have a known place. */
 typedef struct lb_factors {
     uint8_t a, sum_a, b, sum_b;
 } lb_factors;

@@ -192,8 +192,9 @@ lb_status lb_backend_open(const char *interpreter, const char *folder, const cha
     if (!b) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     b->child = (lb_python_child){.name = "PyTorch", .hint = ""};
     uint32_t count;
-    lb_status status =
-        lb_python_child_start(&b->child, interpreter, "lastbit.backend_server", arguments, folder, 0, err);
+    const lb_python_child_program program = {
+        .interpreter = interpreter, .module = "lastbit.backend_server", .arguments = arguments, .folder = folder};
+    lb_status status = lb_python_child_start(&b->child, &program, err);
     if (status == LB_OK) status = get_count(b, &count, err);
     if (status != LB_OK)
         lb_backend_close(b);

@@ -280,17 +280,17 @@ lb_status lb_decision_route(lb_machine *machine, lb_execution *execution)
     const uint8_t upto = lb_machine_choice(machine)->routing, *routed = machine->prepared->routed;
     if (!upto || !routed || machine->is_shadow || machine->run->plan->mode == LB_REPLAY_ISOLATED) return LB_OK;
     for (uint32_t i = 0; i < execution->outputs.n; i++) {
-        const uint32_t v = execution->outputs.values[i];
-        if (!is_forced(routed, v, upto)) continue;
+        const uint32_t value = execution->outputs.values[i];
+        if (!is_forced(routed, value, upto)) continue;
         bool loaded;
-        LB_TRY(force_part(machine, v, &loaded));
+        LB_TRY(force_part(machine, value, &loaded));
         if (!loaded) {
             lb_decision_undecided(machine, "the routing to be forced was not kept: record again with --level ops");
             return LB_OK;
         }
         execution->outputs.tensors[i] =
-            lb_memory_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
-        if (routed[v] == LB_ROUTE_IDS && !is_forced(routed, execution->outputs.values[0], upto))
+            lb_memory_storage_window(lb_storage_of(machine, value), &machine->prepared->program->values[value]);
+        if (routed[value] == LB_ROUTE_IDS && !is_forced(routed, execution->outputs.values[0], upto))
             select_values(execution);
     }
     return LB_OK;
@@ -357,17 +357,17 @@ lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *
     if (execution->inputs.exact) return LB_OK;
     bool forced = false, numbers = true, asked = false;
     for (uint32_t i = 0; i < execution->outputs.n; i++) {
-        uint32_t v = execution->outputs.values[i];
-        if (v == LB_NONE) continue;
-        machine->state[v] = LB_STATE_UNKNOWN;
-        if (!gives_index(machine, v) || !changed(machine, v)) continue;
+        uint32_t value = execution->outputs.values[i];
+        if (value == LB_NONE) continue;
+        machine->state[value] = LB_STATE_UNKNOWN;
+        if (!gives_index(machine, value) || !changed(machine, value)) continue;
         if (!asked && chooses_anew(machine, op)) return LB_OK;
         asked = true;
         bool loaded;
-        LB_TRY(load_decision(machine, v, &loaded));
+        LB_TRY(load_decision(machine, value, &loaded));
         if (!loaded) continue; /* lb_decision_results or a later decision will end the chain */
         execution->outputs.tensors[i] =
-            lb_memory_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
+            lb_memory_storage_window(lb_storage_of(machine, value), &machine->prepared->program->values[value]);
         forced = true;
         if (i == 0) numbers = false; /* sorted integers came with the indices; their memory is the recording's */
     }

@@ -387,9 +387,9 @@ static lb_status judge_statistics(lb_machine *machine, const lb_execution *execu
         const uint32_t first = u * execution->per_unit;
         bool known = false;
         for (uint32_t i = 0; i < execution->per_unit; i++) {
-            const uint32_t v = execution->outputs.values[first + i];
-            known |= v < program->n_values && likes[first + i] == LB_LIKE_DIFFERENT && !recorded_of(account, v) &&
-                     program->values[v].statistics != LB_NONE;
+            const uint32_t value = execution->outputs.values[first + i];
+            known |= value < program->n_values && likes[first + i] == LB_LIKE_DIFFERENT &&
+                     !recorded_of(account, value) && program->values[value].statistics != LB_NONE;
         }
         if (!known || execution->prepared->row->flags & LB_ROW_FACTORS) continue;
         if (execution->unit != execution->args)
@@ -399,11 +399,12 @@ static lb_status judge_statistics(lb_machine *machine, const lb_execution *execu
         lb_bound bound = {0};
         const lb_status status = lb_bound_init(&bound, machine->memory, &call, &ignored);
         for (uint32_t i = 0; status == LB_OK && i < execution->per_unit; i++) {
-            const uint32_t v = execution->outputs.values[first + i];
-            if (v >= program->n_values || likes[first + i] != LB_LIKE_DIFFERENT || recorded_of(account, v)) continue;
-            if (program->values[v].statistics == LB_NONE) continue;
-            if (lb_bound_allows(&bound, i, program->values[v].dtype,
-                                &program->statistics[program->values[v].statistics]))
+            const uint32_t value = execution->outputs.values[first + i];
+            if (value >= program->n_values || likes[first + i] != LB_LIKE_DIFFERENT || recorded_of(account, value))
+                continue;
+            if (program->values[value].statistics == LB_NONE) continue;
+            if (lb_bound_allows(&bound, i, program->values[value].dtype,
+                                &program->statistics[program->values[value].statistics]))
                 continue;
             *judgement = (lb_judgement){LB_VERDICT_DIVERGED, INFINITY};
         }
@@ -548,17 +549,18 @@ lb_status lb_event_missing(lb_machine *machine, const lb_op *op)
     lb_inputs inputs = {false, true, false, LB_VERDICT_MISSING};
     LB_TRY(open_account(machine, op, &account));
     for (uint32_t i = 0; i < account.n; i++) {
-        uint32_t v = account.values[i];
+        uint32_t value = account.values[i];
         bool loaded = false;
-        if (v == LB_NONE) continue;
-        if (machine->run->plan->mode == LB_REPLAY_ISOLATED) LB_TRY(lb_rebase_load(machine, v, &loaded));
-        lb_rebase_recorded(machine, v, &account.recorded[i]);
+        if (value == LB_NONE) continue;
+        if (machine->run->plan->mode == LB_REPLAY_ISOLATED) LB_TRY(lb_rebase_load(machine, value, &loaded));
+        lb_rebase_recorded(machine, value, &account.recorded[i]);
         if (loaded) continue;
-        lb_memory_storage *storage = lb_storage_of(machine, v);
+        lb_memory_storage *storage = lb_storage_of(machine, value);
         LB_TRY(lb_memory_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
         if (storage->borrowed)
             LB_TRY(lb_memory_storage_convert(machine->memory, storage, storage->held, NULL, machine->err));
-        lb_rebase_written(machine, v, false, !(program->values[v].flags & LB_VALUE_UNDEFINED), LB_VERDICT_MISSING);
+        lb_rebase_written(machine, value, false, !(program->values[value].flags & LB_VALUE_UNDEFINED),
+                          LB_VERDICT_MISSING);
     }
     count(machine, LB_VERDICT_MISSING, true, false, false);
     lb_tensor none = {0};

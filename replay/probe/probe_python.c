@@ -133,9 +133,13 @@ lb_status lb_probe_python(const lb_probe_shape *shape, const lb_probe_callable *
         *p = (python){*shape,
                       {.name = "Python", .hint = "; what it said stands above"},
                       malloc((size_t)shape->n * shape->columns * 8 + 1)};
-    lb_status status = p && p->factors ? lb_python_child_start(&p->child, callable->interpreter, "lastbit.order_server",
-                                                               arguments, callable->folder, callable->threads, err)
-                                       : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    const lb_python_child_program program = {.interpreter = callable->interpreter,
+                                             .module = "lastbit.order_server",
+                                             .arguments = arguments,
+                                             .folder = callable->folder,
+                                             .threads = callable->threads};
+    lb_status status =
+        p && p->factors ? lb_python_child_start(&p->child, &program, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = get_answer(p, NULL, 0, err);
     if (status != LB_OK) {
         if (p) release(p);

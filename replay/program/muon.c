@@ -226,16 +226,16 @@ static lb_status prepare(search *search, const stepped *rows, uint32_t n, lb_err
         const uint32_t at = rows[k].gradient < 0 ? LB_NONE : lb_slice_flow_storage(search->flow, rows[k].gradient);
         if (at != LB_NONE) gradients[at] = 1;
     }
-    for (uint32_t v = 0; v < program->n_values && ok; v++)
-        if (program->values[v].flags & (LB_VALUE_STATE | LB_VALUE_PARAMETER))
-            search->kept[search->flow->storage_of[v]] = 1;
+    for (uint32_t value = 0; value < program->n_values && ok; value++)
+        if (program->values[value].flags & (LB_VALUE_STATE | LB_VALUE_PARAMETER))
+            search->kept[search->flow->storage_of[value]] = 1;
     for (uint32_t i = 0; i < program->n_ops && ok; i++) {
         const lb_op *op = &program->ops[i];
         for (uint32_t w = 0; w < op->written; w++) {
-            const uint32_t v = lb_op_written(program, op)[w];
-            if (v != LB_NONE)
-                search->stop[i] |= gradients[search->flow->storage_of[v]] ||
-                                   (program->values[v].flags & LB_VALUE_PARAMETER && !search->optimizer[i]);
+            const uint32_t value = lb_op_written(program, op)[w];
+            if (value != LB_NONE)
+                search->stop[i] |= gradients[search->flow->storage_of[value]] ||
+                                   (program->values[value].flags & LB_VALUE_PARAMETER && !search->optimizer[i]);
         }
         if (lb_op_is_source(program, op)) search->kept[search->flow->storage_of[lb_op_results(program, op)[0]]] = 1;
     }

@@ -193,17 +193,17 @@ static lb_status spread(lb_collective_streams *streams, const lb_stream_member *
 {
     int64_t at = 0;
     for (uint32_t i = 0; i < m->outputs.n; i++) {
-        uint32_t v = m->outputs.values[i];
+        uint32_t value = m->outputs.values[i];
         lb_tensor window;
-        int64_t n = lb_layout_numel(&m->program->values[v].layout);
+        int64_t n = lb_layout_numel(&m->program->values[value].layout);
         if (at + n > received)
             return lb_fail(streams->err, LB_ERR_UNSUPPORTED, "a collective's outputs are larger than what it moves");
         if (streams->shows) {
-            show(streams, m, v, bytes + (size_t)at * streams->size);
+            show(streams, m, value, bytes + (size_t)at * streams->size);
             at += n;
             continue;
         }
-        LB_TRY(lb_machine_output(m->machine, v, &window, streams->err));
+        LB_TRY(lb_machine_output(m->machine, value, &window, streams->err));
         window = lb_collective_streams_cut_in_front(streams, m, window);
         lb_tensor dense = {(char *)bytes + (size_t)at * streams->size, streams->dtype,
                            lb_layout_contiguous(window.layout.ndim, window.layout.shape)};

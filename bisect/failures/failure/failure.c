@@ -51,7 +51,7 @@ struct lb_failure_monitor {
         double reference;
     } recorded;
     bool recording;
-    bool all_skipped; /* the loss scaler skips every step: then what it met is no business of its own */
+    bool all_skipped; /* the loss scaler skips every step: then what it met is a failure */
     lb_skipped_steps skipped;
     char warning[240]; /* of these, in words */
     memory_of_steps *kept;
@@ -506,14 +506,14 @@ static void judge_recorded_op(lb_failure_monitor *monitor, lb_watched *watched, 
     const lb_program *program = watched->program;
     const lb_op *op = &program->ops[i];
     for (uint32_t r = 0; r < op->results + op->written; r++) {
-        uint32_t v = lb_op_outcome(program, op, r);
-        if (v == LB_NONE) continue;
-        if (program->values[v].statistics == LB_NONE) {
-            watched->blind += lb_dtype_is_float(program->values[v].dtype) &&
-                              lb_layout_numel(&program->values[v].layout) > 0 && !(op->flags & LB_OP_VIEW);
+        uint32_t value = lb_op_outcome(program, op, r);
+        if (value == LB_NONE) continue;
+        if (program->values[value].statistics == LB_NONE) {
+            watched->blind += lb_dtype_is_float(program->values[value].dtype) &&
+                              lb_layout_numel(&program->values[value].layout) > 0 && !(op->flags & LB_OP_VIEW);
             continue;
         }
-        judge(monitor, watched, i, &program->values[v], &program->statistics[program->values[v].statistics]);
+        judge(monitor, watched, i, &program->values[value], &program->statistics[program->values[value].statistics]);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Cones: the ops between a culprit and the failure that it leads to, over steps and ranks.
+/* Dependency slices: the ops between a culprit and the failure that it leads to, over steps and ranks.
  *
  *      [culprit] ─▶ op ─▶ op ─▶ … ─▶ [what is judged]      kept: reached from the culprit and reaching the failure
  *                    ▲     ▲

@@ -62,6 +62,6 @@ lb_status lb_stage_order(lb_bisect_session *session, bool *found, lb_err *err)
     if (!*found) LB_TRY(wide_sums_cure(session, &cure, err));
     if (!*found && cure) LB_TRY(try_order(session, &sums, "every sum and product exact", found, err));
     lb_trial_stage_end(session, *found ? "cured" : "cleared", "%s",
-                       *found ? "by summing otherwise" : "fails whatever the order of its sums");
+                       *found ? "by another order of its sums" : "fails whatever the order of its sums");
     return LB_OK;
 }

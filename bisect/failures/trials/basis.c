@@ -62,13 +62,13 @@ static void say_where(const lb_tensor *tensor, char *text, size_t size)
 }
 
 /* One tensor of a file, where it is not finite: "; layers.3.weight: 1 of 16 elements is NaN, first at [1, 2]". */
-static bool say_spoilt(const lb_bisect_session *session, const lb_program *program, uint32_t v, bool in_words,
+static bool say_spoilt(const lb_bisect_session *session, const lb_program *program, uint32_t value, bool in_words,
                        char *text, size_t size)
 {
     lb_tensor tensor;
     char where[120];
-    if (!lb_dtype_is_float(program->values[v].dtype) ||
-        lb_capture_value(session->capture, program, v, &tensor, NULL) != LB_OK)
+    if (!lb_dtype_is_float(program->values[value].dtype) ||
+        lb_capture_value(session->capture, program, value, &tensor, NULL) != LB_OK)
         return false;
     const lb_statistics statistics = lb_statistics_of(&tensor);
     const int64_t bad = lb_statistics_nonfinite(&statistics);
@@ -77,7 +77,7 @@ static bool say_spoilt(const lb_bisect_session *session, const lb_program *progr
     say_where(&tensor, where, sizeof where);
     const size_t used = strlen(text);
     snprintf(text + used, size - used, "; %.120s: %" PRId64 " of %" PRId64 " elements %s %s%s",
-             lb_program_text(program, program->values[v].name), bad, statistics.elements, bad == 1 ? "is" : "are",
+             lb_program_text(program, program->values[value].name), bad, statistics.elements, bad == 1 ? "is" : "are",
              statistics.nan ? bad > statistics.nan ? "NaN or infinite" : "NaN" : "infinite", where);
     return true;
 }

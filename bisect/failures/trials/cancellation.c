@@ -39,14 +39,14 @@ static bool cancels(const lb_trace_row *row, uint32_t op, lb_cancellation *found
     const lb_program *program = row->program;
     lb_trace_sum given = {0}, read = {0};
     if (!is_difference(program, &program->ops[op]) || !(row->bits[op] & LB_TRACE_RAN)) return false;
-    const uint32_t v = program->ops[op].results ? lb_op_results(program, &program->ops[op])[0]
-                                                : lb_op_written(program, &program->ops[op])[0];
-    if (v == LB_NONE || !lb_dtype_is_float(program->values[v].dtype)) return false;
+    const uint32_t value = program->ops[op].results ? lb_op_results(program, &program->ops[op])[0]
+                                                    : lb_op_written(program, &program->ops[op])[0];
+    if (value == LB_NONE || !lb_dtype_is_float(program->values[value].dtype)) return false;
     lb_trace_add_op(&given, row, op);
     lb_trace_add_inputs(&read, row, op);
     if (given.nan || given.inf || read.nan || read.inf || !(read.largest > 0)) return false;
-    const double step = lb_bound_ulp(program->values[v].dtype, read.largest);
-    *found = (lb_cancellation){op, program->values[v].dtype, read.largest, step, given.least, given.largest};
+    const double step = lb_bound_ulp(program->values[value].dtype, read.largest);
+    *found = (lb_cancellation){op, program->values[value].dtype, read.largest, step, given.least, given.largest};
     return residual(&given) <= ROUNDINGS * step;
 }
 

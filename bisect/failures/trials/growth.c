@@ -183,14 +183,14 @@ static bool far_write(const lb_trace_row *row, int64_t storage, uint32_t until, 
     for (uint32_t i = 0; i < until && i < program->n_ops; i++) {
         const lb_op *op = &program->ops[i];
         const bool optimizer = row->optimizer[i];
-        const uint32_t v = op->scope && !optimizer ? LB_NONE : lb_op_writes(program, op, storage);
-        if (v == LB_NONE || !(row->bits[i] & LB_TRACE_RAN)) continue;
+        const uint32_t value = op->scope && !optimizer ? LB_NONE : lb_op_writes(program, op, storage);
+        if (value == LB_NONE || !(row->bits[i] & LB_TRACE_RAN)) continue;
         /* State that an optimizer makes larger is what its gradient is. */
-        if (optimizer && program->values[v].flags & LB_VALUE_STATE) continue;
+        if (optimizer && program->values[value].flags & LB_VALUE_STATE) continue;
         /* What made NaN of its numbers is no update that is too large. */
         if (optimizer && row->sums[i].nan) continue;
         if (!is_far(before, after_op(row, i), optimizer ? BY_OPTIMIZER : BY_OTHERS)) continue;
-        *j = (jump){row, i, v, before, after_op(row, i)};
+        *j = (jump){row, i, value, before, after_op(row, i)};
         return true;
     }
     return false;

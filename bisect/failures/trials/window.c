@@ -29,17 +29,18 @@ static void look_at(const lb_bisect_session *session, lb_window_lacking *lack, c
     bool source = lb_op_is_source(program, op), opaque = !lb_replay_knows(lb_op_name(program, op));
     if (!source && !opaque) return;
     for (uint32_t r = 0; r < op->results; r++) {
-        uint32_t v = lb_op_results(program, op)[r];
-        if (v == LB_NONE || !lb_layout_numel(&program->values[v].layout) ||
-            program->values[v].flags & LB_VALUE_UNDEFINED)
+        uint32_t value = lb_op_results(program, op)[r];
+        if (value == LB_NONE || !lb_layout_numel(&program->values[value].layout) ||
+            program->values[value].flags & LB_VALUE_UNDEFINED)
             continue;
-        if (carried(session, program, &program->values[v]) || lb_capture_has_value(session->capture, program, v))
+        if (carried(session, program, &program->values[value]) ||
+            lb_capture_has_value(session->capture, program, value))
             continue;
         if (source)
             lack->sources++;
         else
             lack->opaque++;
-        note_first(lack, program, op, &program->values[v]);
+        note_first(lack, program, op, &program->values[value]);
     }
 }
 

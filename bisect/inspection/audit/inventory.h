@@ -1,6 +1,6 @@
 /* A checkpoint's tensors by name and by what they are alike: "layers.3.mlp.up.weight" and "layers.5.mlp.up.weight"
- * are siblings. Each piece has been read once: its statistics, its digest, and where its first number stands that is
- * none. */
+ * are siblings. Each piece has been read once: its statistics, its digest, and the place of its first element that
+ * is not finite. */
 #ifndef LB_BISECT_AUDIT_INVENTORY_H
 #define LB_BISECT_AUDIT_INVENTORY_H
 

@@ -90,7 +90,7 @@ static lb_check_digit *row_of(const lb_digits *digits, uint32_t op)
     return NULL;
 }
 
-static bool add_row(lb_digits *digits, uint32_t op, uint32_t v, const cancellation *cancellation, double wrong)
+static bool add_row(lb_digits *digits, uint32_t op, uint32_t value, const cancellation *cancellation, double wrong)
 {
     const lb_program *program = digits->run.program;
     lb_check_digit *row = row_of(digits, op);
@@ -98,10 +98,10 @@ static bool add_row(lb_digits *digits, uint32_t op, uint32_t v, const cancellati
         row = lb_digit_list_add(digits->report, LB_CHECK_DIGIT_CANCELLATION, program);
         if (!row) return false;
         lb_digit_list_place(row, program, op);
-        row->dtype = program->values[v].dtype, row->bits = 0, row->ops = 0, row->share = 0;
+        row->dtype = program->values[value].dtype, row->bits = 0, row->ops = 0, row->share = 0;
     }
     lb_digit_list_widen(row, lb_op_layer(program, &program->ops[op]));
-    row->ops++, row->numbers += lb_layout_numel(&program->values[v].layout);
+    row->ops++, row->numbers += lb_layout_numel(&program->values[value].layout);
     row->bits = fmax(row->bits, cancellation->bits), row->share = fmin(1, fmax(row->share, wrong));
     row->digits = -log10(row->share);
     int n = snprintf(row->message, sizeof row->message, "the result is 2^-%.1f of its larger term", row->bits);

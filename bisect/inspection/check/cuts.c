@@ -41,14 +41,14 @@ typedef struct inputs {
     bool moves;
 } inputs;
 
-static void note_input(void *context, uint32_t v)
+static void note_input(void *context, uint32_t value)
 {
     inputs *i = context;
     const lb_program *program = i->step->run.program;
-    i->moves |= lb_trained_moves(&i->step->run, &i->step->trained, v);
+    i->moves |= lb_trained_moves(&i->step->run, &i->step->trained, value);
     /* What no computing op reads as it lies there (a window that is detached at once) is known by its storage alone. */
-    for (uint32_t w = 0; w < program->n_values && !i->moves && i->step->run.graph.giver[v] == LB_NONE; w++)
-        i->moves = program->values[w].storage == program->values[v].storage && i->step->trained.moved[w];
+    for (uint32_t w = 0; w < program->n_values && !i->moves && i->step->run.graph.giver[value] == LB_NONE; w++)
+        i->moves = program->values[w].storage == program->values[value].storage && i->step->trained.moved[w];
 }
 
 uint32_t lb_cuts_next(const lb_check_step *step, uint32_t from, const char **why)

@@ -141,42 +141,43 @@ static void *without_nan(const search *search, const lb_tensor *tensor)
     return bytes;
 }
 
-static lb_status value_of(void *context, const lb_program *program, uint32_t v, lb_tensor *tensor, lb_err *err)
+static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
     search *search = context;
     (void)program;
-    LB_TRY(lb_program_view_value(search->check->run.view, v, tensor, err));
-    if (!lb_dtype_is_float(search->program->values[v].dtype) || !may_have_nan(&search->check->run, v)) return LB_OK;
-    if (!search->bytes[v]) search->bytes[v] = without_nan(search, tensor);
-    if (!search->bytes[v]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for inputs without NaN");
-    *tensor =
-        (lb_tensor){search->bytes[v], tensor->dtype, lb_layout_contiguous(tensor->layout.ndim, tensor->layout.shape)};
+    LB_TRY(lb_program_view_value(search->check->run.view, value, tensor, err));
+    if (!lb_dtype_is_float(search->program->values[value].dtype) || !may_have_nan(&search->check->run, value))
+        return LB_OK;
+    if (!search->bytes[value]) search->bytes[value] = without_nan(search, tensor);
+    if (!search->bytes[value]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for inputs without NaN");
+    *tensor = (lb_tensor){search->bytes[value], tensor->dtype,
+                          lb_layout_contiguous(tensor->layout.ndim, tensor->layout.shape)};
     return LB_OK;
 }
 
-static void compare(search *search, uint32_t op, uint32_t v, const double *second, int64_t n)
+static void compare(search *search, uint32_t op, uint32_t value, const double *second, int64_t n)
 {
     lb_tensor tensor;
-    double *recorded = lb_moved_run_recorded(&search->check->run, v, &tensor);
-    const double *first = search->first[v];
+    double *recorded = lb_moved_run_recorded(&search->check->run, value, &tensor);
+    const double *first = search->first[value];
     for (int64_t i = 0; recorded && i < n; i++) {
         if (!isfinite(recorded[i]) || (isnan(first[i]) && isnan(second[i])) || first[i] == second[i]) continue;
-        if (!search->dropped[v]++) search->at[v] = i;
+        if (!search->dropped[value]++) search->at[value] = i;
     }
     search->judged[op] = recorded != NULL;
     free(recorded);
 }
 
-static void take(search *search, uint32_t op, uint32_t v, const lb_tensor *exact)
+static void take(search *search, uint32_t op, uint32_t value, const lb_tensor *exact)
 {
     double *x = lb_shadow_numbers_copy(exact);
     search->failed |= !x;
     if (search->part < 0) {
-        if (x && search->first[v]) compare(search, op, v, x, lb_layout_numel(&exact->layout));
+        if (x && search->first[value]) compare(search, op, value, x, lb_layout_numel(&exact->layout));
         free(x);
     } else {
-        free(search->first[v]);
-        search->first[v] = x;
+        free(search->first[value]);
+        search->first[value] = x;
     }
 }
 
@@ -272,19 +273,19 @@ static bool is_told(const search *search, uint32_t before, uint32_t op)
     return false;
 }
 
-static bool find(search *search, uint32_t op, uint32_t v, const char *leaves)
+static bool find(search *search, uint32_t op, uint32_t value, const char *leaves)
 {
     const lb_program *program = search->program;
     lb_check_finding *finding = lb_proof_list_add(search->check->report, LB_CHECK_DROPPED, program);
     if (!finding) return false;
     lb_proof_list_place(finding, program, op, LB_NONE, search->check->path);
-    const int64_t n = lb_layout_numel(&program->values[v].layout);
-    finding->effect = (double)search->dropped[v] / (double)n;
+    const int64_t n = lb_layout_numel(&program->values[value].layout);
+    finding->effect = (double)search->dropped[value] / (double)n;
     snprintf(finding->message, sizeof finding->message,
              "%u of the %lld numbers that it gives are finite and follow from NaN, number %lld first: "
              "they are others where a number stands in its place (the op by itself, "
              "with a large one of either sign); %s follows from them",
-             search->dropped[v], (long long)n, (long long)search->at[v], leaves);
+             search->dropped[value], (long long)n, (long long)search->at[value], leaves);
     return true;
 }
 

@@ -250,7 +250,7 @@ static bool tell_group(const group_judged *group_judged, bool *found)
     if (!lb_tensor_updates_leave(report, what, group_judged->unseen, group_judged->uncounted)) return false;
     if (*found || group_judged->unexplained)
         return *found || lb_proof_list_leave(
-                             report, what, "%u parameters moved otherwise than %s does, %s", group_judged->unexplained,
+                             report, what, "%u parameters did not move as %s moves them, %s", group_judged->unexplained,
                              lb_optimizer_family_name(group_judged->rule.family),
                              group_judged->unclear->copied ? "from a copy that is kept elsewhere"
                                                            : "and none of the changes that were tried explains it");

@@ -45,16 +45,16 @@ typedef struct walk {
 } walk;
 
 /* Of all that an angle is made of, what is rounded most; of two alike the one behind. */
-static void go_back(walk *walk, uint32_t v)
+static void go_back(walk *walk, uint32_t value)
 {
     const lb_value_graph *g = &walk->digits->run.graph;
-    const uint32_t op = g->giver[v];
-    if (walk->seen[v]) return;
-    walk->seen[v] = 1;
-    const lb_rounding_size *s = &walk->digits->log.sizes[v];
-    if (g->given[v] && op != LB_NONE && s->numbers && s->apart.largest > walk->largest)
+    const uint32_t op = g->giver[value];
+    if (walk->seen[value]) return;
+    walk->seen[value] = 1;
+    const lb_rounding_size *s = &walk->digits->log.sizes[value];
+    if (g->given[value] && op != LB_NONE && s->numbers && s->apart.largest > walk->largest)
         walk->largest = s->apart.largest, walk->found = op;
-    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) go_back(walk, g->preds[k]);
+    for (uint32_t k = g->first_pred[value]; k < g->first_pred[value + 1]; k++) go_back(walk, g->preds[k]);
 }
 
 static bool add_finding(const lb_digits *digits, uint32_t angle, uint32_t turn)

@@ -157,16 +157,16 @@ static bool tell_results(const lb_digits *digits)
     uint8_t *done = calloc((size_t)program->n_ops + 1, 1);
     bool told = done != NULL;
     for (uint32_t i = 0; told && i < program->n_ops; i++) {
-        const uint32_t v = done[i] ? LB_NONE : narrow_result(digits, i);
+        const uint32_t value = done[i] ? LB_NONE : narrow_result(digits, i);
         range range = {0};
         uint32_t ops = 0;
-        for (uint32_t k = i; v != LB_NONE && k < program->n_ops; k++) {
+        for (uint32_t k = i; value != LB_NONE && k < program->n_ops; k++) {
             const uint32_t w = same_line(program, i, k) ? narrow_result(digits, k) : LB_NONE;
-            if (w == LB_NONE || program->values[w].dtype != program->values[v].dtype) continue;
+            if (w == LB_NONE || program->values[w].dtype != program->values[value].dtype) continue;
             add_size(&range, &digits->log.sizes[w]), ops++, done[k] = 1;
             if (is_eight(program->values[w].dtype)) range.saturated += clamped_before(digits, k, &range.reach);
         }
-        if (v != LB_NONE) told = add_range(digits, i, program->values[v].dtype, ops, &range);
+        if (value != LB_NONE) told = add_range(digits, i, program->values[value].dtype, ops, &range);
     }
     free(done);
     return told;
@@ -190,12 +190,13 @@ static bool same_state(const lb_program *program, uint32_t v, uint32_t w)
 }
 
 /* The row of a state of all tensors, from its first op on; what was counted is marked. */
-static bool add_state(const lb_digits *digits, uint32_t op, uint32_t v, uint8_t *done)
+static bool add_state(const lb_digits *digits, uint32_t op, uint32_t value, uint8_t *done)
 {
     const lb_program *program = digits->run.program;
     range range = {0};
     for (uint32_t w = 0; w < program->n_values; w++) {
-        if (!(program->values[w].flags & LB_VALUE_STATE) || !digits->log.sizes[w].numbers || !same_state(program, v, w))
+        if (!(program->values[w].flags & LB_VALUE_STATE) || !digits->log.sizes[w].numbers ||
+            !same_state(program, value, w))
             continue;
         if (program->ops[digits->run.graph.giver[w]].phase != LB_PHASE_OPTIMIZER) continue;
         add_size(&range, &digits->log.sizes[w]), done[w] = 1;
@@ -204,9 +205,9 @@ static bool add_state(const lb_digits *digits, uint32_t op, uint32_t v, uint8_t 
     lb_check_digit *row = lb_digit_list_add(digits->report, LB_CHECK_DIGIT_STATE, program);
     if (!row) return false;
     lb_digit_list_place(row, program, op);
-    snprintf(row->layer, sizeof row->layer, "%.*s", (int)state_name(program, v),
-             program->values[v].name == LB_NONE ? "" : lb_program_text(program, program->values[v].name));
-    row->dtype = program->values[v].dtype, row->numbers = range.numbers,
+    snprintf(row->layer, sizeof row->layer, "%.*s", (int)state_name(program, value),
+             program->values[value].name == LB_NONE ? "" : lb_program_text(program, program->values[value].name));
+    row->dtype = program->values[value].dtype, row->numbers = range.numbers,
     row->share = share_of(range.vanished, range.nonzero);
     snprintf(row->message, sizeof row->message, "%lld numbers became zero and %lld are subnormal, of %lld",
              (long long)range.vanished, (long long)range.subnormal, (long long)range.numbers);

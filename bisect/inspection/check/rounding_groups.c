@@ -78,14 +78,14 @@ static lb_status add_rank(lb_rounding_groups *g, uint32_t rank, lb_err *err)
     for (uint32_t i = 0; i < program->n_ops && i <= runs->last; i++) {
         lb_rounding_group *one = NULL;
         for (uint32_t k = 0; k < lb_op_outcomes(&program->ops[i]); k++) {
-            const uint32_t v = lb_op_outcome(program, &program->ops[i], k);
-            if (v == LB_NONE || !runs->log->rounded[v] || !lb_rounding_log_is_first(program, i, k)) continue;
-            if (runs->run->graph.giver[v] != i) continue;
-            const bool final = is_gradient(runs, i, v);
+            const uint32_t value = lb_op_outcome(program, &program->ops[i], k);
+            if (value == LB_NONE || !runs->log->rounded[value] || !lb_rounding_log_is_first(program, i, k)) continue;
+            if (runs->run->graph.giver[value] != i) continue;
+            const bool final = is_gradient(runs, i, value);
             g->sums[rank][i] |= final && program->ops[i].written;
             if (!one) one = group_for(g, rank, i);
             if (!one) return lb_fail(err, LB_ERR_NOMEM, "out of memory for groups of ops");
-            add_value(one, &runs->log->sizes[v].apart, program->values[v].dtype, final);
+            add_value(one, &runs->log->sizes[value].apart, program->values[value].dtype, final);
         }
         if (one) one->ops++, g->group_of[rank][i] = (uint32_t)(one - g->list);
     }

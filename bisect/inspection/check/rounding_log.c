@@ -56,12 +56,12 @@ static double *room_to_keep(lb_rounding_log *log, uint32_t v, int64_t n)
     return log->kept[v];
 }
 
-static void measure(lb_rounding_log *log, uint32_t op, uint32_t v, const lb_number_blocks *recorded,
+static void measure(lb_rounding_log *log, uint32_t op, uint32_t value, const lb_number_blocks *recorded,
                     const lb_number_blocks *exact, float *rounded)
 {
-    lb_rounding_size *s = &log->sizes[v];
-    const lb_rounding_limits limits = limits_of(log, op, log->run->program->values[v].dtype);
-    double *kept = room_to_keep(log, v, exact->n), rooms[2][LB_NUMBER_BLOCK];
+    lb_rounding_size *s = &log->sizes[value];
+    const lb_rounding_limits limits = limits_of(log, op, log->run->program->values[value].dtype);
+    double *kept = room_to_keep(log, value, exact->n), rooms[2][LB_NUMBER_BLOCK];
     *s = (lb_rounding_size){.numbers = exact->n};
     for (int64_t i = 0, n; i < exact->n && !log->failed; i += n) {
         n = lb_number_blocks_count(exact, i);
@@ -71,23 +71,24 @@ static void measure(lb_rounding_log *log, uint32_t op, uint32_t v, const lb_numb
         lb_rounding_counts_add(&s->counts, &limits, y, x, n);
         if (rounded) lb_rounding_sums_keep(rounded + i, y, x, n);
         if (kept) memcpy(kept + i, y, (size_t)n * sizeof *kept);
-        if (log->note) log->note(log->context, op, v, y, x, i, n);
+        if (log->note) log->note(log->context, op, value, y, x, i, n);
     }
 }
 
 /* What was rounded is kept where it is anything. */
-static void look_at(lb_rounding_log *log, uint32_t op, uint32_t v, const lb_tensor *recorded, const lb_tensor *exact)
+static void look_at(lb_rounding_log *log, uint32_t op, uint32_t value, const lb_tensor *recorded,
+                    const lb_tensor *exact)
 {
     lb_number_blocks x = {0}, y = {0};
     const int64_t n = lb_layout_numel(&exact->layout);
     float *rounded = op < log->last ? malloc((size_t)(n > 0 ? n : 1) * sizeof *rounded) : NULL;
     log->failed |= !lb_number_blocks_open(exact, &x) || !lb_number_blocks_open(recorded, &y);
     log->failed |= op < log->last && !rounded;
-    if (!log->failed) measure(log, op, v, &y, &x, rounded);
+    if (!log->failed) measure(log, op, value, &y, &x, rounded);
     lb_number_blocks_close(&x), lb_number_blocks_close(&y);
-    free(log->rounded[v]);
-    log->rounded[v] = log->sizes[v].apart.squares > 0 ? rounded : NULL;
-    if (!log->rounded[v]) free(rounded);
+    free(log->rounded[value]);
+    log->rounded[value] = log->sizes[value].apart.squares > 0 ? rounded : NULL;
+    if (!log->rounded[value]) free(rounded);
 }
 
 /* Choices and draws are held in exact runs. What follows from a draw in the same op is not. */
@@ -130,18 +131,18 @@ static lb_rounding_log *log_of(const log_set *logs, int32_t rank)
     return logs->list[0];
 }
 
-static void note_result(void *context, const lb_program *program, uint32_t op, uint32_t v, const lb_tensor *recorded,
-                        const lb_tensor *exact)
+static void note_result(void *context, const lb_program *program, uint32_t op, uint32_t value,
+                        const lb_tensor *recorded, const lb_tensor *exact)
 {
     lb_rounding_log *log = log_of(context, program->rank);
     const lb_program *p = log->run->program;
-    if (is_held(log, op) || v >= p->n_values || !lb_dtype_is_float(p->values[v].dtype)) return;
-    if (p->values[v].flags & LB_VALUE_UNDEFINED || !recorded->data || !lb_dtype_is_float(exact->dtype)) return;
+    if (is_held(log, op) || value >= p->n_values || !lb_dtype_is_float(p->values[value].dtype)) return;
+    if (p->values[value].flags & LB_VALUE_UNDEFINED || !recorded->data || !lb_dtype_is_float(exact->dtype)) return;
     if (!lb_layout_same_shape(&exact->layout, &recorded->layout)) return;
     for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[op]); k++) {
-        if (lb_op_outcome(p, &p->ops[op], k) != v || !lb_rounding_log_is_first(p, op, k)) continue;
-        look_at(log, op, v, recorded, exact);
-        log->shown[v] = 1;
+        if (lb_op_outcome(p, &p->ops[op], k) != value || !lb_rounding_log_is_first(p, op, k)) continue;
+        look_at(log, op, value, recorded, exact);
+        log->shown[value] = 1;
         unload(log, recorded);
         return;
     }

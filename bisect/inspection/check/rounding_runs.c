@@ -192,16 +192,16 @@ static void multiply(pass *pass, const lb_event *event)
 }
 
 /* Of a value that is watched: its numbers in the first run, and how far from them it is with all rounding. */
-static void note_watched(pass *pass, uint32_t v, const lb_tensor *tensor)
+static void note_watched(pass *pass, uint32_t value, const lb_tensor *tensor)
 {
     lb_rounding_runs *r = pass->runs;
-    if (!r->watch[v] || !is_real(tensor)) return;
+    if (!r->watch[value] || !is_real(tensor)) return;
     if (pass->first) {
-        free(r->exact[v]);
-        r->exact[v] = lb_shadow_numbers_copy(tensor);
-        pass->failed |= !r->exact[v];
-    } else if (!pass->added && r->exact[v]) {
-        pass->failed |= !compare(tensor, r->exact[v], &r->apart[v]);
+        free(r->exact[value]);
+        r->exact[value] = lb_shadow_numbers_copy(tensor);
+        pass->failed |= !r->exact[value];
+    } else if (!pass->added && r->exact[value]) {
+        pass->failed |= !compare(tensor, r->exact[value], &r->apart[value]);
     }
 }
 

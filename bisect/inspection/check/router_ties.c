@@ -26,21 +26,21 @@ static bool keeps_order(const lb_program *program, uint32_t op)
 }
 
 /* The numbers of fewest digits whose order decides. */
-static uint32_t decided_by(const lb_digits *digits, uint32_t v)
+static uint32_t decided_by(const lb_digits *digits, uint32_t value)
 {
     const lb_program *program = digits->run.program;
-    uint32_t best = v;
+    uint32_t best = value;
     for (int i = 0; i < 8; i++) {
-        const uint32_t whole = lb_value_graph_whole(&digits->run.graph, v), giver = digits->run.graph.giver[whole];
+        const uint32_t whole = lb_value_graph_whole(&digits->run.graph, value), giver = digits->run.graph.giver[whole];
         if (giver == LB_NONE || !keeps_order(program, giver) || !program->ops[giver].args) break;
         const lb_arg *arg = &lb_op_args(program, &program->ops[giver])[0];
         if (arg->tag != LB_ARG_VALUE ||
-            !lb_layout_same_shape(&program->values[arg->u.value].layout, &program->values[v].layout))
+            !lb_layout_same_shape(&program->values[arg->u.value].layout, &program->values[value].layout))
             break;
-        v = arg->u.value;
-        if (lb_dtype_is_float(program->values[v].dtype) &&
-            lb_dtype_precision(program->values[v].dtype) <= lb_dtype_precision(program->values[best].dtype))
-            best = v;
+        value = arg->u.value;
+        if (lb_dtype_is_float(program->values[value].dtype) &&
+            lb_dtype_precision(program->values[value].dtype) <= lb_dtype_precision(program->values[best].dtype))
+            best = value;
     }
     return best;
 }
@@ -113,19 +113,21 @@ static bool look_at(const lb_digits *digits, uint32_t op, choice *c)
 {
     const lb_program *program = digits->run.program;
     const lb_arg *arg = lb_op_args(program, &program->ops[op]);
-    const uint32_t v = chosen_from(digits, op);
-    if (v == LB_NONE || is_chosen_before(digits, op, v)) return false;
-    const lb_layout *layout = &program->values[v].layout;
+    const uint32_t value = chosen_from(digits, op);
+    if (value == LB_NONE || is_chosen_before(digits, op, value)) return false;
+    const lb_layout *layout = &program->values[value].layout;
     const int64_t columns = layout->ndim ? layout->shape[layout->ndim - 1] : 0, k = arg[1].u.i;
     int64_t n;
-    double *x = lb_rounding_log_numbers(&digits->log, v, &n);
+    double *x = lb_rounding_log_numbers(&digits->log, value, &n);
     double *gaps =
-        x && n && k > 0 && k < columns ? list_gaps(x, n / columns, columns, k, program->values[v].dtype) : NULL;
+        x && n && k > 0 && k < columns ? list_gaps(x, n / columns, columns, k, program->values[value].dtype) : NULL;
     free(x);
     if (!gaps) return false;
-    *c = (choice){
-        .rows = n / columns, .closest = gaps[0], .middle = gaps[n / columns / 2], .dtype = program->values[v].dtype};
-    c->made = digits->run.graph.giver[lb_value_graph_whole(&digits->run.graph, v)];
+    *c = (choice){.rows = n / columns,
+                  .closest = gaps[0],
+                  .middle = gaps[n / columns / 2],
+                  .dtype = program->values[value].dtype};
+    c->made = digits->run.graph.giver[lb_value_graph_whole(&digits->run.graph, value)];
     for (int64_t i = 0; i < c->rows; i++) c->near += gaps[i] <= 1;
     free(gaps);
     return true;

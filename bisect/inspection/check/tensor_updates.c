@@ -237,7 +237,7 @@ static bool tell_left(const judged *judged, const char *what)
         return false;
     if (!lb_tensor_updates_leave(report, what, judged->unseen, judged->uncounted)) return false;
     return !judged->unexplained || judged->odd ||
-           lb_proof_list_leave(report, what, "%u parameters moved otherwise than %s does, in any of its forms",
+           lb_proof_list_leave(report, what, "%u parameters did not move as %s moves them, in any of its forms",
                                judged->unexplained, family);
 }
 

@@ -18,16 +18,17 @@ typedef struct search {
 } search;
 
 /* A gradient comes from the loss's seed, and not from the node itself. */
-static void consider(void *context, uint32_t v)
+static void consider(void *context, uint32_t value)
 {
     search *s = context;
     const lb_program *program = s->run->program;
-    const uint32_t giver = s->run->graph.giver[v];
+    const uint32_t giver = s->run->graph.giver[value];
     if (giver == LB_NONE || program->ops[giver].phase != LB_PHASE_BACKWARD || program->ops[giver].node == s->node)
         return;
-    if (!lb_dtype_is_float(program->values[v].dtype) || !same_shape(&program->values[v].layout, s->like)) return;
-    if (!lb_trained_from(s->run, s->trained, v) || v == s->found) return;
-    s->found = v, s->candidates++;
+    if (!lb_dtype_is_float(program->values[value].dtype) || !same_shape(&program->values[value].layout, s->like))
+        return;
+    if (!lb_trained_from(s->run, s->trained, value) || value == s->found) return;
+    s->found = value, s->candidates++;
 }
 
 bool lb_cotangents_node(const lb_program *program, uint32_t op, int64_t *node)
@@ -206,19 +207,19 @@ static bool is_sites_gradient(const lb_moved_run *run, uint32_t v)
     return false;
 }
 
-static void go_back(walk *walk, uint32_t v, bool begin)
+static void go_back(walk *walk, uint32_t value, bool begin)
 {
     const lb_value_graph *g = &walk->run->graph;
     const lb_program *program = walk->run->program;
-    if (walk->seen[v] || walk->n >= walk->max) return;
-    walk->seen[v] = 1;
-    if (!begin && is_sites_gradient(walk->run, v)) return;
-    const uint32_t op = g->giver[v];
+    if (walk->seen[value] || walk->n >= walk->max) return;
+    walk->seen[value] = 1;
+    if (!begin && is_sites_gradient(walk->run, value)) return;
+    const uint32_t op = g->giver[value];
     if (op == LB_NONE || program->ops[op].phase != LB_PHASE_BACKWARD || program->ops[op].flags & LB_OP_RECOMPUTE)
         return;
-    if (g->given[v]) walk->ops[walk->n++] = op;
-    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++)
-        go_back(walk, g->preds[k], begin && !g->given[v]);
+    if (g->given[value]) walk->ops[walk->n++] = op;
+    for (uint32_t k = g->first_pred[value]; k < g->first_pred[value + 1]; k++)
+        go_back(walk, g->preds[k], begin && !g->given[value]);
 }
 
 uint32_t lb_cotangents_between(const lb_moved_run *run, uint32_t gradient, uint32_t *ops, uint32_t max)

@@ -169,15 +169,15 @@ static uint32_t by_rounding(const lb_moved_run *run, uint32_t held)
     if (lb_program_view_value(run->view, held, &master, NULL) != LB_OK || !master.data) return LB_NONE;
     for (uint32_t i = 0; i < program->n_ops; i++) {
         if (!lb_op_is_source(program, &program->ops[i])) continue;
-        const uint32_t v = lb_op_results(program, &program->ops[i])[0];
-        if (!(program->values[v].flags & LB_VALUE_PARAMETER) ||
-            lb_program_group_of(program, program->values[v].storage))
+        const uint32_t value = lb_op_results(program, &program->ops[i])[0];
+        if (!(program->values[value].flags & LB_VALUE_PARAMETER) ||
+            lb_program_group_of(program, program->values[value].storage))
             continue;
-        if (!lb_layout_same_shape(&program->values[v].layout, &master.layout)) continue;
-        if (lb_program_view_value(run->view, v, &x, NULL) != LB_OK || !x.data || !lb_masters_rounds_to(&master, &x))
+        if (!lb_layout_same_shape(&program->values[value].layout, &master.layout)) continue;
+        if (lb_program_view_value(run->view, value, &x, NULL) != LB_OK || !x.data || !lb_masters_rounds_to(&master, &x))
             continue;
         if (found != LB_NONE) return LB_NONE;
-        found = v;
+        found = value;
     }
     return found;
 }

@@ -82,14 +82,14 @@ static void follow(const lb_moved_run *run, lb_trained *trained)
     for (uint32_t i = 0; i < program->n_ops; i++) {
         const lb_op *op = &program->ops[i];
         for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
-            const uint32_t v = lb_op_outcome(program, op, k);
-            if (v == LB_NONE || !g->given[v] || g->giver[v] != i) continue;
-            trained->early[v] |=
+            const uint32_t value = lb_op_outcome(program, op, k);
+            if (value == LB_NONE || !g->given[value] || g->giver[value] != i) continue;
+            trained->early[value] |=
                 op->phase == LB_PHASE_BACKWARD && op->thread == 0 && op->node >= 0 && op->node < oldest;
-            for (uint32_t e = g->first_pred[v]; e < g->first_pred[v + 1]; e++) {
-                trained->from[v] |= lb_trained_from(run, trained, g->preds[e]);
-                trained->moved[v] |= lb_trained_moves(run, trained, g->preds[e]);
-                trained->early[v] |= is_early(run, trained, g->preds[e]);
+            for (uint32_t e = g->first_pred[value]; e < g->first_pred[value + 1]; e++) {
+                trained->from[value] |= lb_trained_from(run, trained, g->preds[e]);
+                trained->moved[value] |= lb_trained_moves(run, trained, g->preds[e]);
+                trained->early[value] |= is_early(run, trained, g->preds[e]);
             }
         }
     }
@@ -145,14 +145,15 @@ static bool shares_buffer(const lb_program *program, const lb_group_param *param
  * stayed. */
 static uint32_t left_in(const lb_moved_run *run, int64_t storage, const lb_layout *like)
 {
-    const uint32_t v = lb_masters_source(run, storage);
-    if (v == LB_NONE || lb_layout_numel(&run->program->values[v].layout) != lb_layout_numel(like)) return LB_NONE;
+    const uint32_t value = lb_masters_source(run, storage);
+    if (value == LB_NONE || lb_layout_numel(&run->program->values[value].layout) != lb_layout_numel(like))
+        return LB_NONE;
     lb_tensor tensor;
-    double *x = lb_moved_run_recorded(run, v, &tensor);
+    double *x = lb_moved_run_recorded(run, value, &tensor);
     bool zero = x != NULL;
     for (int64_t i = 0; zero && i < lb_layout_numel(&tensor.layout); i++) zero = x[i] == 0;
     free(x);
-    return zero ? LB_NONE : v;
+    return zero ? LB_NONE : value;
 }
 
 /* A reader sees the parameter itself or a window on it. One behind the op that gave the gradient is none: the gradient

@@ -66,7 +66,7 @@ static const char *read_muon(const lb_program *program, const lb_group *group, l
     rule->rounds = (int)OPTION(5, "ns_steps", "backend_steps");
     rule->momentum = OPTION(NAN, "momentum", "beta"), rule->nesterov = OPTION(1, "nesterov") != 0;
     rule->eps = OPTION(1e-7, "eps");
-    if (rule->rounds < 1 || rule->rounds > 20) return "its rounds are no 1 to 20";
+    if (rule->rounds < 1 || rule->rounds > 20) return "its rounds are not from 1 to 20";
     return isnan(rule->momentum) ? "its group does not say the momentum" : NULL;
 }
 

@@ -88,11 +88,11 @@ static void compare_value(trial *trial, uint32_t v, const lb_token_sum *now, int
         if (stays[i] && !(lb_token_rows_gap(&r->values[v][i], &now[i]) <= LB_TOKEN_ROWS_ROUNDING)) trial->kept[v] = 2;
 }
 
-static void look_at_value(trial *trial, uint32_t op, uint32_t v, const lb_tensor *tensor)
+static void look_at_value(trial *trial, uint32_t op, uint32_t value, const lb_tensor *tensor)
 {
     lb_relation_run *r = trial->relation;
-    if (r->loss_of[v] == LB_NONE || (trial->tokens && !r->values[v])) return;
-    const lb_token_ids *ids = &r->scored->ids[r->scored->losses[r->loss_of[v]].ids];
+    if (r->loss_of[value] == LB_NONE || (trial->tokens && !r->values[value])) return;
+    const lb_token_ids *ids = &r->scored->ids[r->scored->losses[r->loss_of[value]].ids];
     lb_token_rows shape;
     if (!lb_token_rows_of(&tensor->layout, ids->rows, ids->columns, is_softmax(r->run->program, op), &shape)) return;
     double *x = lb_shadow_numbers_copy(tensor);
@@ -101,9 +101,9 @@ static void look_at_value(trial *trial, uint32_t op, uint32_t v, const lb_tensor
     if (sums) lb_token_rows_add_up(&shape, x, sums);
     trial->failed |= !sums;
     if (!trial->tokens)
-        free(r->values[v]), r->values[v] = sums;
+        free(r->values[value]), r->values[value] = sums;
     else if (sums)
-        compare_value(trial, v, sums, n), free(sums);
+        compare_value(trial, value, sums, n), free(sums);
     free(x);
 }
 
@@ -129,13 +129,13 @@ static bool stays_everywhere(const trial *trial, const lb_token_ids *like, int64
     return stays;
 }
 
-static void look_at_beside(trial *trial, lb_beside *b, uint32_t op, uint32_t v, const lb_tensor *tensor)
+static void look_at_beside(trial *trial, lb_beside *b, uint32_t op, uint32_t value, const lb_tensor *tensor)
 {
     const lb_scored_step *scored = trial->relation->scored;
     const lb_token_ids *ids = &scored->ids[scored->losses[0].ids];
     const int64_t n = ids->rows * ids->columns;
     lb_token_rows shape;
-    if (trial->tokens && !b->values[v]) return;
+    if (trial->tokens && !b->values[value]) return;
     if (!lb_token_rows_of(&tensor->layout, ids->rows, ids->columns, is_softmax(b->run->program, op), &shape)) return;
     double *x = lb_shadow_numbers_copy(tensor);
     lb_token_sum *sums = x ? malloc(((size_t)n + 1) * sizeof *sums) : NULL;
@@ -143,14 +143,14 @@ static void look_at_beside(trial *trial, lb_beside *b, uint32_t op, uint32_t v, 
     trial->failed |= !sums;
     free(x);
     if (!trial->tokens) {
-        free(b->values[v]), b->values[v] = sums;
+        free(b->values[value]), b->values[value] = sums;
         return;
     }
-    b->kept[v] = 1;
-    for (int64_t i = 0; sums && i < n && b->kept[v] == 1; i++)
+    b->kept[value] = 1;
+    for (int64_t i = 0; sums && i < n && b->kept[value] == 1; i++)
         if (stays_everywhere(trial, ids, i) &&
-            !(lb_token_rows_gap(&b->values[v][i], &sums[i]) <= LB_TOKEN_ROWS_ROUNDING))
-            b->kept[v] = 2;
+            !(lb_token_rows_gap(&b->values[value][i], &sums[i]) <= LB_TOKEN_ROWS_ROUNDING))
+            b->kept[value] = 2;
     free(sums);
 }
 

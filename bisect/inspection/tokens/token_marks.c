@@ -44,14 +44,14 @@ static void look_at_input(void *context, uint32_t v)
 }
 
 /* Back from what a softmax reads, by the ops that put a mask there. */
-static void look_back(marking *marking, uint32_t v, int depth)
+static void look_back(marking *marking, uint32_t value, int depth)
 {
     static const char *const puts[] = {"aten::add",   "aten::add_",  "aten::masked_fill", "aten::masked_fill_",
                                        "aten::where", "aten::mul",   "aten::div",         "aten::_to_copy",
                                        "aten::sub",   "aten::clone", "aten::maximum",     "aten::max",
                                        "aten::cat",   "aten::clamp", "aten::clamp_min"};
     const lb_program *program = marking->run->program;
-    const uint32_t giver = marking->run->graph.giver[v];
+    const uint32_t giver = marking->run->graph.giver[value];
     if (depth > 6 || marking->found || giver == LB_NONE) return;
     step_back s = {marking, depth};
     if (is_among(lb_op_name(program, &program->ops[giver]), puts, sizeof puts / sizeof *puts))
@@ -205,22 +205,22 @@ lb_status lb_token_marks_find(lb_moved_run *run, const lb_scored_step *scored, u
     *marks = (lb_token_marks){.mask = LB_NONE, .positions = LB_NONE};
     for (uint32_t i = 0; i < program->n_ops && done; i++) {
         if (!lb_op_is_source(program, &program->ops[i])) continue;
-        const uint32_t v = lb_op_results(program, &program->ops[i])[0];
-        const lb_layout *layout = &program->values[v].layout;
+        const uint32_t value = lb_op_results(program, &program->ops[i])[0];
+        const lb_layout *layout = &program->values[value].layout;
         const int64_t given = lb_layout_numel(layout);
         const bool by_token = is_by_token(layout, ids);
-        if (!ancestors[v] || !(by_token || lb_token_squares_shape(layout, ids->rows, ids->columns))) continue;
+        if (!ancestors[value] || !(by_token || lb_token_squares_shape(layout, ids->rows, ids->columns))) continue;
         if (((!scored->home || looks_up) && run->graph.giver[ids->value] == i) ||
-            program->values[v].flags & LB_VALUE_PARAMETER)
+            program->values[value].flags & LB_VALUE_PARAMETER)
             continue;
-        double *x = numbers_of(run, v);
+        double *x = numbers_of(run, value);
         double hides;
         if (x && !by_token)
-            done = try_square(run, v, x, ids, marks);
+            done = try_square(run, value, x, ids, marks);
         else if (x && !marks->hidden && given == n && is_mask(x, n, &hides))
-            done = try_mask(run, v, x, n, hides, marks);
-        else if (x && !marks->document && lb_dtype_is_integer(program->values[v].dtype) && !(n % given))
-            done = try_positions(v, x, given, ids, marks);
+            done = try_mask(run, value, x, n, hides, marks);
+        else if (x && !marks->document && lb_dtype_is_integer(program->values[value].dtype) && !(n % given))
+            done = try_positions(value, x, given, ids, marks);
         free(x);
     }
     free(ancestors);

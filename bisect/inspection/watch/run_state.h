@@ -1,7 +1,7 @@
 /* One run that is watched, as its parts share it: what is known of it, alarms and findings, and excursions.
  *
- * An excursion is a detector that is out: it raises one alarm where it begins and one where it gets worse, and is over
- * after some quiet steps. */
+ * An excursion: a detector finds its number out of the usual range. It raises one alarm where it begins and one where
+ * it gets worse, and is over after some quiet steps. */
 #ifndef LB_BISECT_RUN_STATE_H
 #define LB_BISECT_RUN_STATE_H
 
