@@ -198,18 +198,18 @@ static json_t *pairs_json(const lb_audit_report *report)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < report->n_pairs; i++) {
-        const lb_audit_pair *p = &report->pairs[i];
+        const lb_audit_pair *pair = &report->pairs[i];
         json_t *index = json_array();
-        for (int d = 0; d < p->ndim; d++) json_array_append_new(index, json_integer(p->index[d]));
-        json_t *object = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s}", "tensor", p->name, "other", p->other, "how", p->how,
-                                   "verdict", lb_audit_match_name(p->match), "dtype", lb_dtype_name(p->dtype),
-                                   "other_dtype", lb_dtype_name(p->other_dtype));
-        json_object_set_new(object, "rounded_to", p->rounded ? text(lb_dtype_name(p->rounded)) : json_null());
-        json_object_set_new(object, "max_abs", lb_command_json_number(p->difference.max_abs));
-        json_object_set_new(object, "rel_l2", lb_command_json_number(p->difference.rel_l2));
-        json_object_set_new(object, "max_ulp", lb_command_json_number(p->difference.max_ulp));
-        json_object_set_new(object, "differing", json_integer(p->difference.differing));
-        json_object_set_new(object, "elements", json_integer(p->difference.elements));
+        for (int d = 0; d < pair->ndim; d++) json_array_append_new(index, json_integer(pair->index[d]));
+        json_t *object = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s}", "tensor", pair->name, "other", pair->other, "how",
+                                   pair->how, "verdict", lb_audit_match_name(pair->match), "dtype",
+                                   lb_dtype_name(pair->dtype), "other_dtype", lb_dtype_name(pair->other_dtype));
+        json_object_set_new(object, "rounded_to", pair->rounded ? text(lb_dtype_name(pair->rounded)) : json_null());
+        json_object_set_new(object, "max_abs", lb_command_json_number(pair->difference.max_abs));
+        json_object_set_new(object, "rel_l2", lb_command_json_number(pair->difference.rel_l2));
+        json_object_set_new(object, "max_ulp", lb_command_json_number(pair->difference.max_ulp));
+        json_object_set_new(object, "differing", json_integer(pair->difference.differing));
+        json_object_set_new(object, "elements", json_integer(pair->difference.elements));
         json_object_set_new(object, "index", index);
         json_array_append_new(list, object);
     }
@@ -342,10 +342,10 @@ static void print_pairs(const lb_audit_report *report)
                counts[LB_AUDIT_IS_IDENTICAL], counts[LB_AUDIT_IS_CAST], counts[LB_AUDIT_IS_ROUNDING],
                counts[LB_AUDIT_IS_DIFFERENT]);
     for (uint32_t i = 0; i < report->n_pairs; i++) {
-        const lb_audit_pair *p = &report->pairs[i];
+        const lb_audit_pair *pair = &report->pairs[i];
         char name[160], other[160], how[200], line[600];
-        if (!p->how[0] || p->match == LB_AUDIT_IS_DIFFERENT) continue;
-        star(p->name, name, sizeof name), star(p->other, other, sizeof other), star(p->how, how, sizeof how);
+        if (!pair->how[0] || pair->match == LB_AUDIT_IS_DIFFERENT) continue;
+        star(pair->name, name, sizeof name), star(pair->other, other, sizeof other), star(pair->how, how, sizeof how);
         snprintf(line, sizeof line, "%s = %s (%s)", name, other, how);
         tally_add(&tally, line);
     }

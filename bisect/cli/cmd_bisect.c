@@ -62,11 +62,11 @@ static json_t *bisection_json(const lb_bisection *bisection, const char *path)
                                                 (int)s->trials, "note", s->note));
     }
     for (uint32_t i = 0; i < bisection->n_trials; i++) {
-        const lb_trial *t = &bisection->trials[i];
-        json_array_append_new(trials,
-                              json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:f}", "stage", bisection->stages[t->stage].name,
-                                        "change", t->change, "description", t->description, "purpose", t->purpose,
-                                        "outcome", t->outcome, "what", t->what, "seconds", t->seconds));
+        const lb_trial *trial = &bisection->trials[i];
+        json_array_append_new(trials, json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:f}", "stage",
+                                                bisection->stages[trial->stage].name, "change", trial->change,
+                                                "description", trial->description, "purpose", trial->purpose, "outcome",
+                                                trial->outcome, "what", trial->what, "seconds", trial->seconds));
     }
     json_t *object = json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:f}", "outcome",
                                lb_bisect_outcome_name(bisection->outcome), "failure", failure_json(&bisection->failure),

@@ -73,19 +73,19 @@ static json_t *effect_json(const lb_check_effect *e)
                      "gradients", lb_command_json_number(e->gradients));
 }
 
-static json_t *digit_json(const lb_check_digit *d)
+static json_t *digit_json(const lb_check_digit *digit)
 {
-    const bool rounds = d->kind == LB_CHECK_DIGIT_ROUNDING;
+    const bool rounds = digit->kind == LB_CHECK_DIGIT_ROUNDING;
     return json_pack("{s:s,s:I,s:i,s:s,s:s,s:s,s:o,s:i,s:s?,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:I,s:s?,s:s}", "kind",
-                     lb_check_digit_kind_name(d->kind), "step", (json_int_t)d->step, "rank", (int)d->rank, "phase",
-                     d->phase, "layer", d->layer, "op", d->op, "index",
-                     d->index == UINT32_MAX ? json_null() : json_integer(d->index), "ops", (int)d->ops, "dtype",
-                     d->dtype ? lb_dtype_name(d->dtype) : NULL, "source", lb_command_json_line(&d->line), "effect",
-                     rounds ? effect_json(&d->effect) : json_null(), "cured",
-                     rounds ? effect_json(&d->cured) : json_null(), "digits", lb_command_json_number(d->digits),
-                     "share", lb_command_json_number(d->share), "recent", lb_command_json_number(d->recent), "bits",
-                     lb_command_json_number(d->bits), "numbers", (json_int_t)d->numbers, "cure",
-                     *d->cure ? d->cure : NULL, "message", d->message);
+                     lb_check_digit_kind_name(digit->kind), "step", (json_int_t)digit->step, "rank", (int)digit->rank,
+                     "phase", digit->phase, "layer", digit->layer, "op", digit->op, "index",
+                     digit->index == UINT32_MAX ? json_null() : json_integer(digit->index), "ops", (int)digit->ops,
+                     "dtype", digit->dtype ? lb_dtype_name(digit->dtype) : NULL, "source",
+                     lb_command_json_line(&digit->line), "effect", rounds ? effect_json(&digit->effect) : json_null(),
+                     "cured", rounds ? effect_json(&digit->cured) : json_null(), "digits",
+                     lb_command_json_number(digit->digits), "share", lb_command_json_number(digit->share), "recent",
+                     lb_command_json_number(digit->recent), "bits", lb_command_json_number(digit->bits), "numbers",
+                     (json_int_t)digit->numbers, "cure", *digit->cure ? digit->cure : NULL, "message", digit->message);
 }
 
 static json_t *report_json(const lb_check_report *report)

@@ -355,7 +355,7 @@ typedef struct sides {
     const char **rules; /* of --map */
 } sides;
 
-static lb_status read_kinds(lb_diff_options *o, sides *sides, lb_err *err)
+static lb_status read_kinds(lb_diff_options *options, sides *sides, lb_err *err)
 {
     lb_capture *file = NULL;
     const lb_program *program;
@@ -378,28 +378,28 @@ static lb_status read_kinds(lb_diff_options *o, sides *sides, lb_err *err)
                                 (char *)tensor.data + r.offset * (int64_t)(lb_dtype_bits(tensor.dtype) / 8), r.stride,
                                 (size_t)r.count);
         for (int64_t i = 0; i < n; i++) sides->kinds[i] = (int64_t)wide[i];
-        o->kinds = sides->kinds, o->n_kinds = n;
+        options->kinds = sides->kinds, options->n_kinds = n;
     }
     free(wide);
     lb_capture_close(file);
     return status;
 }
 
-static lb_status read_kind_names(lb_diff_options *o, sides *sides, lb_err *err)
+static lb_status read_kind_names(lb_diff_options *options, sides *sides, lb_err *err)
 {
     sides->names = calloc(strlen(kind_names) + 1, sizeof *sides->names);
     if (!sides->names) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (char *at = kind_names; at;) {
         char *comma = strchr(at, ',');
         if (comma) *comma = '\0';
-        sides->names[o->n_kind_names++] = at;
+        sides->names[options->n_kind_names++] = at;
         at = comma ? comma + 1 : NULL;
     }
-    o->kind_names = sides->names;
+    options->kind_names = sides->names;
     return LB_OK;
 }
 
-static lb_status open_sides(const lb_command_arguments *arguments, lb_diff_options *o, sides *sides, lb_err *err)
+static lb_status open_sides(const lb_command_arguments *arguments, lb_diff_options *options, sides *sides, lb_err *err)
 {
     uint32_t n = count_texts(noise);
     sides->noise = calloc(n + 1, sizeof *sides->noise);
@@ -408,9 +408,9 @@ static lb_status open_sides(const lb_command_arguments *arguments, lb_diff_optio
     LB_TRY(lb_capture_open(arguments->args[1], &sides->b, err));
     for (; sides->n_noise < n; sides->n_noise++)
         LB_TRY(lb_capture_open(noise[sides->n_noise], &sides->noise[sides->n_noise], err));
-    o->noise = sides->noise, o->n_noise = sides->n_noise;
-    if (kinds_path) LB_TRY(read_kinds(o, sides, err));
-    return kind_names ? read_kind_names(o, sides, err) : LB_OK;
+    options->noise = sides->noise, options->n_noise = sides->n_noise;
+    if (kinds_path) LB_TRY(read_kinds(options, sides, err));
+    return kind_names ? read_kind_names(options, sides, err) : LB_OK;
 }
 
 static void close_sides(sides *sides)
@@ -431,34 +431,34 @@ static int exit_code(const lb_diff_report *report)
 }
 
 /* Of what --map was given, files are tables and all else are rules. */
-static lb_status take_tables(lb_diff_options *o, sides *sides, lb_err *err)
+static lb_status take_tables(lb_diff_options *options, sides *sides, lb_err *err)
 {
     uint32_t rules = 0;
-    const char **kept = calloc(o->n_maps + 1, sizeof *kept);
+    const char **kept = calloc(options->n_maps + 1, sizeof *kept);
     lb_status status = kept ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < o->n_maps && status == LB_OK; i++) {
-        const bool rule = o->maps[i][0] == 's' && o->maps[i][1] == '/';
+    for (uint32_t i = 0; i < options->n_maps && status == LB_OK; i++) {
+        const bool rule = options->maps[i][0] == 's' && options->maps[i][1] == '/';
         if (rule)
-            kept[rules++] = o->maps[i];
+            kept[rules++] = options->maps[i];
         else if (!sides->table.text)
-            status = read_table(o->maps[i], &sides->table, err);
+            status = read_table(options->maps[i], &sides->table, err);
         else
-            status = lb_fail(err, LB_ERR_INVALID, "--map %s: one table at a time", o->maps[i]);
+            status = lb_fail(err, LB_ERR_INVALID, "--map %s: one table at a time", options->maps[i]);
     }
     sides->rules = kept;
-    o->maps = kept, o->n_maps = rules;
-    o->names = sides->table.rows, o->n_names = sides->table.n;
+    options->maps = kept, options->n_maps = rules;
+    options->names = sides->table.rows, options->n_names = sides->table.n;
     return status;
 }
 
-static int run_diff(const lb_command_arguments *arguments, lb_diff_options *o)
+static int run_diff(const lb_command_arguments *arguments, lb_diff_options *options)
 {
     lb_err err = LB_ERR_INIT;
     sides sides = {0};
     lb_diff_report *report = NULL;
-    lb_status status = open_sides(arguments, o, &sides, &err);
-    if (status == LB_OK) status = take_tables(o, &sides, &err);
-    if (status == LB_OK) status = lb_diff_run(sides.a, sides.b, o, &report, &err);
+    lb_status status = open_sides(arguments, options, &sides, &err);
+    if (status == LB_OK) status = take_tables(options, &sides, &err);
+    if (status == LB_OK) status = lb_diff_run(sides.a, sides.b, options, &report, &err);
     lb_command_progress_end();
     if (status == LB_OK && map_out) status = write_table(arguments, report, &err);
     if (status == LB_OK && html) status = lb_command_write_page("diff", report_json(report), html, &err);
@@ -484,25 +484,25 @@ int lb_cmd_diff(int argc, const char **argv)
     lb_command_arguments arguments;
     int rc = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (rc >= 0) return rc;
-    lb_diff_options o = LB_DIFF_OPTIONS_INIT;
-    o.maps = (const char *const *)maps, o.n_maps = count_texts(maps);
+    lb_diff_options options = LB_DIFF_OPTIONS_INIT;
+    options.maps = (const char *const *)maps, options.n_maps = count_texts(maps);
     lb_err err = LB_ERR_INIT;
     if (tokens_only) {
         rc = run_tokens(&arguments);
         lb_command_arguments_release(&arguments);
         return rc;
     }
-    o.digests_only = digests_only, o.parts = lb_command_parts();
+    options.digests_only = digests_only, options.parts = lb_command_parts();
     if (threads > 0) lb_replay_threads(threads);
-    if (!arguments.json) o.progress = lb_command_progress;
-    if (steps && !lb_command_parse_steps(steps, &o.first_step, &o.last_step))
+    if (!arguments.json) options.progress = lb_command_progress;
+    if (steps && !lb_command_parse_steps(steps, &options.first_step, &options.last_step))
         rc = lb_command_misused("diff", "--steps %s: expected N or A-B", steps);
-    else if (lb_command_parse_memory(memory, &o.memory_bytes, &err) != LB_OK)
+    else if (lb_command_parse_memory(memory, &options.memory_bytes, &err) != LB_OK)
         rc = lb_command_misused("diff", "%s", err.message);
     else if (threads < 0)
         rc = lb_command_misused("diff", "--threads %d: expected a number of threads", threads);
     else
-        rc = run_diff(&arguments, &o);
+        rc = run_diff(&arguments, &options);
     free_texts(maps), free_texts(noise);
     free(steps), free(kinds_path), free(kind_names), free(memory), free(html), free(map_out);
     lb_command_arguments_release(&arguments);

@@ -46,24 +46,25 @@ static json_t *budget_json(const lb_explain_budget *b)
     return object;
 }
 
-static json_t *finding_json(const lb_explain_finding *f)
+static json_t *finding_json(const lb_explain_finding *finding)
 {
     json_t *object =
-        json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:i,s:i}", "step", (json_int_t)f->step, "rank", f->rank,
-                  "phase", lb_phase_name(f->phase), "layer", f->layer, "op", f->op, "other_op", f->other_op, "cause",
-                  lb_explain_cause_name(f->cause), "schedule", f->schedule, "matched", (json_int_t)f->matched,
-                  "elements", (json_int_t)f->elements, "excluded", (int)f->excluded, "tried", (int)f->tried);
-    json_object_set_new(object, "index", f->index == LB_NONE ? json_null() : json_integer(f->index));
-    json_object_set_new(object, "other", f->other == LB_NONE ? json_null() : json_integer(f->other));
-    json_object_set_new(object, "source", lb_command_json_line(&f->lines[0]));
-    json_object_set_new(object, "source_b", lb_command_json_line(&f->lines[1]));
-    json_object_set_new(object, "first", json_string(f->first));
-    json_object_set_new(object, "reversed", json_boolean(f->reversed));
-    json_object_set_new(object, "also", json_string(f->also));
-    json_object_set_new(object, "proof", json_string(lb_explain_proof_name(f->proof)));
-    json_object_set_new(object, "why", json_string(f->why));
-    json_object_set_new(object, "local", lb_command_json_number(f->local)),
-        json_object_set_new(object, "total", lb_command_json_number(f->total));
+        json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:i,s:i}", "step", (json_int_t)finding->step, "rank",
+                  finding->rank, "phase", lb_phase_name(finding->phase), "layer", finding->layer, "op", finding->op,
+                  "other_op", finding->other_op, "cause", lb_explain_cause_name(finding->cause), "schedule",
+                  finding->schedule, "matched", (json_int_t)finding->matched, "elements", (json_int_t)finding->elements,
+                  "excluded", (int)finding->excluded, "tried", (int)finding->tried);
+    json_object_set_new(object, "index", finding->index == LB_NONE ? json_null() : json_integer(finding->index));
+    json_object_set_new(object, "other", finding->other == LB_NONE ? json_null() : json_integer(finding->other));
+    json_object_set_new(object, "source", lb_command_json_line(&finding->lines[0]));
+    json_object_set_new(object, "source_b", lb_command_json_line(&finding->lines[1]));
+    json_object_set_new(object, "first", json_string(finding->first));
+    json_object_set_new(object, "reversed", json_boolean(finding->reversed));
+    json_object_set_new(object, "also", json_string(finding->also));
+    json_object_set_new(object, "proof", json_string(lb_explain_proof_name(finding->proof)));
+    json_object_set_new(object, "why", json_string(finding->why));
+    json_object_set_new(object, "local", lb_command_json_number(finding->local)),
+        json_object_set_new(object, "total", lb_command_json_number(finding->total));
     return object;
 }
 
@@ -77,27 +78,28 @@ static json_t *rows_json(const lb_explain_rows *x)
                      (int)x->over_others);
 }
 
-static json_t *report_json(const lb_explain_report *r)
+static json_t *report_json(const lb_explain_report *report)
 {
     json_t *findings = json_array(), *missing = json_array();
-    for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, finding_json(&r->findings[i]));
-    for (uint32_t i = 0; i < r->n_missing; i++) json_array_append_new(missing, json_string(r->missing[i]));
+    for (uint32_t i = 0; i < report->n_findings; i++)
+        json_array_append_new(findings, finding_json(&report->findings[i]));
+    for (uint32_t i = 0; i < report->n_missing; i++) json_array_append_new(missing, json_string(report->missing[i]));
     json_t *layers = json_array(), *budgets = json_array(), *notes = json_array();
-    for (uint32_t i = 0; i < r->n_notes; i++) json_array_append_new(notes, json_string(r->notes[i]));
-    for (uint32_t i = 0; i < r->n_layers; i++) json_array_append_new(layers, layer_json(&r->layers[i]));
-    for (uint32_t i = 0; i < r->n_budgets; i++) json_array_append_new(budgets, budget_json(&r->budgets[i]));
+    for (uint32_t i = 0; i < report->n_notes; i++) json_array_append_new(notes, json_string(report->notes[i]));
+    for (uint32_t i = 0; i < report->n_layers; i++) json_array_append_new(layers, layer_json(&report->layers[i]));
+    for (uint32_t i = 0; i < report->n_budgets; i++) json_array_append_new(budgets, budget_json(&report->budgets[i]));
     json_t *routings = json_array();
-    for (uint32_t i = 0; i < r->n_routings; i++) {
-        char *text = lb_routing_json(&r->routings[i], UINT32_MAX);
+    for (uint32_t i = 0; i < report->n_routings; i++) {
+        char *text = lb_routing_json(&report->routings[i], UINT32_MAX);
         if (text) json_array_append_new(routings, json_loads(text, 0, NULL));
         free(text);
     }
     json_t *rows = json_array();
-    for (uint32_t i = 0; i < r->n_rows; i++) json_array_append_new(rows, rows_json(&r->rows[i]));
-    return json_pack("{s:{s:I,s:I},s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "cost", "runs", (json_int_t)r->cost.runs,
-                     "ops", (json_int_t)r->cost.ops, "findings", findings, "layers", layers, "budget", budgets,
-                     "routing", routings, "rows", rows, "missing", missing, "notes", notes, "ops", "aligned",
-                     (json_int_t)r->ops, "differing", (json_int_t)r->differing);
+    for (uint32_t i = 0; i < report->n_rows; i++) json_array_append_new(rows, rows_json(&report->rows[i]));
+    return json_pack("{s:{s:I,s:I},s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "cost", "runs",
+                     (json_int_t)report->cost.runs, "ops", (json_int_t)report->cost.ops, "findings", findings, "layers",
+                     layers, "budget", budgets, "routing", routings, "rows", rows, "missing", missing, "notes", notes,
+                     "ops", "aligned", (json_int_t)report->ops, "differing", (json_int_t)report->differing);
 }
 
 static char *steps, *layer, *phase, *select_ops, *invariance, *memory, *html;
@@ -267,7 +269,7 @@ static char *invariance_text(const lb_invariance *v)
     return NULL;
 }
 
-static lb_command_answer run_invariance(const lb_command_arguments *arguments, const lb_explain_options *o)
+static lb_command_answer run_invariance(const lb_command_arguments *arguments, const lb_explain_options *options)
 {
     lb_err err = LB_ERR_INIT;
     lb_capture *capture = NULL;
@@ -275,7 +277,7 @@ static lb_command_answer run_invariance(const lb_command_arguments *arguments, c
     bool varies = false;
     lb_invariance_options v = LB_INVARIANCE_OPTIONS_INIT;
     v.select = invariance, v.row = row, v.multiprocessors = multiprocessors;
-    v.first_step = o->first_step, v.last_step = o->last_step;
+    v.first_step = options->first_step, v.last_step = options->last_step;
     v.launches = (const char *const *)launches;
     while (launches && launches[v.n_launches]) v.n_launches++;
     lb_status status = lb_capture_open(arguments->args[0], &capture, &err);
@@ -295,13 +297,13 @@ static lb_command_answer run_invariance(const lb_command_arguments *arguments, c
     return answer;
 }
 
-static int exit_code(const lb_explain_report *r)
+static int exit_code(const lb_explain_report *report)
 {
-    if (r->n_findings) return LB_EXIT_DIFFERENT;
-    return r->n_missing ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
+    if (report->n_findings) return LB_EXIT_DIFFERENT;
+    return report->n_missing ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
 }
 
-static lb_command_answer run_explain(const lb_command_arguments *arguments, const lb_explain_options *o)
+static lb_command_answer run_explain(const lb_command_arguments *arguments, const lb_explain_options *options)
 {
     lb_err err = LB_ERR_INIT;
     lb_capture *a = NULL, *b = NULL;
@@ -309,7 +311,7 @@ static lb_command_answer run_explain(const lb_command_arguments *arguments, cons
     lb_status status = lb_capture_open(arguments->args[0], &a, &err);
     if (status == LB_OK && arguments->n_args > 1) status = lb_capture_open(arguments->args[1], &b, &err);
     const bool opened = status == LB_OK;
-    if (status == LB_OK) status = lb_explain_run(a, b, o, &report, &err);
+    if (status == LB_OK) status = lb_explain_run(a, b, options, &report, &err);
     lb_command_progress_end();
     lb_command_answer answer = {0};
     if (status == LB_OK) {
@@ -340,19 +342,19 @@ int lb_cmd_explain(int argc, const char **argv)
     lb_command_arguments arguments;
     int rc = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (rc >= 0) return rc;
-    lb_explain_options o = LB_EXPLAIN_OPTIONS_INIT;
+    lb_explain_options options = LB_EXPLAIN_OPTIONS_INIT;
     lb_err err = LB_ERR_INIT;
     char *selector = make_selector();
-    o.maps = (const char *const *)maps, o.select = selector, o.seconds = seconds, o.budget = budget,
-    o.routing = routing, o.stop_after = stop_after;
+    options.maps = (const char *const *)maps, options.select = selector, options.seconds = seconds,
+    options.budget = budget, options.routing = routing, options.stop_after = stop_after;
     if (threads > 0) lb_replay_threads(threads);
-    while (maps && maps[o.n_maps]) o.n_maps++;
-    o.trees = (const char *const *)trees;
-    while (trees && trees[o.n_trees]) o.n_trees++;
-    if (!arguments.json) o.progress = lb_command_progress;
-    if (steps && !lb_command_parse_steps(steps, &o.first_step, &o.last_step))
+    while (maps && maps[options.n_maps]) options.n_maps++;
+    options.trees = (const char *const *)trees;
+    while (trees && trees[options.n_trees]) options.n_trees++;
+    if (!arguments.json) options.progress = lb_command_progress;
+    if (steps && !lb_command_parse_steps(steps, &options.first_step, &options.last_step))
         rc = lb_command_misused("explain", "--steps %s: expected N or A-B", steps);
-    else if (lb_command_parse_memory(memory, &o.memory_bytes, &err) != LB_OK)
+    else if (lb_command_parse_memory(memory, &options.memory_bytes, &err) != LB_OK)
         rc = lb_command_misused("explain", "%s", err.message);
     else if (threads < 0 || stop_after < 0)
         rc = lb_command_misused("explain", "--threads and --stop-after take no negative numbers");
@@ -361,9 +363,9 @@ int lb_cmd_explain(int argc, const char **argv)
     else if (invariance && arguments.n_args > 1)
         rc = lb_command_misused("explain", "--invariance looks at one capture");
     else
-        rc = lb_command_parts_once("explain", run, &arguments, &o, html);
-    for (uint32_t i = 0; i < o.n_maps; i++) free(maps[i]);
-    for (uint32_t i = 0; i < o.n_trees; i++) free(trees[i]);
+        rc = lb_command_parts_once("explain", run, &arguments, &options, html);
+    for (uint32_t i = 0; i < options.n_maps; i++) free(maps[i]);
+    for (uint32_t i = 0; i < options.n_trees; i++) free(trees[i]);
     for (uint32_t i = 0; launches && launches[i]; i++) free(launches[i]);
     free(maps), free(trees), free(launches), free(selector), free(steps), free(layer), free(phase), free(select_ops),
         free(invariance), free(memory), free(html);

@@ -73,24 +73,24 @@ static json_t *rows_json(const lb_ranks_row *rows, uint32_t n)
     return list;
 }
 
-static json_t *step_json(const lb_ranks_step *s)
+static json_t *step_json(const lb_ranks_step *step)
 {
     json_t *workers = json_array();
-    json_t *object =
-        json_pack("{s:I,s:o,s:o,s:o}", "step", (json_int_t)s->step, "loss_mean", lb_command_json_number(s->loss_mean),
-                  "loss_std", lb_command_json_number(s->loss_std), "loss_range", lb_command_json_number(s->loss_range));
-    set_row(object, &s->all);
-    for (uint32_t i = 0; i < s->n_workers; i++)
-        json_array_append_new(workers, json_pack("{s:i,s:o,s:o,s:o}", "rank", s->workers[i].rank, "loss",
-                                                 lb_command_json_number(s->workers[i].loss), "grad_norm",
-                                                 lb_command_json_number(s->workers[i].grad_norm), "grad_cosine",
-                                                 lb_command_json_number(s->workers[i].cosine)));
+    json_t *object = json_pack(
+        "{s:I,s:o,s:o,s:o}", "step", (json_int_t)step->step, "loss_mean", lb_command_json_number(step->loss_mean),
+        "loss_std", lb_command_json_number(step->loss_std), "loss_range", lb_command_json_number(step->loss_range));
+    set_row(object, &step->all);
+    for (uint32_t i = 0; i < step->n_workers; i++)
+        json_array_append_new(workers, json_pack("{s:i,s:o,s:o,s:o}", "rank", step->workers[i].rank, "loss",
+                                                 lb_command_json_number(step->workers[i].loss), "grad_norm",
+                                                 lb_command_json_number(step->workers[i].grad_norm), "grad_cosine",
+                                                 lb_command_json_number(step->workers[i].cosine)));
     json_object_set_new(object, "workers", workers);
-    json_object_set_new(object, "layers", rows_json(s->layers, s->n_layers));
-    json_object_set_new(object, "blocks", rows_json(s->blocks, s->n_blocks));
-    json_object_set_new(object, "gradients", json_integer(s->gradients));
-    json_object_set_new(object, "lacking", json_integer(s->lacking));
-    json_object_set_new(object, "approximate", json_boolean(s->approximate));
+    json_object_set_new(object, "layers", rows_json(step->layers, step->n_layers));
+    json_object_set_new(object, "blocks", rows_json(step->blocks, step->n_blocks));
+    json_object_set_new(object, "gradients", json_integer(step->gradients));
+    json_object_set_new(object, "lacking", json_integer(step->lacking));
+    json_object_set_new(object, "approximate", json_boolean(step->approximate));
     return object;
 }
 
@@ -120,20 +120,20 @@ static json_t *report_json(const lb_ranks_report *report)
                      "record", report->again);
 }
 
-static json_t *setting_json(const lb_ranks_setting *s, const lb_ranks_report *report, const char *name)
+static json_t *setting_json(const lb_ranks_setting *setting, const lb_ranks_report *report, const char *name)
 {
     static const char *const measures[] = {"loss", "grad_norm", "grad_cosine"};
     json_t *apart = json_array();
     for (int m = 0; m < 3; m++)
-        if (s->apart[m]) json_array_append_new(apart, json_string(measures[m]));
-    json_t *object = json_pack("{s:s,s:b,s:o,s:o}", "capture", name, "inconsistent", (int)s->inconsistent, "apart",
-                               apart, "report", report_json(report));
-    json_object_set_new(object, "loss_mean", lb_command_json_number(s->loss_mean));
-    json_object_set_new(object, "loss_std", lb_command_json_number(s->loss_std));
-    json_object_set_new(object, "loss_range", lb_command_json_number(s->loss_range));
-    json_object_set_new(object, "grad_norm_mean", lb_command_json_number(s->grad_norm_mean));
-    json_object_set_new(object, "grad_norm_std", lb_command_json_number(s->grad_norm_std));
-    json_object_set_new(object, "grad_cosine_mean", lb_command_json_number(s->grad_cosine_mean));
+        if (setting->apart[m]) json_array_append_new(apart, json_string(measures[m]));
+    json_t *object = json_pack("{s:s,s:b,s:o,s:o}", "capture", name, "inconsistent", (int)setting->inconsistent,
+                               "apart", apart, "report", report_json(report));
+    json_object_set_new(object, "loss_mean", lb_command_json_number(setting->loss_mean));
+    json_object_set_new(object, "loss_std", lb_command_json_number(setting->loss_std));
+    json_object_set_new(object, "loss_range", lb_command_json_number(setting->loss_range));
+    json_object_set_new(object, "grad_norm_mean", lb_command_json_number(setting->grad_norm_mean));
+    json_object_set_new(object, "grad_norm_std", lb_command_json_number(setting->grad_norm_std));
+    json_object_set_new(object, "grad_cosine_mean", lb_command_json_number(setting->grad_cosine_mean));
     return object;
 }
 
@@ -171,28 +171,28 @@ static int run(const lb_command_arguments *arguments, const lb_ranks_options *op
     return rc;
 }
 
-static json_t *settings_json(const lb_command_arguments *arguments, const lb_ranks_settings *s,
+static json_t *settings_json(const lb_command_arguments *arguments, const lb_ranks_settings *settings,
                              const lb_ranks_report *const *reports)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < s->n; i++)
-        json_array_append_new(list, setting_json(&s->list[i], reports[i], arguments->args[i]));
-    return json_pack("{s:s,s:s,s:i,s:o}", "verdict", lb_ranks_verdict_name(s->verdict), "closest",
-                     arguments->args[s->closest], "steps_compared", (int)s->n_steps, "settings", list);
+    for (uint32_t i = 0; i < settings->n; i++)
+        json_array_append_new(list, setting_json(&settings->list[i], reports[i], arguments->args[i]));
+    return json_pack("{s:s,s:s,s:i,s:o}", "verdict", lb_ranks_verdict_name(settings->verdict), "closest",
+                     arguments->args[settings->closest], "steps_compared", (int)settings->n_steps, "settings", list);
 }
 
-static lb_status print_settings(const lb_command_arguments *arguments, const lb_ranks_settings *s,
+static lb_status print_settings(const lb_command_arguments *arguments, const lb_ranks_settings *settings,
                                 const lb_ranks_report *const *reports, lb_err *err)
 {
-    if (html) LB_TRY(lb_command_write_page("ranks", settings_json(arguments, s, reports), html, err));
+    if (html) LB_TRY(lb_command_write_page("ranks", settings_json(arguments, settings, reports), html, err));
     if (!arguments->json) {
-        char *text = lb_ranks_settings_text(s, reports, arguments->args);
+        char *text = lb_ranks_settings_text(settings, reports, arguments->args);
         if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
         lb_command_print_text(text);
         free(text);
         return LB_OK;
     }
-    lb_command_print_json("ranks", settings_json(arguments, s, reports));
+    lb_command_print_json("ranks", settings_json(arguments, settings, reports));
     return LB_OK;
 }
 

@@ -84,15 +84,15 @@ static lb_status expected_tree(const options *options, const lb_probe_shape *sha
     return lb_sum_tree_named(options->expect, shape->n, sum_of(shape->form), shape->dtype, tree, err);
 }
 
-static bool as_expected(const lb_probe_report *r, const lb_sum_tree *tree)
+static bool as_expected(const lb_probe_report *report, const lb_sum_tree *tree)
 {
-    bool same = r->n_groups == 1 && r->outcome == LB_PROBE_TREE;
-    if (same && r->sample) {
-        lb_sum_tree *cut = lb_sum_tree_sampled(tree, r->sample, r->n_sample);
-        same = cut && lb_sum_tree_equal(cut, r->groups[0].tree);
+    bool same = report->n_groups == 1 && report->outcome == LB_PROBE_TREE;
+    if (same && report->sample) {
+        lb_sum_tree *cut = lb_sum_tree_sampled(tree, report->sample, report->n_sample);
+        same = cut && lb_sum_tree_equal(cut, report->groups[0].tree);
         lb_sum_tree_free(cut);
     } else if (same)
-        same = lb_sum_tree_equal(tree, r->groups[0].tree);
+        same = lb_sum_tree_equal(tree, report->groups[0].tree);
     return same;
 }
 
@@ -100,10 +100,10 @@ static bool as_expected(const lb_probe_report *r, const lb_sum_tree *tree)
 
 enum { SHORT_TEXT = 2000 };
 
-static void print_group(const lb_probe_group *group, const lb_probe_report *r, const lb_probe_shape *shape)
+static void print_group(const lb_probe_group *group, const lb_probe_report *report, const lb_probe_shape *shape)
 {
-    if (r->n_groups > 1)
-        printf("%s%u of %u results (row %u, column %u, …)\n", group == r->groups ? "" : "\n", group->positions,
+    if (report->n_groups > 1)
+        printf("%s%u of %u results (row %u, column %u, …)\n", group == report->groups ? "" : "\n", group->positions,
                shape->rows * shape->columns, group->row, group->column);
     if (group->outcome != LB_PROBE_TREE) {
         printf("no tree:     %s: %s\n", lb_probe_outcome_name(group->outcome), group->reason);
@@ -125,18 +125,18 @@ static void print_group(const lb_probe_group *group, const lb_probe_report *r, c
     free(text);
 }
 
-static void print_text(const options *options, const lb_probe_shape *shape, const lb_probe_report *r)
+static void print_text(const options *options, const lb_probe_shape *shape, const lb_probe_report *report)
 {
     printf("kernel:      %s, %s of %u %s", target(options), lb_probe_form_name(shape->form), shape->n,
            lb_dtype_name(shape->dtype));
     if (shape->rows > 1) printf(", %u rows", shape->rows);
     if (shape->columns > 1) printf(" by %u columns", shape->columns);
-    printf("\nprobes:      %llu sums in %llu calls, %.2f s\n", (unsigned long long)r->probes,
-           (unsigned long long)r->calls, r->seconds);
-    if (r->sample)
-        printf("sample:      %u of the terms; the tree is numbered by them, a name stands for all\n", r->n_sample);
-    for (uint32_t i = 0; i < r->n_groups; i++) print_group(&r->groups[i], r, shape);
-    if (r->groups_left_out) printf("\n%u more orders at other results\n", r->groups_left_out);
+    printf("\nprobes:      %llu sums in %llu calls, %.2f s\n", (unsigned long long)report->probes,
+           (unsigned long long)report->calls, report->seconds);
+    if (report->sample)
+        printf("sample:      %u of the terms; the tree is numbered by them, a name stands for all\n", report->n_sample);
+    for (uint32_t i = 0; i < report->n_groups; i++) print_group(&report->groups[i], report, shape);
+    if (report->groups_left_out) printf("\n%u more orders at other results\n", report->groups_left_out);
 }
 
 static json_t *tree_json(const lb_sum_tree *tree, const char *name)
@@ -174,18 +174,18 @@ static json_t *group_json(const lb_probe_group *group)
                      (int)group->positions, "tree", tree_json(group->tree, group->names));
 }
 
-static json_t *report_json(const options *options, const lb_probe_shape *shape, const lb_probe_report *r,
+static json_t *report_json(const options *options, const lb_probe_shape *shape, const lb_probe_report *report,
                            const bool *same)
 {
-    json_t *groups = json_array(), *sample = r->sample ? json_array() : json_null();
-    for (uint32_t i = 0; i < r->n_groups; i++) json_array_append_new(groups, group_json(&r->groups[i]));
-    for (uint32_t i = 0; i < r->n_sample; i++) json_array_append_new(sample, json_integer(r->sample[i]));
+    json_t *groups = json_array(), *sample = report->sample ? json_array() : json_null();
+    for (uint32_t i = 0; i < report->n_groups; i++) json_array_append_new(groups, group_json(&report->groups[i]));
+    for (uint32_t i = 0; i < report->n_sample; i++) json_array_append_new(sample, json_integer(report->sample[i]));
     json_t *all = json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:o, s:i, s:o, s:I, s:I, s:f}", "kernel",
                             target(options), "form", lb_probe_form_name(shape->form), "dtype",
                             lb_dtype_name(shape->dtype), "n", (int)shape->n, "rows", (int)shape->rows, "columns",
-                            (int)shape->columns, "outcome", lb_probe_outcome_name(r->outcome), "groups", groups,
-                            "groups_left_out", (int)r->groups_left_out, "sample", sample, "probes",
-                            (json_int_t)r->probes, "calls", (json_int_t)r->calls, "seconds", r->seconds);
+                            (int)shape->columns, "outcome", lb_probe_outcome_name(report->outcome), "groups", groups,
+                            "groups_left_out", (int)report->groups_left_out, "sample", sample, "probes",
+                            (json_int_t)report->probes, "calls", (json_int_t)report->calls, "seconds", report->seconds);
     if (options->expect) json_object_set_new(all, "expected", json_string(options->expect));
     if (same) json_object_set_new(all, "as_expected", json_boolean(*same));
     return all;
@@ -245,10 +245,10 @@ static int show_tree(const options *o, bool json)
     return LB_EXIT_SAME;
 }
 
-static int exit_code(const lb_probe_report *r, const bool *same)
+static int exit_code(const lb_probe_report *report, const bool *same)
 {
-    if (r->outcome != LB_PROBE_TREE) return LB_EXIT_UNTESTABLE;
-    return (same && !*same) || r->n_groups > 1 || r->groups_left_out ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
+    if (report->outcome != LB_PROBE_TREE) return LB_EXIT_UNTESTABLE;
+    return (same && !*same) || report->n_groups > 1 || report->groups_left_out ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
 }
 
 static int run(const options *o, const lb_probe_shape *shape, bool json)

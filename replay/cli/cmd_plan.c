@@ -42,21 +42,21 @@ static lb_status parse_ranks(const char *text, int32_t *ranks, uint32_t *n, lb_e
 }
 
 /* What replays several times and prints a table of its own. */
-static lb_status check_tables(const lb_cmd_plan_request *o, const lb_plan *plan, lb_err *err)
+static lb_status check_tables(const lb_cmd_plan_request *request, const lb_plan *plan, lb_err *err)
 {
-    const char *name = o->routing ? "--routing-report" : "--each";
+    const char *name = request->routing ? "--routing-report" : "--each";
     if (plan->mode != LB_REPLAY_CHAINED)
         return lb_fail(err, LB_ERR_INVALID, "%s compares where chains end: leave --mode out, or make it chained", name);
-    if ((o->routing && o->each) || o->table || o->write || o->digest || o->coverage || o->kernels ||
-        (o->routing && o->force))
+    if ((request->routing && request->each) || request->table || request->write || request->digest ||
+        request->coverage || request->kernels || (request->routing && request->force))
         return lb_fail(err, LB_ERR_INVALID,
                        "%s replays several times: --table, --write, --digest, --coverage, "
                        "--kernels%s do not go with it",
-                       name, o->routing ? ", --each and --force-decisions" : " and --routing-report");
-    if (o->each && !o->swaps.n)
+                       name, request->routing ? ", --each and --force-decisions" : " and --routing-report");
+    if (request->each && !request->swaps.n)
         return lb_fail(err, LB_ERR_INVALID, "--each tries swaps one by one: give some, like --fuse rms_norm=on");
-    for (uint32_t i = 0; o->routing && i < o->swaps.n; i++)
-        if (o->swaps.rows[i].kind == LB_SWAP_ROUTING)
+    for (uint32_t i = 0; request->routing && i < request->swaps.n; i++)
+        if (request->swaps.rows[i].kind == LB_SWAP_ROUTING)
             return lb_fail(err, LB_ERR_INVALID,
                            "--routing-report forces routing in every way by itself: leave --routing out");
     return LB_OK;

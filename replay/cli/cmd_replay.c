@@ -217,7 +217,7 @@ static json_t *effects_json(const lb_precision_table *table)
     return rows;
 }
 
-static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const report *report, bool coverage)
+static json_t *as_json(const lb_plan *plan, const lb_replay_summary *summary, const report *report, bool coverage)
 {
     json_t *worst = json_array(), *opaque = lb_coverage_json(report->coverage, true), *verdicts = json_object();
     for (uint32_t i = 0; i < report->n_worst; i++) {
@@ -233,22 +233,23 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
         json_object_set_new(verdicts, lb_verdict_name((lb_verdict)v), json_integer((json_int_t)report->verdicts[v]));
     json_t *all =
         json_pack("{s:s, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:s, s:o, s:o, s:o, s:b, s:s, s:f, s:o}", "mode",
-                  mode_name(plan->mode), "ops", "total", (json_int_t)s->ops, "native", (json_int_t)s->native, "opaque",
-                  (json_int_t)s->opaque, "views", (json_int_t)s->views, "bitwise", (json_int_t)s->bitwise, "compared",
-                  (json_int_t)s->compared, "verdict", lb_verdict_name(s->verdict), "verdicts", verdicts, "worst", worst,
-                  "opaque_ops", opaque, "undecided", s->undecided, "undecided_at", s->undecided_at, "seconds",
-                  s->seconds, "nan", found_json(&report->nan));
+                  mode_name(plan->mode), "ops", "total", (json_int_t)summary->ops, "native",
+                  (json_int_t)summary->native, "opaque", (json_int_t)summary->opaque, "views",
+                  (json_int_t)summary->views, "bitwise", (json_int_t)summary->bitwise, "compared",
+                  (json_int_t)summary->compared, "verdict", lb_verdict_name(summary->verdict), "verdicts", verdicts,
+                  "worst", worst, "opaque_ops", opaque, "undecided", summary->undecided, "undecided_at",
+                  summary->undecided_at, "seconds", summary->seconds, "nan", found_json(&report->nan));
     if (plan->backend)
-        json_object_set_new(json_object_get(all, "ops"), "backend", json_integer((json_int_t)s->backend));
+        json_object_set_new(json_object_get(all, "ops"), "backend", json_integer((json_int_t)summary->backend));
     json_object_set_new(all, "inf", found_json(&report->inf));
-    json_object_set_new(all, "regenerated", json_integer((json_int_t)s->regenerated));
+    json_object_set_new(all, "regenerated", json_integer((json_int_t)summary->regenerated));
     if (report->missing_text) json_object_set_new(all, "missing", json_string(report->missing_text));
     json_object_set_new(all, "swaps", lb_plan_swaps_json(plan));
     if (plan->n_swaps) json_object_set_new(all, "effect", lb_effects_json(report->effects));
     if (coverage) json_object_set_new(all, "coverage", lb_coverage_json(report->coverage, false));
-    if (*s->note) json_object_set_new(all, "note", json_string(s->note));
-    json_object_set_new(all, "peak_bytes", json_integer((json_int_t)s->peak_bytes));
-    json_object_set_new(all, "live_bytes", json_integer((json_int_t)s->live_bytes));
+    if (*summary->note) json_object_set_new(all, "note", json_string(summary->note));
+    json_object_set_new(all, "peak_bytes", json_integer((json_int_t)summary->peak_bytes));
+    json_object_set_new(all, "live_bytes", json_integer((json_int_t)summary->live_bytes));
     if (report->table) {
         json_object_set_new(all, "table", table_json(report->table));
         json_object_set_new(all, "loss", effects_json(report->table));
@@ -276,28 +277,28 @@ static const char *known_text(double x, char text[16])
     return text;
 }
 
-static void print_text(const lb_plan *plan, const lb_replay_summary *s, const report *report, bool coverage)
+static void print_text(const lb_plan *plan, const lb_replay_summary *summary, const report *report, bool coverage)
 {
-    printf("%s replay of %llu ops (%llu native, %llu opaque", mode_name(plan->mode), (unsigned long long)s->ops,
-           (unsigned long long)s->native, (unsigned long long)s->opaque);
-    if (plan->backend) printf(", %llu by PyTorch", (unsigned long long)s->backend);
-    printf("; %llu views besides) in %.2f s\n", (unsigned long long)s->views, s->seconds);
-    if (s->compared)
-        printf("bit-equal to the recording: %llu of %llu compared (%.1f %%)\n", (unsigned long long)s->bitwise,
-               (unsigned long long)s->compared, 100.0 * (double)s->bitwise / (double)s->compared);
-    if (s->regenerated)
+    printf("%s replay of %llu ops (%llu native, %llu opaque", mode_name(plan->mode), (unsigned long long)summary->ops,
+           (unsigned long long)summary->native, (unsigned long long)summary->opaque);
+    if (plan->backend) printf(", %llu by PyTorch", (unsigned long long)summary->backend);
+    printf("; %llu views besides) in %.2f s\n", (unsigned long long)summary->views, summary->seconds);
+    if (summary->compared)
+        printf("bit-equal to the recording: %llu of %llu compared (%.1f %%)\n", (unsigned long long)summary->bitwise,
+               (unsigned long long)summary->compared, 100.0 * (double)summary->bitwise / (double)summary->compared);
+    if (summary->regenerated)
         printf("  %llu of them by another order of additions than lastbit's own, tried where no bytes were kept\n",
-               (unsigned long long)s->regenerated);
+               (unsigned long long)summary->regenerated);
     printf("verdict: ");
-    lb_command_print_verdict(lb_verdict_name(s->verdict), 0);
+    lb_command_print_verdict(lb_verdict_name(summary->verdict), 0);
     putchar('\n');
-    if (s->undecided) printf("undecided: %s\n", s->undecided_at);
-    if (*s->note) printf("%s\n", s->note);
+    if (summary->undecided) printf("undecided: %s\n", summary->undecided_at);
+    if (*summary->note) printf("%s\n", summary->note);
     for (uint32_t i = 0; i < plan->n_swaps; i++)
         if (!plan->touched[i])
             printf("--%s %s%s%s concerned nothing\n", lb_command_swap_option(plan->swaps[i].kind),
                    plan->swaps[i].selector, *plan->swaps[i].argument ? "=" : "", plan->swaps[i].argument);
-    if (s->verdict == LB_VERDICT_SWAPPED)
+    if (summary->verdict == LB_VERDICT_SWAPPED)
         printf("  what a swap does is said, not judged%s\n",
                report->effects ? ":" : "; --mode chained says what becomes of it");
     lb_effects_print(report->effects);
@@ -319,7 +320,7 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
                known_text(finding->max_abs, apart), finding->index, finding->op, *finding->layer ? finding->layer : "-",
                finding->phase, (long long)finding->step, (int)finding->rank);
     }
-    if (coverage || s->opaque) lb_coverage_print(report->coverage, coverage);
+    if (coverage || summary->opaque) lb_coverage_print(report->coverage, coverage);
 }
 
 /* The numbers of a row are those of finite elements. */
@@ -384,13 +385,13 @@ static lb_status run_plain(lb_replay *replay, const lb_plan *plan, report *repor
     return lb_replay_run(replay, &plain, &observer, NULL, err);
 }
 
-static lb_status open_backend(const lb_cmd_plan_request *o, lb_plan *plan, lb_err *err)
+static lb_status open_backend(const lb_cmd_plan_request *request, lb_plan *plan, lb_err *err)
 {
     uint32_t n = 0;
-    while (o->imports && o->imports[n]) n++;
+    while (request->imports && request->imports[n]) n++;
     char *folder = lb_command_python_folder();
-    lb_status status =
-        lb_backend_open(o->python, folder ? folder : ".", (const char *const *)o->imports, n, &plan->backend, err);
+    lb_status status = lb_backend_open(request->python, folder ? folder : ".", (const char *const *)request->imports, n,
+                                       &plan->backend, err);
     free(folder);
     return status;
 }
@@ -525,51 +526,51 @@ static int run(const char *path, const lb_cmd_plan_request *request, bool json)
 
 int lb_cmd_replay(int argc, const char **argv)
 {
-    lb_cmd_plan_request o = {.worst = WORST};
-    const struct poptOption *swaps = lb_command_swaps_table(&o.swaps);
+    lb_cmd_plan_request request = {.worst = WORST};
+    const struct poptOption *swaps = lb_command_swaps_table(&request.swaps);
     const struct poptOption options[] = {
-        {"mode", 'm', POPT_ARG_STRING, &o.mode, 0,
+        {"mode", 'm', POPT_ARG_STRING, &request.mode, 0,
          "isolated (default): each op from its recorded inputs, which leaves no room for routing, source, skip, "
          "muon and update; layer: each layer from its own; chained: all from what the window begins with",
          "MODE"},
-        {"steps", 0, POPT_ARG_STRING, &o.steps, 0, "recorded steps to replay", "A-B"},
-        {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "ranks to replay; collectives with others take recorded results",
-         "LIST"},
-        {"threads", 0, POPT_ARG_INT, &o.threads, 0, "threads (results do not depend on them)", "N"},
-        {"memory", 0, POPT_ARG_STRING, &o.memory, 0,
+        {"steps", 0, POPT_ARG_STRING, &request.steps, 0, "recorded steps to replay", "A-B"},
+        {"ranks", 0, POPT_ARG_STRING, &request.ranks, 0,
+         "ranks to replay; collectives with others take recorded results", "LIST"},
+        {"threads", 0, POPT_ARG_INT, &request.threads, 0, "threads (results do not depend on them)", "N"},
+        {"memory", 0, POPT_ARG_STRING, &request.memory, 0,
          "most memory for tensors of one rank; a replay that needs more fails", "512M"},
-        {"worst", 0, POPT_ARG_INT, &o.worst, 0, "how many of the worst ops to list", "N"},
-        {"digest", 0, POPT_ARG_NONE, &o.digest, 0, "print one digest of everything computed: equal for equal bits",
-         NULL},
-        {"force-decisions", 0, POPT_ARG_NONE, &o.force, 0,
+        {"worst", 0, POPT_ARG_INT, &request.worst, 0, "how many of the worst ops to list", "N"},
+        {"digest", 0, POPT_ARG_NONE, &request.digest, 0,
+         "print one digest of everything computed: equal for equal bits", NULL},
+        {"force-decisions", 0, POPT_ARG_NONE, &request.force, 0,
          "where a swap changes a decision (item, nonzero, top-k), take the recorded one and go on", NULL},
-        {"write", 0, POPT_ARG_STRING, &o.write, 0,
+        {"write", 0, POPT_ARG_STRING, &request.write, 0,
          "write computed values to a safetensors file, as stepS.rankR.opI.RESULT", "FILE"},
-        {"select", 0, POPT_ARG_STRING, &o.select, 0, "ops whose results --write writes (default: all)", "SEL"},
-        {"table", 0, POPT_ARG_NONE, &o.table, 0,
+        {"select", 0, POPT_ARG_STRING, &request.select, 0, "ops whose results --write writes (default: all)", "SEL"},
+        {"table", 0, POPT_ARG_NONE, &request.table, 0,
          "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; "
          "implies --mode chained and --force-decisions",
          NULL},
-        {"each", 0, POPT_ARG_NONE, &o.each, 0,
+        {"each", 0, POPT_ARG_NONE, &request.each, 0,
          "replay with each swap alone, and with all but it: how far each moves the output and the loss; "
          "implies --mode chained",
          NULL},
-        {"routing-report", 0, POPT_ARG_NONE, &o.routing, 0,
+        {"routing-report", 0, POPT_ARG_NONE, &request.routing, 0,
          "replay with routing recomputed and with the recorded ids, weights and slots in force: "
          "how much of the gap each recovers, and which choices of experts change, "
          "by near ties or by the router itself (exit code 1); implies --mode chained",
          NULL},
-        {"kernels", 0, POPT_ARG_NONE, &o.kernels, 0,
+        {"kernels", 0, POPT_ARG_NONE, &request.kernels, 0,
          "list what the steps are made of, and the kernels and orders that could take its place", NULL},
-        {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0,
+        {"coverage", 0, POPT_ARG_NONE, &request.coverage, 0,
          "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
-        {"backend", 0, POPT_ARG_STRING, &o.backend, 0,
+        {"backend", 0, POPT_ARG_STRING, &request.backend, 0,
          "who runs ops that are not known, and those whose recorded bits are needed and don't come out here: "
          "torch is PyTorch on the CPU, in a child process; torch:all: the others, too, as a cross-check",
          "torch[:all]"},
-        {"backend-import", 0, POPT_ARG_ARGV, &o.imports, 0,
+        {"backend-import", 0, POPT_ARG_ARGV, &request.imports, 0,
          "module that defines custom ops, found from here; repeatable", "NAME"},
-        {"backend-python", 0, POPT_ARG_STRING, &o.python, 0, "interpreter with PyTorch (python3)", "PATH"},
+        {"backend-python", 0, POPT_ARG_STRING, &request.python, 0, "interpreter with PyTorch (python3)", "PATH"},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps, each as often as you like:", NULL},
         POPT_TABLEEND};
     static const lb_command command = {
@@ -598,10 +599,10 @@ int lb_cmd_replay(int argc, const char **argv)
     lb_command_arguments arguments;
     int code = lb_command_arguments_parse(&with_options, argc, argv, &arguments);
     if (code < 0) {
-        code = o.swaps.err.status != LB_OK ? lb_command_misused("replay", "%s", o.swaps.err.message)
-                                           : run(arguments.args[0], &o, arguments.json);
+        code = request.swaps.err.status != LB_OK ? lb_command_misused("replay", "%s", request.swaps.err.message)
+                                                 : run(arguments.args[0], &request, arguments.json);
         lb_command_arguments_release(&arguments);
     }
-    lb_cmd_plan_request_release(&o);
+    lb_cmd_plan_request_release(&request);
     return code;
 }

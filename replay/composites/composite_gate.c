@@ -24,15 +24,15 @@ static bool activation(const lb_recogniser *recogniser, uint32_t op, double *act
 }
 
 /* gate and up by `mm` from the same x, seen in the shape of the product or another. */
-static lb_status with_products(lb_recogniser *recogniser, const lb_composite *gated, const lb_gate_pattern *w)
+static lb_status with_products(lb_recogniser *recogniser, const lb_composite *gated, const lb_gate_pattern *written)
 {
-    const uint32_t g = lb_recogniser_maker(recogniser, w->gate), u = lb_recogniser_maker(recogniser, w->up);
+    const uint32_t g = lb_recogniser_maker(recogniser, written->gate), u = lb_recogniser_maker(recogniser, written->up);
     if (g == LB_NONE || u == LB_NONE || g == u || !lb_recogniser_is(recogniser, g, "mm") ||
         !lb_recogniser_is(recogniser, u, "mm"))
         return LB_OK;
     const lb_reading x = lb_recogniser_arg(recogniser, g, 0), other = lb_recogniser_arg(recogniser, u, 0);
     if (!lb_recogniser_same(recogniser, x, other)) return LB_OK;
-    const lb_layout *read = &lb_recogniser_value(recogniser, w->gate.value)->layout,
+    const lb_layout *read = &lb_recogniser_value(recogniser, written->gate.value)->layout,
                     *made = &lb_recogniser_value(recogniser, lb_recogniser_result(recogniser, g))->layout;
     if (!lb_layout_is_contiguous(read) || !lb_layout_is_contiguous(made) ||
         lb_layout_numel(read) != lb_layout_numel(made))
@@ -43,28 +43,28 @@ static lb_status with_products(lb_recogniser *recogniser, const lb_composite *ga
     composite.inputs[LB_GATE_U] = lb_recogniser_arg(recogniser, g, 1).value,
     composite.inputs[LB_GATE_W] = lb_recogniser_arg(recogniser, u, 1).value;
     uint32_t all[LB_GATE_PATTERN_OPS + 2] = {g, u};
-    memcpy(all + 2, w->ops, w->n_ops * sizeof *all);
-    return lb_recogniser_add(recogniser, &composite, all, w->n_ops + 2);
+    memcpy(all + 2, written->ops, written->n_ops * sizeof *all);
+    return lb_recogniser_add(recogniser, &composite, all, written->n_ops + 2);
 }
 
 /* act(gate) up, with the activation as an op of torch. */
-static bool by_an_op(const lb_recogniser *recogniser, uint32_t mul, uint32_t operand, lb_gate_pattern *w)
+static bool by_an_op(const lb_recogniser *recogniser, uint32_t mul, uint32_t operand, lb_gate_pattern *written)
 {
     const lb_reading a = lb_recogniser_arg(recogniser, mul, operand);
     const uint32_t act = a.op == LB_NONE ? LB_NONE : lb_recogniser_maker(recogniser, a);
     double which = 0;
-    w->up = lb_recogniser_arg(recogniser, mul, 1 - operand);
-    if (!lb_recogniser_is(recogniser, mul, "mul") || w->up.op == LB_NONE || !activation(recogniser, act, &which))
+    written->up = lb_recogniser_arg(recogniser, mul, 1 - operand);
+    if (!lb_recogniser_is(recogniser, mul, "mul") || written->up.op == LB_NONE || !activation(recogniser, act, &which))
         return false;
-    w->act = (lb_gate_act)which, w->gate = lb_recogniser_arg(recogniser, act, 0);
-    w->ops[0] = mul, w->ops[1] = act, w->n_ops = 2;
+    written->act = (lb_gate_act)which, written->gate = lb_recogniser_arg(recogniser, act, 0);
+    written->ops[0] = mul, written->ops[1] = act, written->n_ops = 2;
     return true;
 }
 
-static bool fits(const lb_recogniser *recogniser, uint32_t mul, const lb_gate_pattern *w)
+static bool fits(const lb_recogniser *recogniser, uint32_t mul, const lb_gate_pattern *written)
 {
-    const lb_value *gate = lb_recogniser_value(recogniser, w->gate.value),
-                   *up = lb_recogniser_value(recogniser, w->up.value),
+    const lb_value *gate = lb_recogniser_value(recogniser, written->gate.value),
+                   *up = lb_recogniser_value(recogniser, written->up.value),
                    *value = lb_recogniser_value(recogniser, lb_recogniser_result(recogniser, mul));
     return lb_layout_same_shape(&gate->layout, &up->layout) && lb_layout_same_shape(&gate->layout, &value->layout) &&
            gate->dtype == up->dtype;
@@ -72,17 +72,17 @@ static bool fits(const lb_recogniser *recogniser, uint32_t mul, const lb_gate_pa
 
 static lb_status written_out(lb_recogniser *recogniser, uint32_t mul)
 {
-    lb_gate_pattern w;
-    if (!(by_an_op(recogniser, mul, 0, &w) && fits(recogniser, mul, &w)) &&
-        !(by_an_op(recogniser, mul, 1, &w) && fits(recogniser, mul, &w)) &&
-        !(lb_gate_pattern_read(recogniser, mul, &w) && fits(recogniser, mul, &w)))
+    lb_gate_pattern written;
+    if (!(by_an_op(recogniser, mul, 0, &written) && fits(recogniser, mul, &written)) &&
+        !(by_an_op(recogniser, mul, 1, &written) && fits(recogniser, mul, &written)) &&
+        !(lb_gate_pattern_read(recogniser, mul, &written) && fits(recogniser, mul, &written)))
         return LB_OK;
     lb_composite composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_SWIGLU);
-    composite.numbers[LB_GATE_ACT] = w.act;
-    composite.inputs[LB_GATE_X] = w.gate.value, composite.inputs[LB_GATE_U] = w.up.value,
+    composite.numbers[LB_GATE_ACT] = written.act;
+    composite.inputs[LB_GATE_X] = written.gate.value, composite.inputs[LB_GATE_U] = written.up.value,
     composite.outputs[LB_GATE_Y] = lb_recogniser_result(recogniser, mul);
-    LB_TRY(lb_recogniser_add(recogniser, &composite, w.ops, w.n_ops));
-    return with_products(recogniser, &composite, &w);
+    LB_TRY(lb_recogniser_add(recogniser, &composite, written.ops, written.n_ops));
+    return with_products(recogniser, &composite, &written);
 }
 
 static lb_status single(lb_recogniser *recogniser, uint32_t op)

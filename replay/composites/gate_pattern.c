@@ -9,9 +9,9 @@
 
 enum { DEEPEST = 6, DEGREE = 3, MOST_LEAVES = 16 };
 
-static void take(lb_gate_pattern *w, uint32_t op)
+static void take(lb_gate_pattern *written, uint32_t op)
 {
-    if (w->n_ops < LB_GATE_PATTERN_OPS) w->ops[w->n_ops++] = op;
+    if (written->n_ops < LB_GATE_PATTERN_OPS) written->ops[written->n_ops++] = op;
 }
 
 static bool near(double x, double y)
@@ -31,7 +31,7 @@ static bool multiply(const double *p, const double *q, double *product)
 }
 
 /* `r` as p0 + p1 x + p2 x² + p3 x³. */
-static bool polynomial(const lb_recogniser *recogniser, lb_reading r, lb_reading x, double *p, lb_gate_pattern *w,
+static bool polynomial(const lb_recogniser *recogniser, lb_reading r, lb_reading x, double *p, lb_gate_pattern *written,
                        int depth)
 {
     double q[DEGREE + 1] = {0}, number = 0, alpha = 1;
@@ -46,8 +46,8 @@ static bool polynomial(const lb_recogniser *recogniser, lb_reading r, lb_reading
     const lb_reading a = lb_recogniser_arg(recogniser, op, 0), b = lb_recogniser_arg(recogniser, op, 1);
     const bool numbered = lb_recogniser_number(recogniser, op, 1, &number),
                adds = lb_recogniser_is(recogniser, op, "add"), multiplies = lb_recogniser_is(recogniser, op, "mul");
-    if (a.op == LB_NONE || !polynomial(recogniser, a, x, p, w, depth + 1)) return false;
-    take(w, op);
+    if (a.op == LB_NONE || !polynomial(recogniser, a, x, p, written, depth + 1)) return false;
+    take(written, op);
     if (lb_recogniser_is(recogniser, op, "neg")) {
         for (int i = 0; i <= DEGREE; i++) p[i] = -p[i];
         return true;
@@ -66,7 +66,7 @@ static bool polynomial(const lb_recogniser *recogniser, lb_reading r, lb_reading
         p[0] += number;
         return true;
     }
-    if (b.op == LB_NONE || !(adds || multiplies) || !polynomial(recogniser, b, x, q, w, depth + 1)) return false;
+    if (b.op == LB_NONE || !(adds || multiplies) || !polynomial(recogniser, b, x, q, written, depth + 1)) return false;
     if (multiplies) return multiply(p, q, p);
     lb_recogniser_number(recogniser, op, 2, &alpha);
     for (int i = 0; i <= DEGREE; i++) p[i] += alpha * q[i];
@@ -84,7 +84,8 @@ static bool is_function(const lb_recogniser *recogniser, uint32_t op)
 
 /* Whether that is one of x: sigmoid(x), 1 + erf(…), 1 + tanh(…), or 1 + exp(-x), which has to stand under the others:
  * `*under`. */
-static bool is_function_of(const lb_recogniser *recogniser, uint32_t op, lb_reading x, lb_gate_pattern *w, bool *under)
+static bool is_function_of(const lb_recogniser *recogniser, uint32_t op, lb_reading x, lb_gate_pattern *written,
+                           bool *under)
 {
     static const struct {
         const char *name;
@@ -94,25 +95,25 @@ static bool is_function_of(const lb_recogniser *recogniser, uint32_t op, lb_read
                      {"erf", LB_GATE_GELU, {0, 0.70710678118654752440, 0, 0}},
                      {"tanh", LB_GATE_GELU_TANH, {0, 0.79788456080286535588, 0, 0.79788456080286535588 * 0.044715}}};
     double p[DEGREE + 1];
-    const lb_gate_pattern before = *w;
+    const lb_gate_pattern before = *written;
     *under = false;
-    take(w, op);
+    take(written, op);
     if (lb_recogniser_is(recogniser, op, "sigmoid")) {
-        w->act = LB_GATE_SILU;
+        written->act = LB_GATE_SILU;
         return lb_recogniser_same(recogniser, lb_recogniser_arg(recogniser, op, 0), x);
     }
     const uint32_t inner = lb_recogniser_maker(recogniser, lb_recogniser_arg(recogniser, op, 0));
     for (int i = 0; inner != LB_NONE && i < 3; i++) {
         if (!lb_recogniser_is(recogniser, inner, functions[i].name) ||
-            !polynomial(recogniser, lb_recogniser_arg(recogniser, inner, 0), x, p, w, 0))
+            !polynomial(recogniser, lb_recogniser_arg(recogniser, inner, 0), x, p, written, 0))
             continue;
         bool same = true;
         for (int k = 0; k <= DEGREE; k++) same &= near(p[k], functions[i].p[k]);
-        w->act = functions[i].act, *under = i == 0;
-        take(w, inner);
+        written->act = functions[i].act, *under = i == 0;
+        take(written, inner);
         if (same) return true;
     }
-    *w = before;
+    *written = before;
     return false;
 }
 

@@ -82,19 +82,19 @@ static void enter_input(void *context, uint32_t value)
 static void enter(cut *cut, lb_reading reading, bool behind)
 {
     uint32_t defs[8];
-    lb_router *r = cut->router;
+    lb_router *router = cut->router;
     const uint32_t n = lb_slice_flow_defs_of(cut->recogniser->flow, reading.op, reading.value, defs, 8);
     bool all = n > 0 && n <= 8 && !given(cut->recogniser, reading);
     for (uint32_t i = 0; i < n && all; i++) all = belongs(cut, defs[i], behind);
     if (!all) {
-        cut->failed |= !append(&r->path.list, &r->path.n_list, reading.value);
+        cut->failed |= !append(&router->path.list, &router->path.n_list, reading.value);
         return;
     }
     for (uint32_t i = 0; i < n && !cut->failed; i++) {
-        const uint32_t before = r->path.n_ops;
-        cut->failed |= !append(&r->path.ops, &r->path.n_ops, defs[i]);
+        const uint32_t before = router->path.n_ops;
+        cut->failed |= !append(&router->path.ops, &router->path.n_ops, defs[i]);
         visit v = {cut, defs[i], behind || is_product(cut->recogniser, defs[i])};
-        if (r->path.n_ops > before)
+        if (router->path.n_ops > before)
             lb_op_each_input(cut->recogniser->program, &cut->recogniser->program->ops[defs[i]], enter_input, &v);
     }
 }
@@ -103,17 +103,17 @@ static void enter(cut *cut, lb_reading reading, bool behind)
 static void mark_own(const cut *cut)
 {
     const lb_program *program = cut->recogniser->program;
-    lb_router *r = cut->router;
-    for (uint32_t i = 0; i < r->path.n_list; i++) {
-        const lb_value *value = &program->values[r->path.list[i]];
-        r->own[i] = (value->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE)) != 0 ||
-                    value->source == LB_SOURCE_PARAMETER || value->source == LB_SOURCE_STATE;
-        for (uint32_t k = 0; k < r->path.n_ops && !r->own[i]; k++) {
-            const lb_op *op = &program->ops[r->path.ops[k]];
+    lb_router *router = cut->router;
+    for (uint32_t i = 0; i < router->path.n_list; i++) {
+        const lb_value *value = &program->values[router->path.list[i]];
+        router->own[i] = (value->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE)) != 0 ||
+                         value->source == LB_SOURCE_PARAMETER || value->source == LB_SOURCE_STATE;
+        for (uint32_t k = 0; k < router->path.n_ops && !router->own[i]; k++) {
+            const lb_op *op = &program->ops[router->path.ops[k]];
             for (uint32_t a = 0; a < op->args; a++)
                 if (lb_op_args(program, op)[a].tag == LB_ARG_VALUE &&
-                    lb_op_args(program, op)[a].u.value == r->path.list[i])
-                    r->own[i] = given(cut->recogniser, (lb_reading){r->path.ops[k], r->path.list[i]});
+                    lb_op_args(program, op)[a].u.value == router->path.list[i])
+                    router->own[i] = given(cut->recogniser, (lb_reading){router->path.ops[k], router->path.list[i]});
         }
     }
 }
@@ -133,20 +133,20 @@ static lb_reading strip(const lb_recogniser *recogniser, lb_reading reading)
     return reading;
 }
 
-static bool find_choice(const lb_recogniser *recogniser, lb_router *r)
+static bool find_choice(const lb_recogniser *recogniser, lb_router *router)
 {
     uint32_t *producers = lb_program_producers(recogniser->program);
     if (!producers) return false;
-    const uint32_t op = r->row->ids == LB_NONE ? LB_NONE : producers[r->row->ids];
+    const uint32_t op = router->row->ids == LB_NONE ? LB_NONE : producers[router->row->ids];
     free(producers);
     if (op == LB_NONE || !lb_recogniser_is(recogniser, op, "topk") ||
         lb_recogniser_arg(recogniser, op, 0).op == LB_NONE)
         return true;
-    r->choice.inputs[0] = lb_recogniser_arg(recogniser, op, 0).value;
-    r->choice.outputs[0] = r->row->ids;
-    r->choice.ops = malloc(sizeof *r->choice.ops);
-    if (!r->choice.ops) return false;
-    r->choice.ops[0] = r->topk = op, r->choice.n_ops = 1;
+    router->choice.inputs[0] = lb_recogniser_arg(recogniser, op, 0).value;
+    router->choice.outputs[0] = router->row->ids;
+    router->choice.ops = malloc(sizeof *router->choice.ops);
+    if (!router->choice.ops) return false;
+    router->choice.ops[0] = router->topk = op, router->choice.n_ops = 1;
     return true;
 }
 

@@ -21,18 +21,18 @@ bool lb_channel_batch_begin(lb_channel_batch *batch, lb_call *call, const lb_ten
 lb_channel_moments lb_channel_moments_of(const lb_channel_batch *batch, int64_t c, double eps)
 {
     const lb_frame *frame = &batch->frame;
-    lb_channel_moments m = {0};
-    for (int64_t i = 0; i < batch->n; i++) m.mean += lb_frame_get(frame, batch->x, lb_channel_place(batch, c, i));
-    m.mean /= (double)batch->n;
+    lb_channel_moments moments = {0};
+    for (int64_t i = 0; i < batch->n; i++) moments.mean += lb_frame_get(frame, batch->x, lb_channel_place(batch, c, i));
+    moments.mean /= (double)batch->n;
     for (int64_t i = 0; i < batch->n; i++) {
         const double x = lb_frame_get(frame, batch->x, lb_channel_place(batch, c, i));
-        m.var += (x - m.mean) * (x - m.mean);
-        m.e += fabs(x) / (double)batch->n;
+        moments.var += (x - moments.mean) * (x - moments.mean);
+        moments.e += fabs(x) / (double)batch->n;
     }
-    m.var /= (double)batch->n;
+    moments.var /= (double)batch->n;
     for (int64_t i = 0; i < batch->n; i++) {
         const double x = lb_frame_get(frame, batch->x, lb_channel_place(batch, c, i));
-        m.kappa += fabs(x - m.mean) * (fabs(x) + m.e) / (double)batch->n / (m.var + eps);
+        moments.kappa += fabs(x - moments.mean) * (fabs(x) + moments.e) / (double)batch->n / (moments.var + eps);
     }
-    return m;
+    return moments;
 }

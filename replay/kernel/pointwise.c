@@ -22,11 +22,11 @@ static lb_dtype compute_dtype(compute type)
     return type == COMPUTE_F32 ? LB_F32 : type == COMPUTE_F64 ? LB_F64 : LB_I64;
 }
 
-static void load(const lb_walker *c, compute type, void *buffer, int64_t start, size_t n)
+static void load(const lb_walker *walker, compute type, void *buffer, int64_t start, size_t n)
 {
     const size_t wide = type == COMPUTE_F32 ? 4 : 8;
-    const bool same = c->dtype == compute_dtype(type);
-    LB_EACH_RUN(c, start, n, p, stride, count, at, {
+    const bool same = walker->dtype == compute_dtype(type);
+    LB_EACH_RUN(walker, start, n, p, stride, count, at, {
         char *to = (char *)buffer + at * wide;
         if (same && stride == 0)
             repeat(to, p, wide, count);
@@ -37,19 +37,20 @@ static void load(const lb_walker *c, compute type, void *buffer, int64_t start, 
         else if (same)
             for (size_t k = 0; k < count; k++) memcpy(to + 8 * k, p + 8 * (int64_t)k * stride, 8);
         else if (type == COMPUTE_F32)
-            lb_load_f32_strided((float *)to, c->dtype, p, stride, count);
+            lb_load_f32_strided((float *)to, walker->dtype, p, stride, count);
         else if (type == COMPUTE_F64)
-            lb_load_f64_strided((double *)to, c->dtype, p, stride, count);
+            lb_load_f64_strided((double *)to, walker->dtype, p, stride, count);
         else
-            lb_convert_strided(LB_I64, to, 1, c->dtype, p, stride, count, NULL);
+            lb_convert_strided(LB_I64, to, 1, walker->dtype, p, stride, count, NULL);
     });
 }
 
-static void store(const lb_walker *c, compute type, const void *buffer, int64_t start, size_t n, const lb_cast *cast)
+static void store(const lb_walker *walker, compute type, const void *buffer, int64_t start, size_t n,
+                  const lb_cast *cast)
 {
     const size_t wide = type == COMPUTE_F32 ? 4 : 8;
     lb_cast here;
-    LB_EACH_RUN(c, start, n, p, stride, count, at, {
+    LB_EACH_RUN(walker, start, n, p, stride, count, at, {
         const char *from = (const char *)buffer + at * wide;
         if (cast && cast->rounding == LB_STOCHASTIC) { /* element k of the result draws number counter + k */
             here = *cast;
@@ -57,11 +58,11 @@ static void store(const lb_walker *c, compute type, const void *buffer, int64_t 
         }
         const lb_cast *how = cast && cast->rounding == LB_STOCHASTIC ? &here : cast;
         if (type == COMPUTE_F32)
-            lb_store_f32_strided(c->dtype, p, stride, (const float *)from, count, how);
+            lb_store_f32_strided(walker->dtype, p, stride, (const float *)from, count, how);
         else if (type == COMPUTE_F64)
-            lb_store_f64_strided(c->dtype, p, stride, (const double *)from, count, how);
+            lb_store_f64_strided(walker->dtype, p, stride, (const double *)from, count, how);
         else
-            lb_convert_strided(c->dtype, p, stride, LB_I64, from, 1, count, how);
+            lb_convert_strided(walker->dtype, p, stride, LB_I64, from, 1, count, how);
     });
 }
 

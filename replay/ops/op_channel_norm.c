@@ -286,22 +286,25 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
          *inverse = per_channel(&batch, 2);
     void *new_mean = per_channel(&batch, at.updated), *new_var = per_channel(&batch, at.updated + 1);
     for (int64_t c = 0; lb_frame_ok(frame) && c < batch.channels; c++) {
-        lb_channel_moments m =
+        lb_channel_moments moments =
             training ? lb_channel_moments_of(&batch, c, eps)
                      : (lb_channel_moments){lb_frame_get(frame, mean, c), lb_frame_get(frame, var, c), 0, 0};
-        double invstd = 1 / sqrt(m.var + eps), w = gamma ? lb_frame_get(frame, gamma, c) : 1,
+        double invstd = 1 / sqrt(moments.var + eps), w = gamma ? lb_frame_get(frame, gamma, c) : 1,
                shift = beta ? lb_frame_get(frame, beta, c) : 0;
-        double unbiased = m.var * (double)batch.n / (double)(batch.n > 1 ? batch.n - 1 : 1);
-        if (saved) lb_frame_set(frame, saved, c, twin ? m.e : m.mean);
+        double unbiased = moments.var * (double)batch.n / (double)(batch.n > 1 ? batch.n - 1 : 1);
+        if (saved) lb_frame_set(frame, saved, c, twin ? moments.e : moments.mean);
         if (inverse)
-            lb_frame_set(frame, inverse, c, twin ? invstd * (1 + m.kappa) * lb_frame_twin_scale(call, 0) : invstd);
-        blend_running(frame, how, new_mean, mean, c, twin ? m.e : m.mean);
+            lb_frame_set(frame, inverse, c,
+                         twin ? invstd * (1 + moments.kappa) * lb_frame_twin_scale(call, 0) : invstd);
+        blend_running(frame, how, new_mean, mean, c, twin ? moments.e : moments.mean);
         blend_running(frame, how, new_var, var, c, unbiased);
-        double a = invstd * w, b_shift = shift - m.mean * a;
+        double a = invstd * w, b_shift = shift - moments.mean * a;
         if (!frame->wide) a = (float)a, b_shift = (float)b_shift;
         for (int64_t i = 0; i < batch.n; i++) {
             double x = lb_frame_get(frame, batch.x, lb_channel_place(&batch, c, i));
-            double size = fabs(a) * (fabs(x) + fabs(m.mean) + m.e + fabs(x - m.mean) * (1 + m.kappa)) + fabs(shift);
+            double size =
+                fabs(a) * (fabs(x) + fabs(moments.mean) + moments.e + fabs(x - moments.mean) * (1 + moments.kappa)) +
+                fabs(shift);
             lb_frame_set(frame, y, lb_channel_place(&batch, c, i),
                          twin ? size * lb_frame_twin_scale(call, 0) + lb_twin_grain(call, 0) : x * a + b_shift);
         }

@@ -22,25 +22,26 @@ static lb_elements mover(const lb_call *call, const lb_tensor *from)
 static lb_status select_rows(lb_call *call, const lb_tensor *self, int dim, const lb_tensor *index_tensor)
 {
     lb_frame frame = lb_frame_begin(call);
-    lb_around a = lb_frame_shape_around(&self->layout, dim);
+    lb_around around = lb_frame_shape_around(&self->layout, dim);
     const int64_t *index = lb_frame_integers(&frame, index_tensor);
     const void *x = lb_frame_bytes(&frame, self);
     int64_t n = lb_tensor_numel(index_tensor);
-    if (lb_frame_ok(&frame) && lb_tensor_numel(&call->results[0]) != a.outer * n * a.inner)
+    if (lb_frame_ok(&frame) && lb_tensor_numel(&call->results[0]) != around.outer * n * around.inner)
         lb_frame_fail(&frame, LB_ERR_INVALID, "a recorded result has another number of elements");
     for (int64_t k = 0; lb_frame_ok(&frame) && k < n; k++) {
         int64_t at = index[k];
-        if (!wrap(&at, a.size)) lb_frame_fail(&frame, LB_ERR_INVALID, "an index is out of range");
+        if (!wrap(&at, around.size)) lb_frame_fail(&frame, LB_ERR_INVALID, "an index is out of range");
     }
     void *y = lb_frame_output_bytes(&frame, 0);
     lb_elements e = mover(call, self);
     if (lb_frame_ok(&frame) && y) {
-#pragma omp parallel for collapse(2) if (a.outer * n * a.inner > 65536)
-        for (int64_t o = 0; o < a.outer; o++)
+#pragma omp parallel for collapse(2) if (around.outer * n * around.inner > 65536)
+        for (int64_t o = 0; o < around.outer; o++)
             for (int64_t k = 0; k < n; k++) {
                 int64_t at = index[k];
-                wrap(&at, a.size);
-                lb_elements_move(&e, y, (o * n + k) * a.inner, x, (o * a.size + at) * a.inner, a.inner);
+                wrap(&at, around.size);
+                lb_elements_move(&e, y, (o * n + k) * around.inner, x, (o * around.size + at) * around.inner,
+                                 around.inner);
             }
     }
     return lb_frame_end(&frame);

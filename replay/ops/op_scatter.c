@@ -171,7 +171,7 @@ static lb_status write_slices(lb_call *call, const lb_tensor *source, action how
 {
     const lb_tensor *self = lb_frame_arg_tensor(call, 0), *index_tensor = lb_frame_arg_tensor(call, 2);
     int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), self->layout.ndim);
-    lb_around a = lb_frame_shape_around(&self->layout, dim);
+    lb_around around = lb_frame_shape_around(&self->layout, dim);
     target target;
     if (!target_begin(&target, call, self, twin)) return lb_frame_end(&target.frame);
     const int64_t *index = lb_frame_integers(&target.frame, index_tensor);
@@ -179,8 +179,8 @@ static lb_status write_slices(lb_call *call, const lb_tensor *source, action how
     const void *x = source ? values_of(&target, source) : NULL;
     void *fill = NULL;
     if (!source) { /* one slice of the value */
-        fill = lb_frame_scratch(&target.frame, (size_t)a.inner * 8);
-        for (int64_t k = 0; fill && k < a.inner; k++) {
+        fill = lb_frame_scratch(&target.frame, (size_t)around.inner * 8);
+        for (int64_t k = 0; fill && k < around.inner; k++) {
             if (target.integer)
                 ((int64_t *)fill)[k] = (int64_t)value;
             else if (target.frame.wide)
@@ -188,15 +188,15 @@ static lb_status write_slices(lb_call *call, const lb_tensor *source, action how
             else
                 ((float *)fill)[k] = (float)value;
         }
-    } else if (lb_tensor_numel(source) != a.outer * n * a.inner) {
+    } else if (lb_tensor_numel(source) != around.outer * n * around.inner) {
         lb_frame_fail(&target.frame, LB_ERR_INVALID, "the source has another number of slices than the index");
     }
     for (int64_t k = 0; lb_frame_ok(&target.frame) && k < n; k++) {
         int64_t at = index[k];
-        if (!wrap(&target, &at, a.size)) break;
-        for (int64_t o = 0; o < a.outer; o++)
-            combine(&target, how, (o * a.size + at) * a.inner,
-                    (elements){fill ? fill : x, fill ? 0 : (o * n + k) * a.inner, a.inner, alpha});
+        if (!wrap(&target, &at, around.size)) break;
+        for (int64_t o = 0; o < around.outer; o++)
+            combine(&target, how, (o * around.size + at) * around.inner,
+                    (elements){fill ? fill : x, fill ? 0 : (o * n + k) * around.inner, around.inner, alpha});
     }
     return target_end(&target);
 }

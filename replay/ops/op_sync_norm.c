@@ -34,10 +34,11 @@ static lb_status stats_run(lb_call *call, bool twin)
     const double eps = lb_frame_arg_float(call, 1, 0);
     void *mean = lb_frame_output(frame, 0, batch.channels), *invstd = lb_frame_output(frame, 1, batch.channels);
     for (int64_t c = 0; lb_frame_ok(frame) && c < batch.channels; c++) {
-        const lb_channel_moments m = lb_channel_moments_of(&batch, c, eps);
-        const bool still = m.var + eps == 0;
-        const double inverse = still ? 0 : 1 / sqrt(m.var + eps), size = still ? UNDETERMINED : inverse * (1 + m.kappa);
-        lb_frame_set(frame, mean, c, twin ? m.e : m.mean);
+        const lb_channel_moments moments = lb_channel_moments_of(&batch, c, eps);
+        const bool still = moments.var + eps == 0;
+        const double inverse = still ? 0 : 1 / sqrt(moments.var + eps),
+                     size = still ? UNDETERMINED : inverse * (1 + moments.kappa);
+        lb_frame_set(frame, mean, c, twin ? moments.e : moments.mean);
         lb_frame_set(frame, invstd, c, twin ? size : inverse);
     }
     return lb_frame_end(frame);

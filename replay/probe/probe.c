@@ -32,24 +32,23 @@ static size_t element_size(const lb_probe_kernel *k)
 
 /* ---- asking ------------------------------------------------------------------------------------------------------ */
 
-lb_status lb_prober_sums(lb_prober *prober, uint64_t count, lb_probe_fill fill, void *context, const void *factors,
-                         double *sums, lb_err *err)
+lb_status lb_prober_sums(lb_prober *prober, uint64_t count, const lb_probe_terms *terms, double *sums, lb_err *err)
 {
     const lb_probe_shape *shape = &prober->kernel->shape;
     const size_t row_bytes = shape->n * element_size(prober->kernel), results = (size_t)shape->rows * shape->columns;
     uint64_t most = CALL_BYTES / (row_bytes * shape->rows);
     const uint64_t wanted = (count + prober->rows - 1) / prober->rows;
     most = most < 1 ? 1 : most > wanted ? wanted : most;
-    char *terms = malloc((size_t)most * shape->rows * row_bytes + 1);
+    char *rows = malloc((size_t)most * shape->rows * row_bytes + 1);
     double *out = malloc((size_t)most * results * sizeof *out + 1);
-    lb_status status = terms && out ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = rows && out ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint64_t done = 0; status == LB_OK && done < count;) {
         const uint64_t left = (count - done + prober->rows - 1) / prober->rows, calls = left < most ? left : most;
-        memset(terms, 0, (size_t)calls * shape->rows * row_bytes);
+        memset(rows, 0, (size_t)calls * shape->rows * row_bytes);
         for (uint64_t i = 0; i < calls * prober->rows && done + i < count; i++)
-            fill(context, done + i,
-                 terms + (i / prober->rows * shape->rows + prober->row[i % prober->rows]) * row_bytes);
-        status = prober->kernel->run(prober->kernel->context, (uint32_t)calls, terms, factors, out, err);
+            terms->fill(terms->context, done + i,
+                        rows + (i / prober->rows * shape->rows + prober->row[i % prober->rows]) * row_bytes);
+        status = prober->kernel->run(prober->kernel->context, (uint32_t)calls, rows, terms->factors, out, err);
         for (uint64_t i = 0; status == LB_OK && i < calls * prober->rows && done + i < count; i++)
             sums[done + i] = out[i / prober->rows * results + (size_t)prober->row[i % prober->rows] * shape->columns +
                                  prober->column[i % prober->rows]];
@@ -57,7 +56,7 @@ lb_status lb_prober_sums(lb_prober *prober, uint64_t count, lb_probe_fill fill, 
         done += calls * prober->rows;
     }
     prober->probes += count;
-    free(terms);
+    free(rows);
     free(out);
     return status;
 }
@@ -124,7 +123,7 @@ lb_status lb_prober_ask(lb_prober *prober, lb_probe_query *queries, uint32_t cou
     uint64_t n = 0;
     for (uint32_t q = 0; status == LB_OK && q < count; q++)
         for (uint32_t from = 0; from < queries[q].count; from += most) asking.probe[n++] = (struct asked){q, from};
-    if (status == LB_OK) status = lb_prober_sums(prober, n, fill_query, &asking, NULL, sums, err);
+    if (status == LB_OK) status = lb_prober_sums(prober, n, &(lb_probe_terms){fill_query, &asking, NULL}, sums, err);
     for (uint32_t q = 0; status == LB_OK && q < count; q++)
         queries[q].size = queries[q].count + (queries[q].extra != LB_PROBE_NONE);
     for (uint64_t i = 0; status == LB_OK && i < n; i++) {
@@ -217,7 +216,8 @@ static lb_status ask_first(lb_prober *prober, lb_probe_group *group, bool *fine,
             first_probes.singles + (prober->terms + prober->units.most - 1) / prober->units.most + (prober->terms > 1);
         double *sums = malloc((size_t)n * sizeof *sums);
         if (!sums) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        const lb_status status = lb_prober_sums(prober, n, fill_first, &first_probes, NULL, sums, err);
+        const lb_status status =
+            lb_prober_sums(prober, n, &(lb_probe_terms){fill_first, &first_probes, NULL}, sums, err);
         if (status == LB_OK) *fine = answers_fit(prober, group, sums, first_probes.singles, n);
         free(sums);
         LB_TRY(status);
@@ -392,7 +392,8 @@ static int by_positions(const void *a, const void *b)
            ((x->column > y->column) - (x->column < y->column)) * (x->row == y->row);
 }
 
-static lb_status probe_groups(lb_prober *prober, const signature *all, size_t results, lb_probe_report *r, lb_err *err)
+static lb_status probe_groups(lb_prober *prober, const signature *all, size_t results, lb_probe_report *report,
+                              lb_err *err)
 {
     const uint32_t most = prober->options.most_groups ? prober->options.most_groups : DEFAULT_GROUPS;
     for (size_t from = 0, end; from < results; from = end) {
@@ -400,18 +401,18 @@ static lb_status probe_groups(lb_prober *prober, const signature *all, size_t re
              end < results && all[end].hash == all[from].hash && all[end].unstable == all[from].unstable;)
             end++;
         if (all[from].unstable) end = results; /* what wavers is one group */
-        if (r->n_groups == most) {
-            r->groups_left_out++;
+        if (report->n_groups == most) {
+            report->groups_left_out++;
             continue;
         }
-        lb_probe_group *grown = lb_array_grow(r->groups, r->n_groups, sizeof *grown);
+        lb_probe_group *grown = lb_array_grow(report->groups, report->n_groups, sizeof *grown);
         if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        r->groups = grown;
-        lb_probe_group *group = &r->groups[r->n_groups++];
+        report->groups = grown;
+        lb_probe_group *group = &report->groups[report->n_groups++];
         LB_TRY(probe_group(prober, all + from, (uint32_t)(end - from), group, err));
-        if (group->outcome > r->outcome) r->outcome = group->outcome;
+        if (group->outcome > report->outcome) report->outcome = group->outcome;
     }
-    qsort(r->groups, r->n_groups, sizeof *r->groups, by_positions);
+    qsort(report->groups, report->n_groups, sizeof *report->groups, by_positions);
     return LB_OK;
 }
 

@@ -85,7 +85,8 @@ static lb_status draw(trial *trial, lb_err *err)
             trial->narrow_terms[k * ROWS + i] = (float)trial->wide_terms[k * ROWS + i];
         }
     }
-    return lb_prober_sums(trial->prober, ROWS, fill_random, trial, product ? trial->factors : NULL, trial->got, err);
+    const lb_probe_terms terms = {fill_random, trial, product ? trial->factors : NULL};
+    return lb_prober_sums(trial->prober, ROWS, &terms, trial->got, err);
 }
 
 /* ---- arithmetics ------------------------------------------------------------------------------------------------- */

@@ -46,37 +46,37 @@ static lb_status reduce_range(lb_collective_streams *streams, int64_t from, int6
     return status;
 }
 
-/* Where chunk `c` of member `m` lies in its stream: given splits of rows, one tensor per rank, or equal parts. */
-static void chunk_range(const lb_collective_streams *streams, const lb_stream_member *m, uint32_t input, uint32_t c,
-                        int64_t *from, int64_t *n)
+/* Where chunk `c` of `member` lies in its stream: given splits of rows, one tensor per rank, or equal parts. */
+static void chunk_range(const lb_collective_streams *streams, const lb_stream_member *member, uint32_t input,
+                        uint32_t c, int64_t *from, int64_t *n)
 {
-    int64_t whole = m->starts[input + 1] - m->starts[input];
-    *from = m->starts[input] + whole / streams->n * c;
+    int64_t whole = member->starts[input + 1] - member->starts[input];
+    *from = member->starts[input] + whole / streams->n * c;
     *n = whole / streams->n;
-    if (streams->name->coalesced && m->inputs.n == streams->n) {
-        *from = m->starts[c];
-        *n = m->starts[c + 1] - m->starts[c];
+    if (streams->name->coalesced && member->inputs.n == streams->n) {
+        *from = member->starts[c];
+        *n = member->starts[c + 1] - member->starts[c];
         return;
     }
-    if (streams->name->splits < 0 || (uint32_t)streams->name->splits + 1 >= m->op->args) return;
-    const lb_arg *splits = &lb_op_args(m->program, m->op)[streams->name->splits + 1];
-    const lb_layout *layout = &m->program->values[m->inputs.values[input]].layout;
+    if (streams->name->splits < 0 || (uint32_t)streams->name->splits + 1 >= member->op->args) return;
+    const lb_arg *splits = &lb_op_args(member->program, member->op)[streams->name->splits + 1];
+    const lb_layout *layout = &member->program->values[member->inputs.values[input]].layout;
     if (splits->tag != LB_ARG_LIST || splits->count != streams->n || layout->ndim < 1) return;
     int64_t row = 1, at = 0;
     for (int d = 1; d < layout->ndim; d++) row *= layout->shape[d];
-    for (uint32_t i = 0; i < c; i++) at += m->program->args[splits->u.first + i].u.i;
-    *from = m->starts[input] + at * row;
-    *n = m->program->args[splits->u.first + c].u.i * row;
+    for (uint32_t i = 0; i < c; i++) at += member->program->args[splits->u.first + i].u.i;
+    *from = member->starts[input] + at * row;
+    *n = member->program->args[splits->u.first + c].u.i * row;
 }
 
 /* Each rank's block by itself, as rings do it that end there. */
 static lb_status reduce_blocks(lb_collective_streams *streams, char *out)
 {
-    const lb_stream_member *m = &streams->members[0];
+    const lb_stream_member *member = &streams->members[0];
     int64_t from, n;
-    for (uint32_t i = 0; i < (streams->name->coalesced ? 1 : m->inputs.n); i++)
+    for (uint32_t i = 0; i < (streams->name->coalesced ? 1 : member->inputs.n); i++)
         for (uint32_t c = 0; c < streams->n; c++) {
-            chunk_range(streams, m, i, c, &from, &n);
+            chunk_range(streams, member, i, c, &from, &n);
             LB_TRY(reduce_range(streams, from, n, c + 1, out + (size_t)from * streams->size));
         }
     return LB_OK;
@@ -85,17 +85,18 @@ static lb_status reduce_blocks(lb_collective_streams *streams, char *out)
 /* The whole reduction: each input tensor by itself, or all as one stream. */
 static lb_status reduce_all(lb_collective_streams *streams, char *out)
 {
-    const lb_stream_member *m = &streams->members[0];
+    const lb_stream_member *member = &streams->members[0];
     const uint32_t home = streams->name->kind == LB_EXCHANGE_REDUCE ? streams->root + 1 : 0;
     const bool scatters = streams->name->kind == LB_EXCHANGE_REDUCE_SCATTER;
-    if (scatters && lb_collective_order_ends_at_home(&streams->order) && m->inputs.n)
+    if (scatters && lb_collective_order_ends_at_home(&streams->order) && member->inputs.n)
         return reduce_blocks(streams, out);
     /* torch's gloo makes an all-reduce of each tensor of a reduce-scatter (seen with 2.13). */
-    const bool each = scatters && streams->order.kind == LB_ORDER_GLOO && m->inputs.n == streams->n;
-    if (streams->name->coalesced && !each) return reduce_range(streams, 0, lb_collective_streams_length(m), home, out);
-    for (uint32_t i = 0; i < m->inputs.n; i++)
-        LB_TRY(reduce_range(streams, m->starts[i], m->starts[i + 1] - m->starts[i], home,
-                            out + (size_t)m->starts[i] * streams->size));
+    const bool each = scatters && streams->order.kind == LB_ORDER_GLOO && member->inputs.n == streams->n;
+    if (streams->name->coalesced && !each)
+        return reduce_range(streams, 0, lb_collective_streams_length(member), home, out);
+    for (uint32_t i = 0; i < member->inputs.n; i++)
+        LB_TRY(reduce_range(streams, member->starts[i], member->starts[i + 1] - member->starts[i], home,
+                            out + (size_t)member->starts[i] * streams->size));
     return LB_OK;
 }
 
@@ -144,10 +145,10 @@ static lb_status assemble(lb_collective_streams *streams, uint32_t who, receipt 
             LB_TRY(receive_all(streams, out, r));
         for (uint32_t i = 0; i < me->inputs.n && !streams->name->coalesced; i++)
             for (uint32_t r = 0; r < streams->n; r++) {
-                const lb_stream_member *m = &streams->members[r];
-                if (i >= m->inputs.n) continue;
-                LB_TRY(receive(streams, out, r, m->starts[i], m->starts[i + 1] - m->starts[i],
-                               lb_collective_streams_length(m)));
+                const lb_stream_member *member = &streams->members[r];
+                if (i >= member->inputs.n) continue;
+                LB_TRY(receive(streams, out, r, member->starts[i], member->starts[i + 1] - member->starts[i],
+                               lb_collective_streams_length(member)));
             }
         return LB_OK;
     case LB_EXCHANGE_REDUCE_SCATTER:
@@ -181,30 +182,32 @@ static bool receives(const lb_collective_streams *streams, uint32_t who)
 }
 
 /* Only of streams that were widened, and not where another dimension than the first is cut. */
-static void show(const lb_collective_streams *streams, const lb_stream_member *m, uint32_t value, const char *bytes)
+static void show(const lb_collective_streams *streams, const lb_stream_member *member, uint32_t value,
+                 const char *bytes)
 {
-    const lb_layout *layout = &m->program->values[value].layout;
+    const lb_layout *layout = &member->program->values[value].layout;
     const lb_tensor exact = {(char *)(uintptr_t)bytes, streams->dtype,
                              lb_layout_contiguous(layout->ndim, layout->shape)};
-    if (streams->dtype == LB_F64 && !streams->name->dim) lb_event_show(m->machine, value, &exact);
+    if (streams->dtype == LB_F64 && !streams->name->dim) lb_event_show(member->machine, value, &exact);
 }
 
-static lb_status spread(lb_collective_streams *streams, const lb_stream_member *m, const char *bytes, int64_t received)
+static lb_status spread(lb_collective_streams *streams, const lb_stream_member *member, const char *bytes,
+                        int64_t received)
 {
     int64_t at = 0;
-    for (uint32_t i = 0; i < m->outputs.n; i++) {
-        uint32_t value = m->outputs.values[i];
+    for (uint32_t i = 0; i < member->outputs.n; i++) {
+        uint32_t value = member->outputs.values[i];
         lb_tensor window;
-        int64_t n = lb_layout_numel(&m->program->values[value].layout);
+        int64_t n = lb_layout_numel(&member->program->values[value].layout);
         if (at + n > received)
             return lb_fail(streams->err, LB_ERR_UNSUPPORTED, "a collective's outputs are larger than what it moves");
         if (streams->shows) {
-            show(streams, m, value, bytes + (size_t)at * streams->size);
+            show(streams, member, value, bytes + (size_t)at * streams->size);
             at += n;
             continue;
         }
-        LB_TRY(lb_machine_output(m->machine, value, &window, streams->err));
-        window = lb_collective_streams_cut_in_front(streams, m, window);
+        LB_TRY(lb_machine_output(member->machine, value, &window, streams->err));
+        window = lb_collective_streams_cut_in_front(streams, member, window);
         lb_tensor dense = {(char *)bytes + (size_t)at * streams->size, streams->dtype,
                            lb_layout_contiguous(window.layout.ndim, window.layout.shape)};
         lb_memory_tensor_copy(&window, &dense, NULL);
@@ -252,17 +255,17 @@ static lb_status reduce_in(void *context, const lb_collective_order *order, char
 /* What member `who` recorded, as parts of the reduction; false: it was not kept, or it is no part. */
 static lb_status add_recorded(lb_collective_streams *streams, uint32_t who, lb_recorded_sum *sum, bool *whole)
 {
-    const lb_stream_member *m = &streams->members[who];
+    const lb_stream_member *member = &streams->members[who];
     receipt got = {0};
     lb_status status = assemble(streams, who, &got);
-    *whole = status == LB_OK && got.n == m->outputs.n;
+    *whole = status == LB_OK && got.n == member->outputs.n;
     for (uint32_t i = 0; i < got.n && *whole; i++) {
         const lb_collective_move *move = &got.list[i];
         lb_tensor recorded;
-        *whole = move->member == LB_NONE && lb_rebase_recorded(m->machine, m->outputs.values[i], &recorded) &&
+        *whole = move->member == LB_NONE && lb_rebase_recorded(member->machine, member->outputs.values[i], &recorded) &&
                  recorded.dtype == streams->dtype && lb_layout_numel(&recorded.layout) == move->n;
         if (!*whole) break;
-        recorded = lb_collective_streams_cut_in_front(streams, m, recorded);
+        recorded = lb_collective_streams_cut_in_front(streams, member, recorded);
         lb_recorded_part *part = &sum->parts[sum->n_parts];
         *part = (lb_recorded_part){move->first, move->n, malloc((size_t)(move->n + 1) * streams->size),
                                    calloc((size_t)move->n + 1, sizeof(bool))};
@@ -328,24 +331,24 @@ static lb_collective_order_kind order_by_size(const lb_collective_streams *strea
 
 static void read_attributes(lb_collective_streams *streams)
 {
-    const lb_stream_member *m = &streams->members[0];
-    const lb_prepared_op *prepared = &m->machine->prepared->ops[m->machine->next];
+    const lb_stream_member *member = &streams->members[0];
+    const lb_prepared_op *prepared = &member->machine->prepared->ops[member->machine->next];
     streams->reduction = LB_REDUCE_SUM;
     streams->order = (lb_collective_order)LB_ORDER_INIT;
     if (streams->name->shared_memory) streams->order.kind = order_by_size(streams);
     if (streams->name->nccl) streams->order.kind = LB_ORDER_RING;
     if (prepared->collective != LB_NONE) {
-        const lb_collective *row = &m->program->collectives[prepared->collective];
-        const char *reduce = lb_program_text(m->program, row->reduce);
+        const lb_collective *row = &member->program->collectives[prepared->collective];
+        const char *reduce = lb_program_text(member->program, row->reduce);
         streams->premultiplied = !strcmp(reduce, "premul_sum");
         lb_collective_reduction_parse(reduce, &streams->reduction);
         if (row->algorithm != LB_NONE)
-            lb_collective_order_parse(lb_program_text(m->program, row->algorithm), &streams->order, NULL);
+            lb_collective_order_parse(lb_program_text(member->program, row->algorithm), &streams->order, NULL);
     }
     for (uint32_t r = 0; r < streams->n; r++)
         if (streams->members[r].choice->order)
             lb_collective_order_parse(streams->members[r].choice->order, &streams->order, NULL);
-    const uint32_t root = lb_collective_name_root(streams->name, m->program, m->op);
+    const uint32_t root = lb_collective_name_root(streams->name, member->program, member->op);
     if (root < streams->n) streams->root = root;
 }
 
@@ -430,9 +433,9 @@ static bool says_moves(const lb_collective_streams *streams)
 {
     const uint32_t dim = (uint32_t)streams->name->dim;
     for (uint32_t r = 0; r < streams->n; r++) {
-        const lb_stream_member *m = &streams->members[r];
-        if (dim && dim < m->op->args && lb_op_args(m->program, m->op)[dim].tag == LB_ARG_INT &&
-            lb_op_args(m->program, m->op)[dim].u.i != 0)
+        const lb_stream_member *member = &streams->members[r];
+        if (dim && dim < member->op->args && lb_op_args(member->program, member->op)[dim].tag == LB_ARG_INT &&
+            lb_op_args(member->program, member->op)[dim].u.i != 0)
             return false;
     }
     return !streams->name->nccl || streams->name->kind == LB_EXCHANGE_ALL_GATHER ||
@@ -448,10 +451,10 @@ static lb_status tell(lb_collective_streams *streams, lb_collective_told *told)
         told[r].moves = got.list, told[r].n_moves = got.n;
     }
     for (uint32_t r = 0; r < streams->n; r++) {
-        lb_stream_member *m = &streams->members[r];
-        told[r].inputs = m->inputs.values, told[r].n_inputs = m->inputs.n;
-        told[r].outputs = m->outputs.values, told[r].n_outputs = m->outputs.n;
-        m->inputs.values = m->outputs.values = NULL;
+        lb_stream_member *member = &streams->members[r];
+        told[r].inputs = member->inputs.values, told[r].n_inputs = member->inputs.n;
+        told[r].outputs = member->outputs.values, told[r].n_outputs = member->outputs.n;
+        member->inputs.values = member->outputs.values = NULL;
     }
     return status;
 }

@@ -112,10 +112,10 @@ bool lb_collective_streams_excludes(const lb_stream_member *member)
     return member->choice->contribution == LB_CONTRIBUTE_EXCLUDE;
 }
 
-static void stream_to_f64(const lb_collective_streams *streams, const lb_stream_member *m, double *out, int64_t at,
+static void stream_to_f64(const lb_collective_streams *streams, const lb_stream_member *member, double *out, int64_t at,
                           int64_t n)
 {
-    lb_load_f64(out, streams->dtype, m->stream + (size_t)at * streams->size, (size_t)n);
+    lb_load_f64(out, streams->dtype, member->stream + (size_t)at * streams->size, (size_t)n);
 }
 
 /* The mean of those that contribute their own, for each that does not. */
@@ -150,11 +150,11 @@ static lb_status replace_by_mean(lb_collective_streams *streams)
 lb_status lb_collective_streams_swap(lb_collective_streams *streams)
 {
     for (uint32_t r = 0; r < streams->n; r++) {
-        lb_stream_member *m = &streams->members[r];
-        bool gone = m->choice->contribution == LB_CONTRIBUTE_ZERO ||
-                    (lb_collective_streams_excludes(m) && streams->name->kind != LB_EXCHANGE_ALL_REDUCE &&
+        lb_stream_member *member = &streams->members[r];
+        bool gone = member->choice->contribution == LB_CONTRIBUTE_ZERO ||
+                    (lb_collective_streams_excludes(member) && streams->name->kind != LB_EXCHANGE_ALL_REDUCE &&
                      streams->name->kind != LB_EXCHANGE_REDUCE_SCATTER);
-        if (gone) memset(m->stream, 0, (size_t)lb_collective_streams_length(m) * streams->size);
+        if (gone) memset(member->stream, 0, (size_t)lb_collective_streams_length(member) * streams->size);
     }
     return replace_by_mean(streams);
 }

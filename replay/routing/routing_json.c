@@ -19,10 +19,10 @@ static json_t *endings_json(const lb_routing_report *report)
 {
     json_t *rows = json_array();
     for (uint32_t i = 0; i < report->n_endings; i++) {
-        const lb_routing_step_end *e = &report->endings[i];
+        const lb_routing_step_end *end = &report->endings[i];
         json_t *modes = json_array();
         for (int m = 0; m < LB_ROUTING_MODES; m++) {
-            const lb_routing_gap *base = &e->gaps[LB_ROUTING_RECOMPUTE], *gap = &e->gaps[m];
+            const lb_routing_gap *base = &end->gaps[LB_ROUTING_RECOMPUTE], *gap = &end->gaps[m];
             json_t *row = json_pack("{s:s, s:o, s:o, s:b}", "mode", lb_routing_mode_name(m), "output",
                                     number(gap->output), "loss", number(gap->loss), "undecided", report->undecided[m]);
             if (m > LB_ROUTING_RECOMPUTE)
@@ -32,8 +32,8 @@ static json_t *endings_json(const lb_routing_report *report)
                                               number(lb_routing_recovered(base->loss, gap->loss))));
             json_array_append_new(modes, row);
         }
-        json_array_append_new(rows, json_pack("{s:I, s:i, s:s, s:o}", "step", (json_int_t)e->step, "rank", (int)e->rank,
-                                              "output", e->output, "modes", modes));
+        json_array_append_new(rows, json_pack("{s:I, s:i, s:s, s:o}", "step", (json_int_t)end->step, "rank",
+                                              (int)end->rank, "output", end->output, "modes", modes));
     }
     return rows;
 }

@@ -104,12 +104,12 @@ static lb_status add_ending(maker *maker, const lb_program *program)
     if (!endings) return no_memory(maker);
     report->endings = endings;
     LB_TRY(lb_output_distance_add_end(&maker->gaps, program, maker->err));
-    lb_routing_step_end *e = &endings[n - 1];
-    *e = (lb_routing_step_end){
+    lb_routing_step_end *end = &endings[n - 1];
+    *end = (lb_routing_step_end){
         .step = program->step, .rank = program->rank, .output = strdup(maker->gaps.ends[n - 1].layer)};
-    for (int i = 0; i < LB_ROUTING_MODES; i++) e->gaps[i] = (lb_routing_gap){NAN, NAN};
+    for (int i = 0; i < LB_ROUTING_MODES; i++) end->gaps[i] = (lb_routing_gap){NAN, NAN};
     report->n_endings = n;
-    return e->output ? LB_OK : no_memory(maker);
+    return end->output ? LB_OK : no_memory(maker);
 }
 
 /* Made again in backward, under activation checkpointing. */

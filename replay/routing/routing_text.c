@@ -31,13 +31,13 @@ static const char *row_of(const lb_routing_report *report, lb_routing_mode mode)
     return mode == LB_ROUTING_PLAIN ? "no swap, routing recomputed" : lb_routing_mode_name(mode);
 }
 
-static void print_ending(FILE *out, const lb_routing_report *report, const lb_routing_step_end *e)
+static void print_ending(FILE *out, const lb_routing_report *report, const lb_routing_step_end *end)
 {
-    fprintf(out, "\nstep %lld, rank %d: %-28s %9s %9s %9s %9s\n", (long long)e->step, (int)e->rank,
+    fprintf(out, "\nstep %lld, rank %d: %-28s %9s %9s %9s %9s\n", (long long)end->step, (int)end->rank,
             report->against ? "distance from the second side" : "distance from the recording", "output", "recovered",
             "loss", "recovered");
     for (int m = 0; m < LB_ROUTING_MODES; m++) {
-        const lb_routing_gap *base = &e->gaps[LB_ROUTING_RECOMPUTE], *gap = &e->gaps[m];
+        const lb_routing_gap *base = &end->gaps[LB_ROUTING_RECOMPUTE], *gap = &end->gaps[m];
         const bool forced = m > LB_ROUTING_RECOMPUTE;
         const char *row = row_of(report, (lb_routing_mode)m);
         if (!row) continue;
@@ -48,8 +48,8 @@ static void print_ending(FILE *out, const lb_routing_report *report, const lb_ro
         print_percent(out, forced ? lb_routing_recovered(base->loss, gap->loss) : NAN);
         fprintf(out, report->undecided[m] ? "  (the chain ended)\n" : "\n");
     }
-    if (!isnan(e->gaps[LB_ROUTING_PLAIN].output))
-        fprintf(out, "  output: of %s\n", *e->output ? e->output : "the whole model");
+    if (!isnan(end->gaps[LB_ROUTING_PLAIN].output))
+        fprintf(out, "  output: of %s\n", *end->output ? end->output : "the whole model");
 }
 
 static void print_layers(FILE *out, const lb_routing_report *report)

@@ -14,43 +14,43 @@
 
 /* ---- what a query sees ------------------------------------------------------------------------------------------- */
 
-static int64_t first_key(const lb_attention_head *h, int64_t i)
+static int64_t first_key(const lb_attention_head *head, int64_t i)
 {
-    int64_t first = h->left < 0 ? 0 : i + h->shift - h->left;
-    return first < 0 ? 0 : first > h->keys ? h->keys : first;
+    int64_t first = head->left < 0 ? 0 : i + head->shift - head->left;
+    return first < 0 ? 0 : first > head->keys ? head->keys : first;
 }
-static int64_t last_key(const lb_attention_head *h, int64_t i)
+static int64_t last_key(const lb_attention_head *head, int64_t i)
 {
-    int64_t last = h->right < 0 ? h->keys - 1 : i + h->shift + h->right;
-    return last < -1 ? -1 : last >= h->keys ? h->keys - 1 : last;
+    int64_t last = head->right < 0 ? head->keys - 1 : i + head->shift + head->right;
+    return last < -1 ? -1 : last >= head->keys ? head->keys - 1 : last;
 }
 /* One past the last key, and never before the first: the keys seen are [first_key, end_key). */
-static int64_t end_key(const lb_attention_head *h, int64_t i)
+static int64_t end_key(const lb_attention_head *head, int64_t i)
 {
-    const int64_t first = first_key(h, i), end = last_key(h, i) + 1;
+    const int64_t first = first_key(head, i), end = last_key(head, i) + 1;
     return end < first ? first : end;
 }
 
 /* Fused kernels take queries by blocks and leave out blocks of keys that a causal block sees nothing of. What is left
  * out counts only where values are not finite: 0 times them is NaN. Sizes as in torch's for the CPU. */
 enum { KEY_BLOCK = 512 };
-static int64_t query_block(const lb_attention_head *h)
+static int64_t query_block(const lb_attention_head *head)
 {
-    return h->queries >= 768 ? 256 : h->queries >= 192 ? 64 : 32;
+    return head->queries >= 768 ? 256 : head->queries >= 192 ? 64 : 32;
 }
-static bool has_blocks(const lb_attention_head *h, const void *mask)
+static bool has_blocks(const lb_attention_head *head, const void *mask)
 {
-    return !mask && h->right >= 0 && h->keys > KEY_BLOCK;
+    return !mask && head->right >= 0 && head->keys > KEY_BLOCK;
 }
-static lb_attention_head block_from(const lb_attention_head *h, int64_t first)
+static lb_attention_head block_from(const lb_attention_head *head, int64_t first)
 {
-    lb_attention_head block = *h;
-    const int64_t size = query_block(h), left = h->queries - first;
+    lb_attention_head block = *head;
+    const int64_t size = query_block(head), left = head->queries - first;
     block.queries = left < size ? left : size;
-    block.shift = h->shift + first;
-    int64_t keys = (last_key(h, first + block.queries - 1) + KEY_BLOCK) / KEY_BLOCK * KEY_BLOCK;
+    block.shift = head->shift + first;
+    int64_t keys = (last_key(head, first + block.queries - 1) + KEY_BLOCK) / KEY_BLOCK * KEY_BLOCK;
     if (keys < KEY_BLOCK) keys = KEY_BLOCK;
-    block.keys = keys < h->keys ? keys : h->keys;
+    block.keys = keys < head->keys ? keys : head->keys;
     return block;
 }
 
@@ -110,42 +110,42 @@ static double underflow(const lb_attention_call *attention)
 }
 
 /* t_j = scale sum |q k_j| + |mask| */
-static double score_terms(const lb_attention_head *h, const double *q, const double *k, const double *mask, int64_t i,
-                          int64_t j)
+static double score_terms(const lb_attention_head *head, const double *q, const double *k, const double *mask,
+                          int64_t i, int64_t j)
 {
-    double t = mask && !isinf(mask[i * h->keys + j]) ? fabs(mask[i * h->keys + j]) : 0;
-    for (int64_t d = 0; d < h->size; d++) t += fabs(h->scale * q[i * h->size + d] * k[j * h->size + d]);
+    double t = mask && !isinf(mask[i * head->keys + j]) ? fabs(mask[i * head->keys + j]) : 0;
+    for (int64_t d = 0; d < head->size; d++) t += fabs(head->scale * q[i * head->size + d] * k[j * head->size + d]);
     return t;
 }
 
 /* Of exp(inf - inf) torch's CPU kernels make 0, inf or NaN, as the processor's vectors have it: of a row that sees +inf
  * nothing is said. */
-static void leave_row_open(const lb_attention_head *h, double *y, double *lse)
+static void leave_row_open(const lb_attention_head *head, double *y, double *lse)
 {
-    for (int64_t d = 0; d < h->values; d++) y[d] = 0x1p128;
+    for (int64_t d = 0; d < head->values; d++) y[d] = 0x1p128;
     *lse = 0x1p128;
 }
 
 /* With t_j besides |score - max|, y's twin is sum p_j |v_j| (1 + t_j + sum p t), times the roundings of p. */
 static void twin_head(const lb_attention_call *attention, const head_inputs *in, const head_outputs *out)
 {
-    const lb_attention_head *h = &attention->h;
+    const lb_attention_head *head = &attention->h;
     const double *q = in->q, *k = in->k, *v = in->v, *mask = in->mask;
     double *scores = out->scores, *t = out->terms, *sum = out->sum, *y = out->y, *lse = out->lse;
     double rounding =
                attention->form->wide ? 1 : lb_frame_twin_scale(attention->frame.call, attention->form->query - 1u),
            least = underflow(attention);
-    if (!head_scores_f64(h, q, k, mask, scores)) return;
-    for (int64_t i = 0; i < h->queries; i++) {
-        double *row = scores + i * h->keys, top = -INFINITY, most = 0, total = 0, weighted = 0;
-        for (int64_t j = 0; j < h->keys; j++) top = row[j] > top ? row[j] : top;
-        memset(y + i * h->values, 0, (size_t)h->values * sizeof *y);
-        for (int64_t j = 0; j < h->keys; j++) {
-            t[j] = row[j] == -INFINITY ? 0 : score_terms(h, q, k, mask, i, j);
+    if (!head_scores_f64(head, q, k, mask, scores)) return;
+    for (int64_t i = 0; i < head->queries; i++) {
+        double *row = scores + i * head->keys, top = -INFINITY, most = 0, total = 0, weighted = 0;
+        for (int64_t j = 0; j < head->keys; j++) top = row[j] > top ? row[j] : top;
+        memset(y + i * head->values, 0, (size_t)head->values * sizeof *y);
+        for (int64_t j = 0; j < head->keys; j++) {
+            t[j] = row[j] == -INFINITY ? 0 : score_terms(head, q, k, mask, i, j);
             if (row[j] == top) most = t[j];
             total += row[j] == -INFINITY ? 0 : exp(row[j] - top);
         }
-        for (int64_t j = 0; j < h->keys; j++) { /* rows become p */
+        for (int64_t j = 0; j < head->keys; j++) { /* rows become p */
             if (row[j] == -INFINITY) {
                 row[j] = 0;
                 continue;
@@ -155,14 +155,14 @@ static void twin_head(const lb_attention_call *attention, const head_inputs *in,
             row[j] = p > 1 ? 1 : p;
             weighted += row[j] * t[j];
         }
-        for (int64_t j = 0; j < h->keys; j++) {
+        for (int64_t j = 0; j < head->keys; j++) {
             const double p = row[j];
-            for (int64_t d = 0; p != 0 && d < h->values; d++)
-                y[i * h->values + d] += fabs(v[j * h->values + d]) * (p * (rounding + t[j] + weighted) + least);
+            for (int64_t d = 0; p != 0 && d < head->values; d++)
+                y[i * head->values + d] += fabs(v[j * head->values + d]) * (p * (rounding + t[j] + weighted) + least);
             if (attention->form->weights) row[j] = p * (1 + t[j] + weighted);
         }
         lse[i] = isinf(top) ? 0 : fabs(top) + fabs(log(total)) + 1 + weighted + most + (rounding > 1 ? FAST_EXP : 0);
-        if (top == INFINITY && h->fast_exp) leave_row_open(h, y + i * h->values, &lse[i]);
+        if (top == INFINITY && head->fast_exp) leave_row_open(head, y + i * head->values, &lse[i]);
         sum[i] = 1;
     }
 }
@@ -171,10 +171,10 @@ static void twin_head(const lb_attention_call *attention, const head_inputs *in,
 static void keep_weights(const lb_attention_call *attention, const void *scores, const void *sum, void *weights,
                          int64_t i)
 {
-    const lb_attention_head *h = &attention->h;
-    for (int64_t r = 0; weights && r < h->queries; r++)
-        for (int64_t j = 0; j < h->keys; j++) {
-            int64_t from = r * h->keys + j, to = i * h->queries * h->keys + from;
+    const lb_attention_head *head = &attention->h;
+    for (int64_t r = 0; weights && r < head->queries; r++)
+        for (int64_t j = 0; j < head->keys; j++) {
+            int64_t from = r * head->keys + j, to = i * head->queries * head->keys + from;
             if (attention->frame.wide)
                 ((double *)weights)[to] = ((const double *)scores)[from] / ((const double *)sum)[r];
             else
@@ -184,16 +184,16 @@ static void keep_weights(const lb_attention_call *attention, const void *scores,
 
 static bool head_forward(const lb_attention_call *attention, const head_inputs *in, const head_outputs *out)
 {
-    const lb_attention_head *h = &attention->h;
-    const int64_t step = has_blocks(h, in->mask) && !attention->form->weights ? query_block(h) : h->queries,
+    const lb_attention_head *head = &attention->h;
+    const int64_t step = has_blocks(head, in->mask) && !attention->form->weights ? query_block(head) : head->queries,
                   e = attention->element;
     bool done = true;
-    for (int64_t m = 0; done && m < h->queries; m += step) {
-        const lb_attention_head block = step < h->queries ? block_from(h, m) : *h;
+    for (int64_t m = 0; done && m < head->queries; m += step) {
+        const lb_attention_head block = step < head->queries ? block_from(head, m) : *head;
         head_inputs rows = *in;
         head_outputs part = *out;
-        rows.q = (const char *)in->q + m * h->size * e;
-        part.y = (char *)out->y + m * h->values * e, part.lse = (char *)out->lse + m * e;
+        rows.q = (const char *)in->q + m * head->size * e;
+        part.y = (char *)out->y + m * head->values * e, part.lse = (char *)out->lse + m * e;
         done = attention->frame.wide ? head_forward_f64(&block, &rows, &part) : head_forward_f32(&block, &rows, &part);
     }
     return done;
@@ -268,39 +268,40 @@ lb_status lb_attention_forward(lb_call *call, const lb_attention_form *form, boo
 #define VACUOUS 1e150
 static void twin_head_backward(const lb_attention_call *attention, const gradients *gradients, const head_inputs *in)
 {
-    const lb_attention_head *h = &attention->h;
+    const lb_attention_head *head = &attention->h;
     const double *q = in->q, *k = in->k, *v = in->v, *mask = in->mask;
     const double *dy = gradients->dy, *y = gradients->y, *lse = gradients->lse;
     double *p = gradients->p, *ds = gradients->ds, *dq = gradients->dq, *dk = gradients->dk, *dv = gradients->dv;
-    double rounding = lb_frame_twin_scale(attention->frame.call, attention->form->query - 1u), scale = fabs(h->scale),
-           least = underflow(attention);
-    if (!head_scores_f64(h, q, k, mask, p)) return;
-    memset(dq, 0, (size_t)(h->queries * h->size) * sizeof *dq);
+    double rounding = lb_frame_twin_scale(attention->frame.call, attention->form->query - 1u),
+           scale = fabs(head->scale), least = underflow(attention);
+    if (!head_scores_f64(head, q, k, mask, p)) return;
+    memset(dq, 0, (size_t)(head->queries * head->size) * sizeof *dq);
     /* The gradients hold 16 bits too while blocks and heads are added to them. */
-    const double parts = (double)(h->queries / query_block(h) + 1), key_parts = (double)(h->keys / KEY_BLOCK + 1);
-    for (int64_t j = 0; j < h->keys * h->values; j++) dv[j] += least * parts;
-    for (int64_t j = 0; j < h->keys * h->size; j++) dk[j] += least * parts;
-    for (int64_t j = 0; j < h->queries * h->size; j++) dq[j] += least * key_parts;
-    for (int64_t i = 0; i < h->queries; i++) {
+    const double parts = (double)(head->queries / query_block(head) + 1),
+                 key_parts = (double)(head->keys / KEY_BLOCK + 1);
+    for (int64_t j = 0; j < head->keys * head->values; j++) dv[j] += least * parts;
+    for (int64_t j = 0; j < head->keys * head->size; j++) dk[j] += least * parts;
+    for (int64_t j = 0; j < head->queries * head->size; j++) dq[j] += least * key_parts;
+    for (int64_t i = 0; i < head->queries; i++) {
         double delta = 0, top = -INFINITY, most = 0;
-        for (int64_t j = 0; j < h->keys; j++)
-            if (p[i * h->keys + j] > top) top = p[i * h->keys + j], most = score_terms(h, q, k, mask, i, j);
-        for (int64_t d = 0; d < h->values; d++) delta += fabs(dy[i * h->values + d] * y[i * h->values + d]);
-        for (int64_t j = 0; j < h->keys; j++) {
-            double s = p[i * h->keys + j], dp = delta;
-            ds[i * h->keys + j] = 0;
+        for (int64_t j = 0; j < head->keys; j++)
+            if (p[i * head->keys + j] > top) top = p[i * head->keys + j], most = score_terms(head, q, k, mask, i, j);
+        for (int64_t d = 0; d < head->values; d++) delta += fabs(dy[i * head->values + d] * y[i * head->values + d]);
+        for (int64_t j = 0; j < head->keys; j++) {
+            double s = p[i * head->keys + j], dp = delta;
+            ds[i * head->keys + j] = 0;
             if (s == -INFINITY || isinf(lse[i])) continue;
-            double t = score_terms(h, q, k, mask, i, j), error = exponent_error(attention, t + most);
-            for (int64_t d = 0; d < h->values; d++) dp += fabs(dy[i * h->values + d] * v[j * h->values + d]);
+            double t = score_terms(head, q, k, mask, i, j), error = exponent_error(attention, t + most);
+            for (int64_t d = 0; d < head->values; d++) dp += fabs(dy[i * head->values + d] * v[j * head->values + d]);
             double weight = exp(s - lse[i] + error) * (rounding + t + fabs(s - lse[i]));
             const double vacuous = weight > VACUOUS; /* infinity, which times a 0 is NaN */
             if (vacuous) weight = VACUOUS, dp += 1;
-            ds[i * h->keys + j] = weight * dp;
-            for (int64_t d = 0; d < h->values; d++)
-                dv[j * h->values + d] += (weight + least) * (fabs(dy[i * h->values + d]) + vacuous);
-            for (int64_t d = 0; d < h->size; d++) {
-                dq[i * h->size + d] += (weight * dp + least) * scale * (fabs(k[j * h->size + d]) + vacuous);
-                dk[j * h->size + d] += (weight * dp + least) * scale * (fabs(q[i * h->size + d]) + vacuous);
+            ds[i * head->keys + j] = weight * dp;
+            for (int64_t d = 0; d < head->values; d++)
+                dv[j * head->values + d] += (weight + least) * (fabs(dy[i * head->values + d]) + vacuous);
+            for (int64_t d = 0; d < head->size; d++) {
+                dq[i * head->size + d] += (weight * dp + least) * scale * (fabs(k[j * head->size + d]) + vacuous);
+                dk[j * head->size + d] += (weight * dp + least) * scale * (fabs(q[i * head->size + d]) + vacuous);
             }
         }
     }
@@ -312,15 +313,15 @@ static bool head_backward(const lb_attention_call *attention, const gradients *g
         twin_head_backward(attention, g, in);
         return true;
     }
-    const lb_attention_head *h = &attention->h;
-    const int64_t step = has_blocks(h, in->mask) ? query_block(h) : h->queries, e = attention->element;
+    const lb_attention_head *head = &attention->h;
+    const int64_t step = has_blocks(head, in->mask) ? query_block(head) : head->queries, e = attention->element;
     bool done = true;
-    for (int64_t m = 0; done && m < h->queries; m += step) {
-        const lb_attention_head block = step < h->queries ? block_from(h, m) : *h;
+    for (int64_t m = 0; done && m < head->queries; m += step) {
+        const lb_attention_head block = step < head->queries ? block_from(head, m) : *head;
         head_inputs rows = *in;
         gradients part = *g;
-        rows.q = (const char *)in->q + m * h->size * e, part.dq = (char *)g->dq + m * h->size * e;
-        part.dy = (const char *)g->dy + m * h->values * e, part.y = (const char *)g->y + m * h->values * e;
+        rows.q = (const char *)in->q + m * head->size * e, part.dq = (char *)g->dq + m * head->size * e;
+        part.dy = (const char *)g->dy + m * head->values * e, part.y = (const char *)g->y + m * head->values * e;
         part.lse = (const char *)g->lse + m * e;
         done =
             attention->frame.wide ? head_backward_f64(&block, &part, &rows) : head_backward_f32(&block, &part, &rows);

@@ -201,15 +201,15 @@ static int64_t kv_index(const lb_attention_call *attention, int64_t i)
     return i / attention->heads * attention->kv_heads + i % attention->heads / (attention->heads / attention->kv_heads);
 }
 
-int64_t lb_attention_query_at(const lb_attention_call *attention, const lb_attention_sequence *s, int64_t i,
+int64_t lb_attention_query_at(const lb_attention_call *attention, const lb_attention_sequence *sequence, int64_t i,
                               int64_t width)
 {
-    return (i * attention->tokens + s->first_query) * width * attention->element;
+    return (i * attention->tokens + sequence->first_query) * width * attention->element;
 }
-int64_t lb_attention_key_at(const lb_attention_call *attention, const lb_attention_sequence *s, int64_t i,
+int64_t lb_attention_key_at(const lb_attention_call *attention, const lb_attention_sequence *sequence, int64_t i,
                             int64_t width)
 {
-    return (kv_index(attention, i) * attention->kv_tokens + s->first_key) * width * attention->element;
+    return (kv_index(attention, i) * attention->kv_tokens + sequence->first_key) * width * attention->element;
 }
 const void *lb_attention_mask_of(const lb_attention_call *attention, int64_t i)
 {

@@ -32,20 +32,20 @@ static lb_switch_move *moves(uint32_t n)
 static lb_status add_program(void *context, const lb_program *program, lb_err *err)
 {
     maker *maker = context;
-    lb_switch_table *t = maker->table;
-    const uint32_t n = t->n_endings + 1;
-    lb_switch_step_end *endings = lb_array_grow(t->endings, t->n_endings, sizeof *endings);
+    lb_switch_table *table = maker->table;
+    const uint32_t n = table->n_endings + 1;
+    lb_switch_step_end *endings = lb_array_grow(table->endings, table->n_endings, sizeof *endings);
     if (!endings) return no_memory(err);
-    t->endings = endings;
+    table->endings = endings;
     LB_TRY(lb_output_distance_add_end(&maker->gaps, program, err));
     lb_switch_step_end *e = &endings[n - 1];
     *e = (lb_switch_step_end){.step = program->step,
                               .rank = program->rank,
                               .output = strdup(maker->gaps.ends[n - 1].layer),
                               .all = {NAN, NAN},
-                              .alone = moves(t->n_swaps),
-                              .without = moves(t->n_swaps)};
-    t->n_endings = n;
+                              .alone = moves(table->n_swaps),
+                              .without = moves(table->n_swaps)};
+    table->n_endings = n;
     return e->output && e->alone && e->without ? LB_OK : no_memory(err);
 }
 

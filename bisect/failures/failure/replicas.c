@@ -290,9 +290,9 @@ static bool was_told(const check *check, const char *name)
     return false;
 }
 
-static bool same_ranks(const lb_unequal *u, const int32_t *ranks, uint32_t n)
+static bool same_ranks(const lb_unequal *unequal, const int32_t *ranks, uint32_t n)
 {
-    return u->n_ranks == n && !memcmp(u->ranks, ranks, n * sizeof *ranks);
+    return unequal->n_ranks == n && !memcmp(unequal->ranks, ranks, n * sizeof *ranks);
 }
 
 static lb_status tell(check *check, lb_unequal *found)
@@ -306,26 +306,26 @@ static lb_status tell(check *check, lb_unequal *found)
     }
     check->told[check->n_told++] = found->tensor;
     for (uint32_t i = 0; i < out->n; i++) {
-        lb_unequal *u = &out->list[i];
-        if (u->kind != found->kind || u->step != found->step || u->at_first != found->at_first ||
-            (u->op == LB_NONE) != (found->op == LB_NONE) || !same_ranks(u, found->ranks, found->n_ranks))
+        lb_unequal *unequal = &out->list[i];
+        if (unequal->kind != found->kind || unequal->step != found->step || unequal->at_first != found->at_first ||
+            (unequal->op == LB_NONE) != (found->op == LB_NONE) || !same_ranks(unequal, found->ranks, found->n_ranks))
             continue;
-        u->count++;
-        if (found->rank == u->rank && found->op != LB_NONE && found->op < u->op) {
-            free(u->tensor);
-            u->tensor = strdup(found->tensor), u->op = found->op;
+        unequal->count++;
+        if (found->rank == unequal->rank && found->op != LB_NONE && found->op < unequal->op) {
+            free(unequal->tensor);
+            unequal->tensor = strdup(found->tensor), unequal->op = found->op;
         }
-        return u->tensor ? LB_OK : lb_fail(check->err, LB_ERR_NOMEM, "out of memory for parameters");
+        return unequal->tensor ? LB_OK : lb_fail(check->err, LB_ERR_NOMEM, "out of memory for parameters");
     }
     lb_unequal *grown = realloc(out->list, (out->n + 1) * sizeof *grown);
     if (!grown) return lb_fail(check->err, LB_ERR_NOMEM, "out of memory for parameters");
     out->list = grown;
-    lb_unequal *u = &out->list[out->n];
-    *u = *found;
-    u->tensor = strdup(found->tensor), u->ranks = malloc((found->n_ranks + 1) * sizeof *u->ranks);
+    lb_unequal *unequal = &out->list[out->n];
+    *unequal = *found;
+    unequal->tensor = strdup(found->tensor), unequal->ranks = malloc((found->n_ranks + 1) * sizeof *unequal->ranks);
     out->n++;
-    if (!u->tensor || !u->ranks) return lb_fail(check->err, LB_ERR_NOMEM, "out of memory for parameters");
-    memcpy(u->ranks, found->ranks, found->n_ranks * sizeof *u->ranks);
+    if (!unequal->tensor || !unequal->ranks) return lb_fail(check->err, LB_ERR_NOMEM, "out of memory for parameters");
+    memcpy(unequal->ranks, found->ranks, found->n_ranks * sizeof *unequal->ranks);
     return LB_OK;
 }
 
@@ -369,23 +369,23 @@ static lb_status compare(check *check, const history *history, uint32_t n, const
     /* Bits that differ in between and agree at the end (a buffer that is broadcast) are no matter. */
     if (status == LB_OK && longest && outvoted(history, n, UINT32_MAX, out)) {
         while (at < longest && !outvoted(history, n, at, out)) at++;
-        lb_unequal u = {.kind = history->version->kind,
-                        .tensor = (char *)name,
-                        .count = 1,
-                        .step = check->at.step,
-                        .op = LB_NONE,
-                        .at_first = check->first && at == 0,
-                        .ranks = ranks,
-                        .members = n};
+        lb_unequal unequal = {.kind = history->version->kind,
+                              .tensor = (char *)name,
+                              .count = 1,
+                              .step = check->at.step,
+                              .op = LB_NONE,
+                              .at_first = check->first && at == 0,
+                              .ranks = ranks,
+                              .members = n};
         for (uint32_t i = 0; i < n; i++) {
             if (!out[i]) continue;
             /* Of two the one that wrote more often is the likelier to have written what the other did not. */
-            if (!u.n_ranks || history[i].n > history[who].n) who = i;
-            ranks[u.n_ranks++] = check->at.ranks[history[i].rank_row];
+            if (!unequal.n_ranks || history[i].n > history[who].n) who = i;
+            ranks[unequal.n_ranks++] = check->at.ranks[history[i].rank_row];
         }
-        u.rank = check->at.ranks[history[who].rank_row];
-        if (at && at < history[who].n) u.op = history[who].version[at].op;
-        status = tell(check, &u);
+        unequal.rank = check->at.ranks[history[who].rank_row];
+        if (at && at < history[who].n) unequal.op = history[who].version[at].op;
+        status = tell(check, &unequal);
     }
     free(out);
     free(ranks);

@@ -163,10 +163,10 @@ static lb_trial *add_trial(live *live, const char *purpose, lb_err *err)
         return NULL;
     }
     bisection->trials = more;
-    lb_trial *t = &bisection->trials[bisection->n_trials];
-    *t = (lb_trial){.stage = bisection->n_stages - 1};
-    snprintf(t->purpose, sizeof t->purpose, "%s", purpose);
-    return t;
+    lb_trial *trial = &bisection->trials[bisection->n_trials];
+    *trial = (lb_trial){.stage = bisection->n_stages - 1};
+    snprintf(trial->purpose, sizeof trial->purpose, "%s", purpose);
+    return trial;
 }
 
 /* How often these words have been tried. */
@@ -181,33 +181,33 @@ static lb_status run_once(live *live, const char *words, const char *purpose, lb
 {
     char key[1200];
     const char *known;
-    lb_trial *t = add_trial(live, purpose, err);
-    if (!t) return LB_ERR_NOMEM;
-    t->change = strdup(words);
-    if (!t->change) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    snprintf(t->description, sizeof t->description, "%s", *words ? words : "unchanged");
+    lb_trial *trial = add_trial(live, purpose, err);
+    if (!trial) return LB_ERR_NOMEM;
+    trial->change = strdup(words);
+    if (!trial->change) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    snprintf(trial->description, sizeof trial->description, "%s", *words ? words : "unchanged");
     snprintf(key, sizeof key, "%.1000s #%u", words, times_tried(live->out, words));
     lb_status status = LB_OK;
     if (lb_journal_find(live->journal, key, outcome, &known)) {
-        snprintf(t->what, sizeof t->what, "%s", known);
+        snprintf(trial->what, sizeof trial->what, "%s", known);
     } else {
         lb_job_result result = {0};
         char *command = with_words(live->options->command, words);
         status = command ? lb_job_run(command, live->pattern, live->options->timeout_seconds, &result, err)
                          : lb_fail(err, LB_ERR_NOMEM, "out of memory");
         free(command);
-        if (status == LB_OK) status = judge(live, &result, outcome, t->what, sizeof t->what, err);
-        t->seconds = result.seconds;
-        if (status == LB_OK) status = lb_journal_add(live->journal, key, *outcome, t->what, t->seconds, err);
+        if (status == LB_OK) status = judge(live, &result, outcome, trial->what, sizeof trial->what, err);
+        trial->seconds = result.seconds;
+        if (status == LB_OK) status = lb_journal_add(live->journal, key, *outcome, trial->what, trial->seconds, err);
     }
     if (status != LB_OK) {
-        free(t->change);
+        free(trial->change);
         return status;
     }
-    snprintf(t->outcome, sizeof t->outcome, "%s", lb_search_outcome_name(*outcome));
+    snprintf(trial->outcome, sizeof trial->outcome, "%s", lb_search_outcome_name(*outcome));
     live->out->n_trials++;
-    live->out->stages[t->stage].trials++;
-    say(live, "  %-11s %-56s %7.1f s  %s", t->outcome, t->description, t->seconds, t->what);
+    live->out->stages[trial->stage].trials++;
+    say(live, "  %-11s %-56s %7.1f s  %s", trial->outcome, trial->description, trial->seconds, trial->what);
     return LB_OK;
 }
 

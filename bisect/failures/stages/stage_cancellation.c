@@ -49,7 +49,7 @@ static const char *module_around(const lb_program *program, uint32_t op, uint32_
     return scope && scope != LB_NONE ? lb_program_text(program, program->scopes[scope].path) : "";
 }
 
-static lb_status list_modules(const lb_cancellation *c, uint32_t outwards, suspects *list, lb_err *err)
+static lb_status list_modules(const lb_cancellation *cancellation, uint32_t outwards, suspects *list, lb_err *err)
 {
     const lb_program *program = list->program;
     lb_site_form form = {LB_SWAP_PRECISION, "f64", "layer=^(?:", ")" LB_AND_BELOW, '|'},
@@ -57,16 +57,16 @@ static lb_status list_modules(const lb_cancellation *c, uint32_t outwards, suspe
     lb_sites_release(&list->sites);
     list->n = 0;
     lb_sites_name(&list->sites, "modules with that difference in f64");
-    if (!program->ops[c->op].scope && outwards) return LB_OK;
-    if (!program->ops[c->op].scope) { /* of a loss */
+    if (!program->ops[cancellation->op].scope && outwards) return LB_OK;
+    if (!program->ops[cancellation->op].scope) { /* of a loss */
         lb_sites_name(&list->sites, "what stands in no module in f64");
-        list->ops[list->n++] = c->op;
-        return lb_sites_add(&list->sites, &outside, lb_phase_name((lb_phase)program->ops[c->op].phase), err);
+        list->ops[list->n++] = cancellation->op;
+        return lb_sites_add(&list->sites, &outside, lb_phase_name((lb_phase)program->ops[cancellation->op].phase), err);
     }
     for (uint32_t i = 0; i < program->n_ops && list->n < MANY; i++) {
         const char *module = module_around(program, i, outwards);
         char pattern[320];
-        bool known = !*module || (i != c->op && !same_line(program, i, c->op));
+        bool known = !*module || (i != cancellation->op && !same_line(program, i, cancellation->op));
         for (uint32_t k = 0; k < list->n && !known; k++)
             known = !strcmp(module_around(program, list->ops[k], outwards), module);
         if (known) continue;
@@ -77,7 +77,7 @@ static lb_status list_modules(const lb_cancellation *c, uint32_t outwards, suspe
     return LB_OK;
 }
 
-static lb_status blame(lb_bisect_session *session, const suspects *list, const lb_cancellation *c,
+static lb_status blame(lb_bisect_session *session, const suspects *list, const lb_cancellation *cancellation,
                        const uint32_t *found, uint32_t n, lb_err *err)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -89,8 +89,9 @@ static lb_status blame(lb_bisect_session *session, const suspects *list, const l
         snprintf(culprit->why, sizeof culprit->why,
                  "Its operands cancel: they are as large as %.3g, where %s goes in steps of %.3g, and what it leaves, "
                  "%.3g to %.3g, is their rounding. With %s in f64, %s, the window ends without the failure.",
-                 c->operands, lb_dtype_name(c->dtype), c->step, c->least, c->most,
-                 list->program->ops[c->op].scope ? "their module" : "what stands in no module",
+                 cancellation->operands, lb_dtype_name(cancellation->dtype), cancellation->step, cancellation->least,
+                 cancellation->most,
+                 list->program->ops[cancellation->op].scope ? "their module" : "what stands in no module",
                  lb_stage_besides(session));
     }
     return LB_OK;
@@ -98,8 +99,8 @@ static lb_status blame(lb_bisect_session *session, const suspects *list, const l
 
 lb_status lb_stage_cancellation(lb_bisect_session *session, bool *found, lb_err *err)
 {
-    lb_cancellation c;
-    const lb_trace_row *row = find_first(session, &c);
+    lb_cancellation cancellation;
+    const lb_trace_row *row = find_first(session, &cancellation);
     lb_search_outcome outcome = LB_OUTCOME_SAME;
     uint32_t *needed = NULL, n = 0;
     if (!row) return LB_OK;
@@ -108,14 +109,14 @@ lb_status lb_stage_cancellation(lb_bisect_session *session, bool *found, lb_err 
     list->program = row->program;
     lb_status status = lb_trial_stage_begin(session, "cancellation", err);
     for (uint32_t outwards = 0; outwards < OUTWARDS && status == LB_OK && outcome != LB_OUTCOME_CURED; outwards++) {
-        status = list_modules(&c, outwards, list, err);
+        status = list_modules(&cancellation, outwards, list, err);
         if (status == LB_OK && !list->n) break;
         if (status == LB_OK) status = lb_trial_run(session, &list->sites, NULL, "whole", &outcome, err);
     }
     *found = status == LB_OK && outcome == LB_OUTCOME_CURED;
     if (*found) status = lb_trial_narrow(session, &list->sites, true, &needed, &n, err);
     if (*found && status == LB_OK) status = lb_stage_cure_set(session, &list->sites, needed, n, err);
-    if (*found && status == LB_OK) status = blame(session, list, &c, needed, n, err);
+    if (*found && status == LB_OK) status = blame(session, list, &cancellation, needed, n, err);
     if (status == LB_OK)
         lb_trial_stage_end(session, *found ? "cured" : "cleared",
                            *found ? "with the digits that a difference lacks"

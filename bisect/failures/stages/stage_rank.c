@@ -368,13 +368,15 @@ lb_status lb_stage_disagree(lb_bisect_session *session, bool *found, lb_err *err
     if (*found) return LB_OK;
     LB_TRY(lb_replicas_check(session->capture, &replicas, err));
     for (uint32_t i = 0; i < replicas.n && !*found && status == LB_OK; i++) {
-        const lb_unequal *u = &replicas.list[i];
+        const lb_unequal *unequal = &replicas.list[i];
         char what[480];
-        if (!in_window(session, u->step) || u->kind == LB_REPLICA_BUFFER) continue;
+        if (!in_window(session, unequal->step) || unequal->kind == LB_REPLICA_BUFFER) continue;
         *found = true;
-        snprintf(what, sizeof what, "%.300s%s no longer the same on the %u ranks that hold %s in common", u->tensor,
-                 u->count > 1 ? " and others are" : " is", u->members, u->count > 1 ? "them" : "it");
-        const disagreement d = {u->step, u->rank, u->op, u->ranks, u->n_ranks, u->tensor, what};
+        snprintf(what, sizeof what, "%.300s%s no longer the same on the %u ranks that hold %s in common",
+                 unequal->tensor, unequal->count > 1 ? " and others are" : " is", unequal->members,
+                 unequal->count > 1 ? "them" : "it");
+        const disagreement d = {unequal->step,    unequal->rank,   unequal->op, unequal->ranks,
+                                unequal->n_ranks, unequal->tensor, what};
         status = add_disagreement(session, &d, err);
     }
     lb_replicas_release(&replicas);

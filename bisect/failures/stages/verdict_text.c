@@ -64,9 +64,10 @@ static const char *shown_cure(const lb_bisection *bisection)
     const char *best = bisection->cure;
     if (!bisection->cure || strlen(bisection->cure) <= SHORT || bisection->n_culprits == 0) return best;
     for (uint32_t i = 0; i < bisection->n_trials; i++) { /* later ones are narrower */
-        const lb_trial *t = &bisection->trials[i];
-        if (!strcmp(t->outcome, "cured") && strcmp(t->purpose, "note") && *t->change && strlen(t->change) <= SHORT)
-            best = t->change;
+        const lb_trial *trial = &bisection->trials[i];
+        if (!strcmp(trial->outcome, "cured") && strcmp(trial->purpose, "note") && *trial->change &&
+            strlen(trial->change) <= SHORT)
+            best = trial->change;
     }
     return best;
 }

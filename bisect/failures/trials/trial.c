@@ -105,27 +105,28 @@ lb_status lb_trial_run(lb_bisect_session *session, const lb_sites *sites, const 
         free(text);
         return LB_OK;
     }
-    lb_trial *t = &bisection->trials[bisection->n_trials];
-    *t = (lb_trial){.stage = bisection->n_stages - 1, .change = text};
-    snprintf(t->purpose, sizeof t->purpose, "%s", purpose);
-    lb_sites_describe(sites, set, t->description, sizeof t->description);
+    lb_trial *trial = &bisection->trials[bisection->n_trials];
+    *trial = (lb_trial){.stage = bisection->n_stages - 1, .change = text};
+    snprintf(trial->purpose, sizeof trial->purpose, "%s", purpose);
+    lb_sites_describe(sites, set, trial->description, sizeof trial->description);
     const char *known;
     lb_status status = LB_OK;
     if (lb_journal_find(session->journal, text, outcome, &known)) {
-        snprintf(t->what, sizeof t->what, "%s", known);
+        snprintf(trial->what, sizeof trial->what, "%s", known);
     } else {
-        status = lb_rerun(session, sites, set, outcome, t->what, sizeof t->what, err);
-        t->seconds = lb_clock_seconds() - begin;
-        if (status == LB_OK) status = lb_journal_add(session->journal, text, *outcome, t->what, t->seconds, err);
+        status = lb_rerun(session, sites, set, outcome, trial->what, sizeof trial->what, err);
+        trial->seconds = lb_clock_seconds() - begin;
+        if (status == LB_OK)
+            status = lb_journal_add(session->journal, text, *outcome, trial->what, trial->seconds, err);
     }
     if (status != LB_OK) {
         free(text);
         return status;
     }
-    snprintf(t->outcome, sizeof t->outcome, "%s", lb_search_outcome_name(*outcome));
+    snprintf(trial->outcome, sizeof trial->outcome, "%s", lb_search_outcome_name(*outcome));
     bisection->n_trials++;
     bisection->stages[bisection->n_stages - 1].trials++;
-    lb_trial_say(session, "  %-11s %-64s %6.2f s  %s", t->outcome, t->description, t->seconds, t->what);
+    lb_trial_say(session, "  %-11s %-64s %6.2f s  %s", trial->outcome, trial->description, trial->seconds, trial->what);
     return LB_OK;
 }
 

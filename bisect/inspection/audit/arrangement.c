@@ -192,22 +192,23 @@ lb_status lb_arrangement_tell(lb_arrangements *arrangements, uint32_t b, lb_err 
     const uint32_t first = arrangement->runs[0].tensor;
     char how[256], name[1100];
     lb_tensor made = arrangements->a.list[first].whole.tensor;
-    lb_value_match m = {made.dtype == tensor->dtype ? LB_AUDIT_IS_IDENTICAL : LB_AUDIT_IS_CAST, LB_NO_DTYPE, {0}, -1};
+    lb_value_match match = {
+        made.dtype == tensor->dtype ? LB_AUDIT_IS_IDENTICAL : LB_AUDIT_IS_CAST, LB_NO_DTYPE, {0}, -1};
     lb_status status = LB_OK;
-    m.difference = (lb_difference){.elements = lb_layout_numel(&tensor->layout), .first = -1, .cosine = 1};
+    match.difference = (lb_difference){.elements = lb_layout_numel(&tensor->layout), .first = -1, .cosine = 1};
     made.data = NULL;
     if (!arrangement->equal) status = lb_arrangement_gather(arrangements, arrangement, tensor, &made, err);
-    if (!arrangement->equal && status == LB_OK) status = lb_value_match_of(&made, tensor, &m, err);
+    if (!arrangement->equal && status == LB_OK) status = lb_value_match_of(&made, tensor, &match, err);
     lb_arrangement_text(arrangements, arrangement, how);
     bool several = false;
     for (uint32_t i = 1; i < arrangement->n && !several; i++)
         several = arrangements->a.list[arrangement->runs[i].tensor].row != arrangements->a.list[first].row;
     snprintf(name, sizeof name, "%s%s", lb_shelf_name(&arrangements->a, first), several ? " …" : "");
     const lb_comparison_pair pair = {name, lb_shelf_name(&arrangements->b, b), how, &made, tensor};
-    const lb_audit_where where =
-        lb_inventory_where(arrangements->a.side->inventory,
-                           lb_shelf_piece(&arrangements->a, status == LB_OK ? weight_at(arrangement, m.worst) : first));
-    if (status == LB_OK) lb_comparison_add(arrangements->comparison->gathering, &pair, &m, &where);
+    const lb_audit_where where = lb_inventory_where(
+        arrangements->a.side->inventory,
+        lb_shelf_piece(&arrangements->a, status == LB_OK ? weight_at(arrangement, match.worst) : first));
+    if (status == LB_OK) lb_comparison_add(arrangements->comparison->gathering, &pair, &match, &where);
     free(made.data);
     if (status == LB_OK) mark(arrangements, b);
     return status;

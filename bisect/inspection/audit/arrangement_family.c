@@ -177,14 +177,14 @@ static lb_status ask(lb_arrangements *arrangements, const family *family, uint32
         *says = AGREES;
     } else {
         lb_tensor made;
-        lb_value_match m;
+        lb_value_match match;
         status = lb_shelf_open(&arrangements->b, member, err);
         if (status == LB_OK)
             status =
                 lb_arrangement_gather(arrangements, &moved, &arrangements->b.list[member].whole.tensor, &made, err);
         if (status == LB_OK) {
-            status = lb_value_match_of(&made, &arrangements->b.list[member].whole.tensor, &m, err);
-            *says = m.match == LB_AUDIT_IS_DIFFERENT ? DISAGREES : AGREES;
+            status = lb_value_match_of(&made, &arrangements->b.list[member].whole.tensor, &match, err);
+            *says = match.match == LB_AUDIT_IS_DIFFERENT ? DISAGREES : AGREES;
             free(made.data);
         }
     }

@@ -81,20 +81,20 @@ static lb_tensor transposed(const lb_tensor *tensor)
 }
 
 /* The better of: as it is, its last two dimensions exchanged. False when neither has b's shape. */
-static lb_status match_either_way(const lb_tensor *a, const lb_tensor *b, lb_value_match *m, bool *fits, bool *turned,
-                                  lb_err *err)
+static lb_status match_either_way(const lb_tensor *a, const lb_tensor *b, lb_value_match *match, bool *fits,
+                                  bool *turned, lb_err *err)
 {
     lb_value_match other;
     *fits = lb_layout_same_shape(&a->layout, &b->layout);
     *turned = false;
-    if (*fits) LB_TRY(lb_value_match_of(a, b, m, err));
-    if (a->layout.ndim < 2 || a->layout.ndim != b->layout.ndim || (*fits && m->match != LB_AUDIT_IS_DIFFERENT) ||
+    if (*fits) LB_TRY(lb_value_match_of(a, b, match, err));
+    if (a->layout.ndim < 2 || a->layout.ndim != b->layout.ndim || (*fits && match->match != LB_AUDIT_IS_DIFFERENT) ||
         lb_dtype_bits(a->dtype) < 8)
         return LB_OK;
     lb_tensor t = transposed(a);
     if (!lb_layout_same_shape(&t.layout, &b->layout)) return LB_OK;
     LB_TRY(lb_value_match_of(&t, b, &other, err));
-    if (!*fits || other.match != LB_AUDIT_IS_DIFFERENT) *m = other, *turned = true;
+    if (!*fits || other.match != LB_AUDIT_IS_DIFFERENT) *match = other, *turned = true;
     *fits = true;
     return LB_OK;
 }
@@ -178,7 +178,7 @@ static lb_status compare_pair(lb_comparison *comparison, uint32_t i, uint32_t k,
     side *a = &comparison->a, *b = &comparison->b;
     const lb_inventory_name *na = &a->inventory->names[i], *nb = &b->inventory->names[k];
     const lb_audit_where where = lb_inventory_where(a->inventory, &a->inventory->checkpoint->pieces[na->first]);
-    lb_value_match m = {LB_AUDIT_IS_IDENTICAL, LB_NO_DTYPE, {0}, -1};
+    lb_value_match match = {LB_AUDIT_IS_IDENTICAL, LB_NO_DTYPE, {0}, -1};
     char one[160], two[160];
     bool fits = true, turned = false;
     lb_whole x, y;
@@ -190,14 +190,14 @@ static lb_status compare_pair(lb_comparison *comparison, uint32_t i, uint32_t k,
         lb_digest_equal(a->inventory->measured[na->first].digest, b->inventory->measured[nb->first].digest);
     lb_status status = LB_OK;
     if (untouched)
-        m.difference = (lb_difference){.elements = lb_layout_numel(&x.tensor.layout), .first = -1, .cosine = 1};
+        match.difference = (lb_difference){.elements = lb_layout_numel(&x.tensor.layout), .first = -1, .cosine = 1};
     else
-        status = match_either_way(&x.tensor, &y.tensor, &m, &fits, &turned, err);
-    const bool found = status == LB_OK && fits && m.match != LB_AUDIT_IS_DIFFERENT;
+        status = match_either_way(&x.tensor, &y.tensor, &match, &fits, &turned, err);
+    const bool found = status == LB_OK && fits && match.match != LB_AUDIT_IS_DIFFERENT;
     const char *how = turned ? "transposed" : x.owned || y.owned ? "shards put together" : "";
     if (found || (last && fits && status == LB_OK))
         lb_comparison_add(comparison->gathering, &(lb_comparison_pair){na->name, nb->name, how, &x.tensor, &y.tensor},
-                          &m, &where);
+                          &match, &where);
     else if (last && status == LB_OK)
         lb_audit_find(comparison->gathering, LB_AUDIT_SHAPE, where, "is %s, %s is %s",
                       lb_inventory_shape_text(&x.tensor.layout, one), nb->name,

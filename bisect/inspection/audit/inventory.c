@@ -91,20 +91,20 @@ static void numbers_record(lb_part_record *record, void **rows, int64_t n, size_
         record->status = lb_fail(record->cursor.err, LB_ERR_NOMEM, "out of memory for a profile");
 }
 
-static void profile_record(lb_part_record *record, lb_profile *p)
+static void profile_record(lb_part_record *record, lb_profile *profile)
 {
     for (int a = 0; a < LB_PROFILE_AXES; a++) {
-        void *sizes = p->axes[a].sizes, *hashes = p->axes[a].hashes;
-        lb_part_record_i64(record, &p->axes[a].n);
-        numbers_record(record, &sizes, p->axes[a].n, sizeof *p->axes[a].sizes);
-        numbers_record(record, &hashes, p->axes[a].n, sizeof *p->axes[a].hashes);
-        p->axes[a].sizes = sizes, p->axes[a].hashes = hashes;
+        void *sizes = profile->axes[a].sizes, *hashes = profile->axes[a].hashes;
+        lb_part_record_i64(record, &profile->axes[a].n);
+        numbers_record(record, &sizes, profile->axes[a].n, sizeof *profile->axes[a].sizes);
+        numbers_record(record, &hashes, profile->axes[a].n, sizeof *profile->axes[a].hashes);
+        profile->axes[a].sizes = sizes, profile->axes[a].hashes = hashes;
     }
     for (int s = 0; s < LB_PROFILE_SIDES; s++) {
-        void *list = p->sides[s].list;
-        lb_part_record_i64(record, &p->sides[s].n), lb_part_record_i64(record, &p->sides[s].width);
-        numbers_record(record, &list, p->sides[s].n, sizeof *p->sides[s].list);
-        p->sides[s].list = list;
+        void *list = profile->sides[s].list;
+        lb_part_record_i64(record, &profile->sides[s].n), lb_part_record_i64(record, &profile->sides[s].width);
+        numbers_record(record, &list, profile->sides[s].n, sizeof *profile->sides[s].list);
+        profile->sides[s].list = list;
     }
 }
 

@@ -193,29 +193,29 @@ static void read_all(walk *walk, double *row)
 
 static bool make_room(walk *walk, int64_t head, bool experts)
 {
-    lb_profile *p = walk->out;
+    lb_profile *profile = walk->out;
     bool made = true;
     for (int axis = 0; axis < LB_PROFILE_AXES; axis++) {
         if (walk->n[axis] < 2 || walk->n[axis] > MOST_COLUMNS) continue;
         const size_t n = (size_t)walk->n[axis];
-        p->axes[axis] = (lb_profile_axis){walk->n[axis], malloc(n * sizeof(float)), calloc(n, sizeof(uint64_t))};
+        profile->axes[axis] = (lb_profile_axis){walk->n[axis], malloc(n * sizeof(float)), calloc(n, sizeof(uint64_t))};
         walk->squares[axis] = calloc(n, sizeof(double));
-        made &= p->axes[axis].sizes && p->axes[axis].hashes && walk->squares[axis];
+        made &= profile->axes[axis].sizes && profile->axes[axis].hashes && walk->squares[axis];
     }
     if (!walk->squares[0] || !walk->squares[2]) return made;
     walk->height = experts && walk->n[1] > 1 ? walk->n[1] : walk->n[1] == 1 ? block_of(walk->n[0], head) : 0;
     walk->width = walk->n[1] == 1 ? block_of(walk->n[2], head) : 0;
     if (walk->height) {
-        p->sides[0] = (lb_profile_blocks){walk->n[0] * walk->n[1] / walk->height, walk->height, NULL};
-        p->sides[0].list = calloc((size_t)p->sides[0].n, sizeof *p->sides[0].list);
+        profile->sides[0] = (lb_profile_blocks){walk->n[0] * walk->n[1] / walk->height, walk->height, NULL};
+        profile->sides[0].list = calloc((size_t)profile->sides[0].n, sizeof *profile->sides[0].list);
         walk->block_columns = calloc((size_t)walk->n[2], sizeof(double));
-        made &= p->sides[0].list && walk->block_columns;
+        made &= profile->sides[0].list && walk->block_columns;
     }
     if (walk->width) {
-        p->sides[1] = (lb_profile_blocks){walk->n[2] / walk->width, walk->width, NULL};
-        p->sides[1].list = calloc((size_t)p->sides[1].n, sizeof *p->sides[1].list);
-        walk->across = calloc((size_t)p->sides[1].n, sizeof *walk->across);
-        made &= p->sides[1].list && walk->across;
+        profile->sides[1] = (lb_profile_blocks){walk->n[2] / walk->width, walk->width, NULL};
+        profile->sides[1].list = calloc((size_t)profile->sides[1].n, sizeof *profile->sides[1].list);
+        walk->across = calloc((size_t)profile->sides[1].n, sizeof *walk->across);
+        made &= profile->sides[1].list && walk->across;
     }
     return made;
 }

@@ -39,11 +39,11 @@ static bool has_nan(const lb_program *program, uint32_t v)
 /* A window was not counted by itself: what it lies in may hold some elsewhere. */
 static bool may_have_nan(const lb_moved_run *run, uint32_t v)
 {
-    const lb_value_graph *g = &run->graph;
+    const lb_value_graph *graph = &run->graph;
     bool any = has_nan(run->program, v);
     if (run->program->values[v].statistics != LB_NONE) return any;
-    for (uint32_t k = g->first_pred[v]; !g->given[v] && k < g->first_pred[v + 1]; k++)
-        any |= has_nan(run->program, g->preds[k]);
+    for (uint32_t k = graph->first_pred[v]; !graph->given[v] && k < graph->first_pred[v + 1]; k++)
+        any |= has_nan(run->program, graph->preds[k]);
     return any;
 }
 
@@ -218,24 +218,26 @@ static lb_status run_with(search *search, double part, lb_err *err)
 
 /* ---- what follows from it ---- */
 
-static bool follows(const lb_value_graph *g, const uint8_t *reached, uint32_t v)
+static bool follows(const lb_value_graph *graph, const uint8_t *reached, uint32_t v)
 {
     bool any = reached[v];
-    for (uint32_t k = g->first_pred[v]; !g->given[v] && k < g->first_pred[v + 1]; k++) any |= reached[g->preds[k]];
+    for (uint32_t k = graph->first_pred[v]; !graph->given[v] && k < graph->first_pred[v + 1]; k++)
+        any |= reached[graph->preds[k]];
     return any;
 }
 
 static void follow(const search *search, uint32_t from, uint8_t *reached)
 {
     const lb_program *program = search->program;
-    const lb_value_graph *g = &search->check->run.graph;
+    const lb_value_graph *graph = &search->check->run.graph;
     for (uint32_t i = from + 1; i < program->n_ops; i++)
         for (uint32_t k = 0; k < lb_op_outcomes(&program->ops[i]); k++) {
             const uint32_t v = lb_op_outcome(program, &program->ops[i], k);
-            if (v == LB_NONE || !g->given[v] || g->giver[v] != i || !lb_dtype_is_float(program->values[v].dtype))
+            if (v == LB_NONE || !graph->given[v] || graph->giver[v] != i ||
+                !lb_dtype_is_float(program->values[v].dtype))
                 continue;
-            for (uint32_t e = g->first_pred[v]; e < g->first_pred[v + 1]; e++)
-                reached[v] |= follows(g, reached, g->preds[e]);
+            for (uint32_t e = graph->first_pred[v]; e < graph->first_pred[v + 1]; e++)
+                reached[v] |= follows(graph, reached, graph->preds[e]);
         }
 }
 
@@ -251,11 +253,11 @@ static bool reaches_parameter(const search *search, const uint8_t *reached)
 static const char *leaves_by(const search *s, const uint8_t *reached)
 {
     const lb_check_step *step = s->check;
-    const lb_value_graph *g = &step->run.graph;
+    const lb_value_graph *graph = &step->run.graph;
     for (uint32_t i = 0; i < step->run.n_roots; i++)
-        if (follows(g, reached, step->run.roots[i].value)) return "the loss";
+        if (follows(graph, reached, step->run.roots[i].value)) return "the loss";
     for (uint32_t i = 0; i < step->trained.n; i++)
-        if (step->trained.rows[i].read != LB_NONE && follows(g, reached, step->trained.rows[i].read))
+        if (step->trained.rows[i].read != LB_NONE && follows(graph, reached, step->trained.rows[i].read))
             return "a gradient that the optimizer reads";
     return reaches_parameter(s, reached) ? "a parameter" : NULL;
 }

@@ -268,16 +268,16 @@ static bool tell_group(const group_judged *group_judged, bool *found)
                                lb_optimizer_family_name(group_judged->rule.family), group_judged->rule.lr, decay);
 }
 
-static bool judge_group(lb_check_step *c, const lb_optimizer_step *s, uint32_t group, bool *found)
+static bool judge_group(lb_check_step *checked, const lb_optimizer_step *updates, uint32_t group, bool *found)
 {
-    const lb_program *program = c->run.program;
-    group_judged group_judged = {.step = c,
+    const lb_program *program = checked->run.program;
+    group_judged group_judged = {.step = checked,
                                  .group = &program->groups[group],
                                  .name = lb_program_text(program, program->groups[group].optimizer)};
     const char *why = lb_optimizer_rule_of(program, group_judged.group, &group_judged.rule);
     uint32_t n = 0, narrow = 0, unread = 0;
-    for (uint32_t i = 0; i < s->n; i++) {
-        const lb_optimizer_tensor *tensor = &s->tensors[i];
+    for (uint32_t i = 0; i < updates->n; i++) {
+        const lb_optimizer_tensor *tensor = &updates->tensors[i];
         if (tensor->group != group_judged.group) continue;
         unread += tensor->read == LB_NONE;
         if (tensor->read == LB_NONE) continue;
@@ -289,18 +289,18 @@ static bool judge_group(lb_check_step *c, const lb_optimizer_step *s, uint32_t g
     const char *why_not = why ? lb_tensor_rule_of(program, group_judged.group, &of_tensors) : NULL;
     char what[160];
     snprintf(what, sizeof what, "the update of %s group %u", group_judged.name, group_judged.group->index);
-    if (unread &&
-        !lb_proof_list_pass(c->report, what, "which gradient it read of %u parameters was not recorded in step %lld",
-                            unread, (long long)program->step))
+    if (unread && !lb_proof_list_pass(checked->report, what,
+                                      "which gradient it read of %u parameters was not recorded in step %lld", unread,
+                                      (long long)program->step))
         return false;
-    if (n && why && !why_not && !narrow) return lb_tensor_updates_judge(c, s, group, &of_tensors, found);
-    if (narrow && !lb_proof_list_pass(c->report, what,
+    if (n && why && !why_not && !narrow) return lb_tensor_updates_judge(checked, updates, group, &of_tensors, found);
+    if (narrow && !lb_proof_list_pass(checked->report, what,
                                       "states of %u parameters are codes of 8 bits or less, "
                                       "whose scales only its program knows",
                                       narrow))
         return false;
     if (n && why && !narrow)
-        return lb_proof_list_pass(c->report, what, "%s",
+        return lb_proof_list_pass(checked->report, what, "%s",
                                   lb_tensor_rule_names(program, group_judged.group) ? why_not : why);
     return why || tell_group(&group_judged, found);
 }

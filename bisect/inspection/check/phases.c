@@ -47,14 +47,14 @@ typedef struct walk {
 /* Of all that an angle is made of, what is rounded most; of two alike the one behind. */
 static void go_back(walk *walk, uint32_t value)
 {
-    const lb_value_graph *g = &walk->digits->run.graph;
-    const uint32_t op = g->giver[value];
+    const lb_value_graph *graph = &walk->digits->run.graph;
+    const uint32_t op = graph->giver[value];
     if (walk->seen[value]) return;
     walk->seen[value] = 1;
     const lb_rounding_size *s = &walk->digits->log.sizes[value];
-    if (g->given[value] && op != LB_NONE && s->numbers && s->apart.largest > walk->largest)
+    if (graph->given[value] && op != LB_NONE && s->numbers && s->apart.largest > walk->largest)
         walk->largest = s->apart.largest, walk->found = op;
-    for (uint32_t k = g->first_pred[value]; k < g->first_pred[value + 1]; k++) go_back(walk, g->preds[k]);
+    for (uint32_t k = graph->first_pred[value]; k < graph->first_pred[value + 1]; k++) go_back(walk, graph->preds[k]);
 }
 
 static bool add_finding(const lb_digits *digits, uint32_t angle, uint32_t turn)

@@ -126,15 +126,15 @@ static void note_loss(pass *pass, const lb_event *event)
 /* How far the numbers are from exact ones; of the first run, which has none yet, NULL: how large they are. */
 static bool compare(const lb_tensor *tensor, const double *exact, lb_rounding_apart *apart)
 {
-    lb_number_blocks x;
+    lb_number_blocks blocks;
     double room[LB_NUMBER_BLOCK];
-    if (!lb_number_blocks_open(tensor, &x)) return false;
-    for (int64_t i = 0, n; i < x.n; i += n) {
-        n = lb_number_blocks_count(&x, i);
-        const double *numbers = lb_number_blocks_at(&x, i, n, room);
+    if (!lb_number_blocks_open(tensor, &blocks)) return false;
+    for (int64_t i = 0, n; i < blocks.n; i += n) {
+        n = lb_number_blocks_count(&blocks, i);
+        const double *numbers = lb_number_blocks_at(&blocks, i, n, room);
         lb_rounding_apart_add(apart, numbers, exact ? exact + i : numbers, n);
     }
-    lb_number_blocks_close(&x);
+    lb_number_blocks_close(&blocks);
     return true;
 }
 
@@ -164,18 +164,19 @@ static void note_aims(pass *pass, const lb_event *event)
 static void multiply_site(pass *pass, uint32_t i, const float *rounded, const lb_tensor *tensor)
 {
     lb_rounding_runs *r = pass->runs;
-    lb_number_blocks x;
+    lb_number_blocks blocks;
     double room[LB_NUMBER_BLOCK];
     r->products[i] = r->spreads[i] = NAN;
     if (lb_layout_numel(&tensor->layout) != r->log->sizes[r->run->sites[i].value].numbers) return;
-    pass->failed |= !lb_number_blocks_open(tensor, &x);
+    pass->failed |= !lb_number_blocks_open(tensor, &blocks);
     if (pass->failed) return;
     r->products[i] = r->spreads[i] = 0;
-    for (int64_t k = 0, n; k < x.n; k += n) {
-        n = lb_number_blocks_count(&x, k);
-        lb_rounding_sums_multiply(lb_number_blocks_at(&x, k, n, room), rounded + k, n, &r->products[i], &r->spreads[i]);
+    for (int64_t k = 0, n; k < blocks.n; k += n) {
+        n = lb_number_blocks_count(&blocks, k);
+        lb_rounding_sums_multiply(lb_number_blocks_at(&blocks, k, n, room), rounded + k, n, &r->products[i],
+                                  &r->spreads[i]);
     }
-    lb_number_blocks_close(&x);
+    lb_number_blocks_close(&blocks);
 }
 
 static void multiply(pass *pass, const lb_event *event)

@@ -51,11 +51,11 @@ static bool say(lb_fingerprint_match *m, lb_fingerprint_kind kind, const char *h
 static bool correct_missing(const lb_audit_report *report, lb_fingerprint_match *m)
 {
     if (finding_of(report, m->name, LB_AUDIT_UNEXPECTED) || finding_of(report, m->name, LB_AUDIT_DIFFERS)) return true;
-    const lb_audit_pair *p = pair_of(report, m->name, NULL);
+    const lb_audit_pair *pair = pair_of(report, m->name, NULL);
     char how[400];
-    if (p && p->match == LB_AUDIT_IS_DIFFERENT) return true;
-    snprintf(how, sizeof how, "%s%s%s%s", p ? "in " : "in a fused tensor", p ? p->other : "", p && *p->how ? ": " : "",
-             p ? p->how : "");
+    if (pair && pair->match == LB_AUDIT_IS_DIFFERENT) return true;
+    snprintf(how, sizeof how, "%s%s%s%s", pair ? "in " : "in a fused tensor", pair ? pair->other : "",
+             pair && *pair->how ? ": " : "", pair ? pair->how : "");
     return say(m, LB_FINGERPRINT_IS_LAYOUT, how);
 }
 
@@ -64,22 +64,22 @@ static bool correct_numbers(const lb_audit_report *report, lb_fingerprint_match 
     const lb_audit_finding *odd = finding_of(report, m->name, LB_AUDIT_ARRANGED),
                            *differs = finding_of(report, m->name, LB_AUDIT_DIFFERS),
                            *shape = finding_of(report, m->name, LB_AUDIT_SHAPE);
-    const lb_audit_pair *p = pair_of(report, m->name, m->partner);
+    const lb_audit_pair *pair = pair_of(report, m->name, m->partner);
     if (odd) return say(m, LB_FINGERPRINT_IS_ODD, odd->message);
     if (differs) return say(m, LB_FINGERPRINT_IS_NUMBERS, differs->message);
     if (shape) return say(m, LB_FINGERPRINT_IS_NUMBERS, shape->message);
-    if (!p || p->match == LB_AUDIT_IS_DIFFERENT) return true;
-    if (*p->how) return say(m, LB_FINGERPRINT_IS_LAYOUT, p->how);
-    return say(m, LB_FINGERPRINT_IS_CAST, p->match == LB_AUDIT_IS_ROUNDING ? "rounded, or one ulp apart" : "");
+    if (!pair || pair->match == LB_AUDIT_IS_DIFFERENT) return true;
+    if (*pair->how) return say(m, LB_FINGERPRINT_IS_LAYOUT, pair->how);
+    return say(m, LB_FINGERPRINT_IS_CAST, pair->match == LB_AUDIT_IS_ROUNDING ? "rounded, or one ulp apart" : "");
 }
 
 /* What the other side alone has by its name, and what made it. */
 static bool correct_added(const lb_audit_report *report, lb_fingerprint_match *m)
 {
-    const lb_audit_pair *p = pair_of(report, NULL, m->partner);
+    const lb_audit_pair *pair = pair_of(report, NULL, m->partner);
     char how[400];
-    if (!p || p->match == LB_AUDIT_IS_DIFFERENT || finding_of(report, m->partner, LB_AUDIT_MISSING)) return true;
-    snprintf(how, sizeof how, "made of %s%s%s", p->name, *p->how ? ": " : "", p->how);
+    if (!pair || pair->match == LB_AUDIT_IS_DIFFERENT || finding_of(report, m->partner, LB_AUDIT_MISSING)) return true;
+    snprintf(how, sizeof how, "made of %s%s%s", pair->name, *pair->how ? ": " : "", pair->how);
     return say(m, LB_FINGERPRINT_IS_LAYOUT, how);
 }
 

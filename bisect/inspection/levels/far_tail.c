@@ -37,29 +37,29 @@ void lb_far_tail_add(lb_far_tail *tail, double s)
 }
 
 /* Lower border of the bins that hold the highest `share` of all. */
-static int tail_begin(const lb_far_tail *t, double share, double *weight)
+static int tail_begin(const lb_far_tail *tail, double share, double *weight)
 {
     int bin = LB_TAIL_BINS;
     *weight = 0;
-    while (bin > 0 && *weight < share * t->total) *weight += t->weight[--bin];
+    while (bin > 0 && *weight < share * tail->total) *weight += tail->weight[--bin];
     return bin;
 }
 
-static double height_above(const lb_far_tail *t, double share, double width, double logp)
+static double height_above(const lb_far_tail *tail, double share, double width, double logp)
 {
     double k, sum = 0, squares = 0;
-    const int begin = tail_begin(t, share, &k);
+    const int begin = tail_begin(tail, share, &k);
     const double independent = k / width, u = ldexp(1 + begin % OCTAVE / (double)OCTAVE, begin / OCTAVE + LOWEST);
-    if (t->total < LEAST_SAMPLES || independent < LEAST_TAIL) return INFINITY;
+    if (tail->total < LEAST_SAMPLES || independent < LEAST_TAIL) return INFINITY;
     for (int i = begin; i < LB_TAIL_BINS; i++) {
         const double excess = middle_of(i) - u;
-        sum += t->weight[i] * excess, squares += t->weight[i] * excess * excess;
+        sum += tail->weight[i] * excess, squares += tail->weight[i] * excess * excess;
     }
     const double mean = sum / k, variance = squares / k - mean * mean;
     double shape = variance > 0 ? 0.5 * (1 - mean * mean / variance) : 0;
     shape = shape < 0 ? 0 : shape > LARGEST_SHAPE ? LARGEST_SHAPE : shape;
     shape *= independent / (independent + SHAPE_PRIOR);
-    const double scale = mean * (1 - shape) * (1 + 1 / sqrt(independent)), far = log(k / t->total) + logp;
+    const double scale = mean * (1 - shape) * (1 + 1 / sqrt(independent)), far = log(k / tail->total) + logp;
     return u + scale * (shape > 1e-3 ? expm1(shape * far) / shape : far);
 }
 

@@ -37,10 +37,10 @@ static const double KAPPA[LB_LEVEL_SUMS] = {1, 2, 4, 0.3, 0.7, 1.7};
 /* ---- the noise of one level -------------------------------------------------------------------------------------- */
 
 /* What rounding adds to the square is no part of what u would be. */
-static double phi_of(const lb_level_noise *s)
+static double phi_of(const lb_level_noise *noise)
 {
-    const double square = fmax(s->square - s->digit * s->digit / 12, s->product);
-    return square > 0 ? fmax(0, fmin(LARGEST_PHI, s->product / square)) : 0;
+    const double square = fmax(noise->square - noise->digit * noise->digit / 12, noise->product);
+    return square > 0 ? fmax(0, fmin(LARGEST_PHI, noise->product / square)) : 0;
 }
 
 static double clipped(double x, double limit)
@@ -50,46 +50,46 @@ static double clipped(double x, double limit)
 
 /* At least a thousandth of what counts at all: numbers without noise; and a third of the last digit that the log
  * prints. */
-static double deviation_of(const lb_level_noise *s, double least)
+static double deviation_of(const lb_level_noise *noise, double least)
 {
-    return fmax(TO_NORMAL * fmax(s->deviation, 1e-3 * least), s->digit / 3);
+    return fmax(TO_NORMAL * fmax(noise->deviation, 1e-3 * least), noise->digit / 3);
 }
 
 /* The same where the noise is wider just now. What rises does not widen it: scatter is about the mean of the last
  * numbers. */
-static double deviation_now(const lb_level_noise *s, double least)
+static double deviation_now(const lb_level_noise *noise, double least)
 {
-    return fmax(deviation_of(s, least), TO_NORMAL * s->scatter);
+    return fmax(deviation_of(noise, least), TO_NORMAL * noise->scatter);
 }
 
-static void scatter(lb_level_noise *s, double e)
+static void scatter(lb_level_noise *noise, double e)
 {
-    const double off = clipped(e - s->lately, 5 * s->deviation);
-    s->lately += LATELY * off;
-    s->scatter += LATELY * (fabs(off) - s->scatter);
+    const double off = clipped(e - noise->lately, 5 * noise->deviation);
+    noise->lately += LATELY * off;
+    noise->scatter += LATELY * (fabs(off) - noise->scatter);
 }
 
 /* Numbers that means of u's squares and products are over: their rate forgets older ones. */
-static double remembered(const lb_level_noise *s)
+static double remembered(const lb_level_noise *noise)
 {
-    return fmin((double)s->learned, 4 / LEARN);
+    return fmin((double)noise->learned, 4 / LEARN);
 }
 
 /* How far u scatters at most. Its square is a mean over numbers of which (1 - phi) / (1 + phi) are independent:
  * standard errors of a variance are added; and where the noise is wider just now, that counts. */
-static double scatter_of(const lb_level_noise *s, double least)
+static double scatter_of(const lb_level_noise *noise, double least)
 {
-    const double phi = phi_of(s), seen = fmax(remembered(s) * (1 - phi) / (1 + phi), 1);
-    const double square = s->square * (1 + LB_NOISE_MARGIN * sqrt(2 / seen));
-    return fmax(fmax(sqrt(square), TO_NORMAL * s->scatter / sqrt(1 - phi * phi)), 1e-3 * least);
+    const double phi = phi_of(noise), seen = fmax(remembered(noise) * (1 - phi) / (1 + phi), 1);
+    const double square = noise->square * (1 + LB_NOISE_MARGIN * sqrt(2 / seen));
+    return fmax(fmax(sqrt(square), TO_NORMAL * noise->scatter / sqrt(1 - phi * phi)), 1e-3 * least);
 }
 
 /* What the number before does not explain; behind a level that was set anew there is none, and u scatters as far as it
  * ever does. */
-static double whitened(const lb_level_noise *s, double u)
+static double whitened(const lb_level_noise *noise, double u)
 {
-    const double phi = phi_of(s);
-    return s->fresh ? u * sqrt(1 - phi * phi) : u - phi * s->before;
+    const double phi = phi_of(noise);
+    return noise->fresh ? u * sqrt(1 - phi * phi) : u - phi * noise->before;
 }
 
 /* The last digit as it shows: the smallest difference of two numbers that follow each other. */
@@ -101,23 +101,24 @@ static void take_digit(lb_level_model *model, double number)
     model->near.digit = model->far.digit = log1p(model->digit / number);
 }
 
-static void learn_noise(lb_level_noise *s, const float u[3], double least)
+static void learn_noise(lb_level_noise *noise, const float u[3], double least)
 {
-    const uint64_t k = s->learned++;
-    const double rate = fmax(0.5 * LEARN, 1.0 / (double)(k + 1)), e = (double)u[0] - phi_of(s) * (double)u[1];
-    const double limit = k < 16 ? INFINITY : 5 * sqrt(s->square);
+    const uint64_t k = noise->learned++;
+    const double rate = fmax(0.5 * LEARN, 1.0 / (double)(k + 1)), e = (double)u[0] - phi_of(noise) * (double)u[1];
+    const double limit = k < 16 ? INFINITY : 5 * sqrt(noise->square);
     double off[3];
-    for (int i = 0; i < 3; i++) off[i] = clipped((double)u[i] - s->mean, limit);
-    s->mean += fmax(2 * LEARN, rate) * off[0];
-    s->square += rate * (off[0] * off[0] - s->square);
-    s->product += rate * (off[0] * off[1] - s->product);
-    s->product_of_two += rate * (off[0] * off[2] - s->product_of_two);
-    s->deviation += fmax(LEARN, rate) * (fmin(fabs(e), k < 16 ? INFINITY : 5 * s->deviation) - s->deviation);
+    for (int i = 0; i < 3; i++) off[i] = clipped((double)u[i] - noise->mean, limit);
+    noise->mean += fmax(2 * LEARN, rate) * off[0];
+    noise->square += rate * (off[0] * off[0] - noise->square);
+    noise->product += rate * (off[0] * off[1] - noise->product);
+    noise->product_of_two += rate * (off[0] * off[2] - noise->product_of_two);
+    noise->deviation +=
+        fmax(LEARN, rate) * (fmin(fabs(e), k < 16 ? INFINITY : 5 * noise->deviation) - noise->deviation);
     if (k < 32) return;
-    const double v = e / deviation_of(s, least) - s->centre;
-    s->centre += fmax(0.5 * LEARN, 1.0 / (double)(k + 1)) * clipped(v, 4) * s->centred;
-    lb_noise_law_add(&s->law, v);
-    lb_noise_memory_add(&s->memory, clipped(v, LB_NOISE_CLIP));
+    const double v = e / deviation_of(noise, least) - noise->centre;
+    noise->centre += fmax(0.5 * LEARN, 1.0 / (double)(k + 1)) * clipped(v, 4) * noise->centred;
+    lb_noise_law_add(&noise->law, v);
+    lb_noise_memory_add(&noise->memory, clipped(v, LB_NOISE_CLIP));
 }
 
 /* ---- learning ---------------------------------------------------------------------------------------------------- */
@@ -213,11 +214,11 @@ static bool is_over(lb_level_model *model, lb_level_statistic statistic, double 
  * over what wanders, correlations of the first and the second order are c phi and c phi², of which c is the share that
  * wanders: its deviation, times phi², is the root of c phi^4. A past of n steps, as far as it is remembered, shows as
  * much of it as n (1 - phi) / (1 + phi) independent numbers would; a standard error of the variance is added. */
-static double wandering(const lb_level_noise *s)
+static double wandering(const lb_level_noise *noise)
 {
-    const double second = fmin(s->product_of_two, LARGEST_PHI * s->product);
-    if (s->product <= 0 || second <= 0) return 0;
-    const double phi = second / s->product, seen = remembered(s) * (1 - phi) / (1 + phi);
+    const double second = fmin(noise->product_of_two, LARGEST_PHI * noise->product);
+    if (noise->product <= 0 || second <= 0) return 0;
+    const double phi = second / noise->product, seen = remembered(noise) * (1 - phi) / (1 + phi);
     return sqrt(second * phi * phi * (1 + sqrt(2 / seen)));
 }
 
@@ -255,18 +256,18 @@ static double widest(const lb_level_model *model)
 static bool judge_sums(lb_level_model *model)
 {
     for (int i = 0; i < LB_LEVEL_SUMS; i++) {
-        const lb_rising_sum *s = &model->sums[i];
-        const double rise = lb_rising_sum_rise(s);
+        const lb_rising_sum *sum = &model->sums[i];
+        const double rise = lb_rising_sum_rise(sum);
         const bool spread = i == LB_LEVEL_SPREAD - LB_LEVEL_STEP_1;
         if (spread && model->n < SPREAD_BEGIN) continue; /* how wide noise may be for a while is seen late */
         const double wider = fmax(WIDER * model->near.deviation, widest(model)) - model->near.deviation;
         /* What rises for longer than the level looks back is a drift, whatever sees it. */
-        const bool drifts = i >= LB_LEVEL_DRIFT_03 - LB_LEVEL_STEP_1 || s->length > SPAN;
+        const bool drifts = i >= LB_LEVEL_DRIFT_03 - LB_LEVEL_STEP_1 || sum->length > SPAN;
         const double least = spread   ? fmax(0.5 * model->least, wider)
-                             : drifts ? least_drift(model, s->length)
+                             : drifts ? least_drift(model, sum->length)
                                       : least_rise(model);
-        if (s->g > 0 && rise > least && s->g > lb_rising_sum_threshold(s, model->logp))
-            return is_over(model, (lb_level_statistic)(LB_LEVEL_STEP_1 + i), rise, s->length);
+        if (sum->g > 0 && rise > least && sum->g > lb_rising_sum_threshold(sum, model->logp))
+            return is_over(model, (lb_level_statistic)(LB_LEVEL_STEP_1 + i), rise, sum->length);
     }
     return false;
 }
@@ -398,16 +399,16 @@ static void take_sums(lb_level_model *model, double x, double near, double far, 
     const double w = whitened(&model->far, far) / deviation_now(&model->far, model->least) - model->far.centre;
     for (int i = 0; i < LB_LEVEL_SUMS; i++) {
         const int statistic = LB_LEVEL_STEP_1 + i;
-        lb_rising_sum *s = &model->sums[i];
+        lb_rising_sum *sum = &model->sums[i];
         if (statistic == LB_LEVEL_SPREAD && model->n < model->settled) /* the levels are still finding their place */
-            lb_rising_sum_drop(s);
+            lb_rising_sum_drop(sum);
         else if (statistic == LB_LEVEL_SPREAD)
-            lb_rising_sum_take(s, fmin(spread, LB_NOISE_CLIP), spread * deviation_of(&model->near, model->least),
+            lb_rising_sum_take(sum, fmin(spread, LB_NOISE_CLIP), spread * deviation_of(&model->near, model->least),
                                model->near.deviation);
         else if (statistic >= LB_LEVEL_DRIFT_03)
-            lb_rising_sum_take(s, clipped(w, LB_NOISE_CLIP), x, at_near);
+            lb_rising_sum_take(sum, clipped(w, LB_NOISE_CLIP), x, at_near);
         else
-            lb_rising_sum_take(s, clipped(v, LB_NOISE_CLIP), x, at_near);
+            lb_rising_sum_take(sum, clipped(v, LB_NOISE_CLIP), x, at_near);
     }
 }
 
@@ -446,14 +447,14 @@ static lb_level_pending read_step(lb_level_model *model, double near, double far
 }
 
 /* A level follows by what noise is, and by a digit at least: numbers that stood still for long have none. */
-static void follow(lb_level_model *model, lb_level_noise *s, double u, double ease)
+static void follow(lb_level_model *model, lb_level_noise *noise, double u, double ease)
 {
-    const double limit = model->n < 16 ? INFINITY : CLIP * fmax(sqrt(s->square), s->digit / 3);
-    const double e = whitened(s, u);
-    lb_local_level_follow(&s->at, u, limit, ease);
-    scatter(s, e);
-    s->fresh = false;
-    s->before_that = s->before, s->before = u;
+    const double limit = model->n < 16 ? INFINITY : CLIP * fmax(sqrt(noise->square), noise->digit / 3);
+    const double e = whitened(noise, u);
+    lb_local_level_follow(&noise->at, u, limit, ease);
+    scatter(noise, e);
+    noise->fresh = false;
+    noise->before_that = noise->before, noise->before = u;
 }
 
 lb_level_answer lb_level_take(lb_level_model *model, double number)

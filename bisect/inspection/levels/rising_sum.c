@@ -21,13 +21,13 @@ static double border(int bin)
     return exp2(LOWEST + bin / (double)OCTAVE);
 }
 
-static void end_excursion(lb_rising_sum *s)
+static void end_excursion(lb_rising_sum *sum)
 {
-    const int bin = (int)floor((log2(s->peak) - LOWEST) * OCTAVE);
-    s->heights[bin < 0 ? 0 : bin >= LB_SUM_HEIGHTS ? LB_SUM_HEIGHTS - 1 : bin] += 1;
-    s->n_heights += 1;
-    s->highest = fmax(s->highest, s->peak);
-    lb_rising_sum_drop(s);
+    const int bin = (int)floor((log2(sum->peak) - LOWEST) * OCTAVE);
+    sum->heights[bin < 0 ? 0 : bin >= LB_SUM_HEIGHTS ? LB_SUM_HEIGHTS - 1 : bin] += 1;
+    sum->n_heights += 1;
+    sum->highest = fmax(sum->highest, sum->peak);
+    lb_rising_sum_drop(sum);
 }
 
 void lb_rising_sum_drop(lb_rising_sum *sum)

@@ -209,17 +209,17 @@ static bool is_sites_gradient(const lb_moved_run *run, uint32_t v)
 
 static void go_back(walk *walk, uint32_t value, bool begin)
 {
-    const lb_value_graph *g = &walk->run->graph;
+    const lb_value_graph *graph = &walk->run->graph;
     const lb_program *program = walk->run->program;
     if (walk->seen[value] || walk->n >= walk->max) return;
     walk->seen[value] = 1;
     if (!begin && is_sites_gradient(walk->run, value)) return;
-    const uint32_t op = g->giver[value];
+    const uint32_t op = graph->giver[value];
     if (op == LB_NONE || program->ops[op].phase != LB_PHASE_BACKWARD || program->ops[op].flags & LB_OP_RECOMPUTE)
         return;
-    if (g->given[value]) walk->ops[walk->n++] = op;
-    for (uint32_t k = g->first_pred[value]; k < g->first_pred[value + 1]; k++)
-        go_back(walk, g->preds[k], begin && !g->given[value]);
+    if (graph->given[value]) walk->ops[walk->n++] = op;
+    for (uint32_t k = graph->first_pred[value]; k < graph->first_pred[value + 1]; k++)
+        go_back(walk, graph->preds[k], begin && !graph->given[value]);
 }
 
 uint32_t lb_cotangents_between(const lb_moved_run *run, uint32_t gradient, uint32_t *ops, uint32_t max)

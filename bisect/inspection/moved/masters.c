@@ -72,7 +72,7 @@ uint32_t lb_masters_made_of(const lb_moved_run *run, uint32_t value)
 bool lb_masters_leads(const lb_moved_run *run, uint32_t op)
 {
     const lb_program *program = run->program;
-    const lb_value_graph *g = &run->graph;
+    const lb_value_graph *graph = &run->graph;
     uint8_t *follows = calloc((size_t)program->n_values + 1, 1);
     bool leads = !follows || !run->n_roots; /* where it is not known it is taken for an ordinary parameter */
     for (uint32_t i = op; follows && i < program->n_ops; i++)
@@ -80,7 +80,8 @@ bool lb_masters_leads(const lb_moved_run *run, uint32_t op)
             const uint32_t v = lb_op_outcome(program, &program->ops[i], k);
             if (v == LB_NONE) continue;
             follows[v] |= i == op;
-            for (uint32_t e = g->first_pred[v]; e < g->first_pred[v + 1]; e++) follows[v] |= follows[g->preds[e]];
+            for (uint32_t e = graph->first_pred[v]; e < graph->first_pred[v + 1]; e++)
+                follows[v] |= follows[graph->preds[e]];
         }
     for (uint32_t r = 0; follows && r < run->n_roots; r++) leads |= follows[run->roots[r].value];
     free(follows);
@@ -125,7 +126,7 @@ uint32_t lb_masters_gradient(const lb_moved_run *run, uint32_t held, uint32_t re
     enum { MOST = 64 };
     const lb_program *program = run->program;
     const lb_value *values = program->values, *master = &values[held];
-    const lb_value_graph *g = &run->graph;
+    const lb_value_graph *graph = &run->graph;
     uint32_t todo[MOST] = {read}, n = read == LB_NONE ? 0 : 1, found = LB_NONE;
     *copy = LB_NONE;
     for (uint32_t at = 0; at < n; at++) {
@@ -134,11 +135,11 @@ uint32_t lb_masters_gradient(const lb_moved_run *run, uint32_t held, uint32_t re
         const uint32_t of = named ? parameter_named(run, value->name, master) : LB_NONE;
         if (of != LB_NONE && *copy != LB_NONE && of != *copy) return *copy = LB_NONE;
         if (of != LB_NONE && found == LB_NONE) *copy = of, found = todo[at];
-        for (uint32_t e = g->first_pred[todo[at]]; of == LB_NONE && e < g->first_pred[todo[at] + 1]; e++) {
-            const bool like = lb_masters_has_form(&values[g->preds[e]].layout, &master->layout);
-            const uint32_t giver = g->giver[todo[at]];
-            if (giver != LB_NONE && !stands_alike(program, &program->ops[giver], todo[at], g->preds[e])) continue;
-            if (like && n < MOST) todo[n++] = g->preds[e];
+        for (uint32_t e = graph->first_pred[todo[at]]; of == LB_NONE && e < graph->first_pred[todo[at] + 1]; e++) {
+            const bool like = lb_masters_has_form(&values[graph->preds[e]].layout, &master->layout);
+            const uint32_t giver = graph->giver[todo[at]];
+            if (giver != LB_NONE && !stands_alike(program, &program->ops[giver], todo[at], graph->preds[e])) continue;
+            if (like && n < MOST) todo[n++] = graph->preds[e];
         }
     }
     return found;

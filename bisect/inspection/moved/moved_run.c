@@ -326,6 +326,7 @@ lb_status lb_moved_run_measure(lb_moved_run *moved, lb_err *err)
 typedef struct sides {
     double slope; /* (loss(+step) - loss(-step)) / 2 step */
     double bend; /* (loss(+step) + loss(-step) - 2 loss(0)) / step: of the order of the step where the loss is smooth */
+    double largest; /* of the losses' sizes */
 } sides;
 
 static double loss_of(lb_moved_run *run, uint64_t roots)
@@ -337,17 +338,16 @@ static double loss_of(lb_moved_run *run, uint64_t roots)
     return sum;
 }
 
-/* `*largest`: of the losses' sizes. */
-static lb_status try_sides(lb_moved_run *p, uint32_t seed, uint64_t roots, double step, sides *sides, double *largest,
-                           lb_err *err)
+static lb_status try_sides(lb_moved_run *moved, uint32_t seed, uint64_t roots, double step, sides *sides, lb_err *err)
 {
     double sums[2];
+    sides->largest = 0;
     for (int side = 0; side < 2; side++) {
-        const run r = {.seed = seed, .step = side ? -step : step};
-        LB_TRY(run_once(p, &r, roots, &sums[side], largest, err));
+        const run run = {.seed = seed, .step = side ? -step : step};
+        LB_TRY(run_once(moved, &run, roots, &sums[side], &sides->largest, err));
     }
     sides->slope = (sums[0] - sums[1]) / (2 * step);
-    sides->bend = (sums[0] + sums[1] - 2 * loss_of(p, roots)) / step;
+    sides->bend = (sums[0] + sums[1] - 2 * loss_of(moved, roots)) / step;
     return LB_OK;
 }
 
@@ -364,7 +364,10 @@ lb_status lb_moved_run_quotient(lb_moved_run *run, uint32_t seed, uint64_t roots
 {
     sides s[3];
     double largest = 0;
-    for (int i = 0; i < 3; i++) LB_TRY(try_sides(run, seed, roots, ldexp(step, -i), &s[i], &largest, err));
+    for (int i = 0; i < 3; i++) {
+        LB_TRY(try_sides(run, seed, roots, ldexp(step, -i), &s[i], err));
+        largest = fmax(largest, s[i].largest);
+    }
     const double first = (4 * s[1].slope - s[0].slope) / 3, second = (4 * s[2].slope - s[1].slope) / 3;
     *quotient = (lb_quotient){.derivative = (16 * second - first) / 15};
     quotient->noise = 0x1p-46 * largest / step;

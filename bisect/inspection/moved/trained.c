@@ -36,28 +36,28 @@ static void list_roots(lb_moved_run *run)
 
 uint64_t lb_trained_from(const lb_moved_run *run, const lb_trained *trained, uint32_t value)
 {
-    const lb_value_graph *g = &run->graph;
+    const lb_value_graph *graph = &run->graph;
     uint64_t from = trained->from[value];
-    for (uint32_t k = g->first_pred[value]; !g->given[value] && k < g->first_pred[value + 1]; k++)
-        from |= trained->from[g->preds[k]];
+    for (uint32_t k = graph->first_pred[value]; !graph->given[value] && k < graph->first_pred[value + 1]; k++)
+        from |= trained->from[graph->preds[k]];
     return from;
 }
 
 bool lb_trained_moves(const lb_moved_run *run, const lb_trained *trained, uint32_t value)
 {
-    const lb_value_graph *g = &run->graph;
+    const lb_value_graph *graph = &run->graph;
     bool moves = trained->moved[value];
-    for (uint32_t k = g->first_pred[value]; !g->given[value] && k < g->first_pred[value + 1]; k++)
-        moves |= trained->moved[g->preds[k]];
+    for (uint32_t k = graph->first_pred[value]; !graph->given[value] && k < graph->first_pred[value + 1]; k++)
+        moves |= trained->moved[graph->preds[k]];
     return moves;
 }
 
 static bool is_early(const lb_moved_run *run, const lb_trained *trained, uint32_t v)
 {
-    const lb_value_graph *g = &run->graph;
+    const lb_value_graph *graph = &run->graph;
     bool early = trained->early[v];
-    for (uint32_t k = g->first_pred[v]; !g->given[v] && k < g->first_pred[v + 1]; k++)
-        early |= trained->early[g->preds[k]];
+    for (uint32_t k = graph->first_pred[v]; !graph->given[v] && k < graph->first_pred[v + 1]; k++)
+        early |= trained->early[graph->preds[k]];
     return early;
 }
 
@@ -74,7 +74,7 @@ static int64_t oldest_node(const lb_program *program)
 static void follow(const lb_moved_run *run, lb_trained *trained)
 {
     const lb_program *program = run->program;
-    const lb_value_graph *g = &run->graph;
+    const lb_value_graph *graph = &run->graph;
     const int64_t oldest = oldest_node(program);
     for (uint32_t r = 0; r < run->n_roots; r++) trained->from[run->roots[r].seed] |= (uint64_t)1 << r;
     for (uint32_t i = 0; i < trained->n; i++)
@@ -83,13 +83,13 @@ static void follow(const lb_moved_run *run, lb_trained *trained)
         const lb_op *op = &program->ops[i];
         for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
             const uint32_t value = lb_op_outcome(program, op, k);
-            if (value == LB_NONE || !g->given[value] || g->giver[value] != i) continue;
+            if (value == LB_NONE || !graph->given[value] || graph->giver[value] != i) continue;
             trained->early[value] |=
                 op->phase == LB_PHASE_BACKWARD && op->thread == 0 && op->node >= 0 && op->node < oldest;
-            for (uint32_t e = g->first_pred[value]; e < g->first_pred[value + 1]; e++) {
-                trained->from[value] |= lb_trained_from(run, trained, g->preds[e]);
-                trained->moved[value] |= lb_trained_moves(run, trained, g->preds[e]);
-                trained->early[value] |= is_early(run, trained, g->preds[e]);
+            for (uint32_t e = graph->first_pred[value]; e < graph->first_pred[value + 1]; e++) {
+                trained->from[value] |= lb_trained_from(run, trained, graph->preds[e]);
+                trained->moved[value] |= lb_trained_moves(run, trained, graph->preds[e]);
+                trained->early[value] |= is_early(run, trained, graph->preds[e]);
             }
         }
     }

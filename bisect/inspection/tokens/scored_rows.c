@@ -15,14 +15,14 @@ enum { MOST_SHIFT = 6, LEAST_MATCHES = 3, MOST_LISTED = 64 };
 
 bool lb_scored_rows_ancestors(const lb_moved_run *run, uint32_t value, uint8_t *ancestors)
 {
-    const lb_value_graph *g = &run->graph;
+    const lb_value_graph *graph = &run->graph;
     uint32_t *stack = malloc(((size_t)run->program->n_values + 1) * sizeof *stack), n = 0;
     if (!stack) return false;
     if (!ancestors[value]) ancestors[value] = 1, stack[n++] = value;
     while (n) {
         const uint32_t v = stack[--n];
-        for (uint32_t e = g->first_pred[v]; e < g->first_pred[v + 1]; e++) {
-            const uint32_t w = g->preds[e];
+        for (uint32_t e = graph->first_pred[v]; e < graph->first_pred[v + 1]; e++) {
+            const uint32_t w = graph->preds[e];
             if (!ancestors[w]) ancestors[w] = 1, stack[n++] = w;
         }
     }
@@ -32,23 +32,23 @@ bool lb_scored_rows_ancestors(const lb_moved_run *run, uint32_t value, uint8_t *
 
 bool lb_scored_rows_follows(const lb_moved_run *run, const uint8_t *marked, uint32_t value)
 {
-    const lb_value_graph *g = &run->graph;
+    const lb_value_graph *graph = &run->graph;
     bool any = marked[value];
-    for (uint32_t e = g->first_pred[value]; !g->given[value] && e < g->first_pred[value + 1]; e++)
-        any |= marked[g->preds[e]];
+    for (uint32_t e = graph->first_pred[value]; !graph->given[value] && e < graph->first_pred[value + 1]; e++)
+        any |= marked[graph->preds[e]];
     return any;
 }
 
 void lb_scored_rows_descend(const lb_moved_run *run, uint8_t *marked)
 {
     const lb_program *program = run->program;
-    const lb_value_graph *g = &run->graph;
+    const lb_value_graph *graph = &run->graph;
     for (uint32_t i = 0; i < program->n_ops; i++)
         for (uint32_t k = 0; k < lb_op_outcomes(&program->ops[i]); k++) {
             const uint32_t v = lb_op_outcome(program, &program->ops[i], k);
-            if (v == LB_NONE || !g->given[v] || g->giver[v] != i) continue;
-            for (uint32_t e = g->first_pred[v]; e < g->first_pred[v + 1]; e++)
-                marked[v] |= lb_scored_rows_follows(run, marked, g->preds[e]);
+            if (v == LB_NONE || !graph->given[v] || graph->giver[v] != i) continue;
+            for (uint32_t e = graph->first_pred[v]; e < graph->first_pred[v + 1]; e++)
+                marked[v] |= lb_scored_rows_follows(run, marked, graph->preds[e]);
         }
 }
 

@@ -19,19 +19,19 @@ struct lb_match_reader {
     uint32_t n;
 };
 
-static void find_groups(lb_match_reader *r, const lb_field_names *names)
+static void find_groups(lb_match_reader *reader, const lb_field_names *names)
 {
     uint32_t count = 0, entry = 0;
     PCRE2_SPTR table = NULL;
-    pcre2_pattern_info(r->code, PCRE2_INFO_NAMECOUNT, &count);
-    pcre2_pattern_info(r->code, PCRE2_INFO_NAMEENTRYSIZE, &entry);
-    pcre2_pattern_info(r->code, PCRE2_INFO_NAMETABLE, &table);
-    for (uint32_t i = 0; i < count && r->n < GROUPS; i++, table += entry) {
+    pcre2_pattern_info(reader->code, PCRE2_INFO_NAMECOUNT, &count);
+    pcre2_pattern_info(reader->code, PCRE2_INFO_NAMEENTRYSIZE, &entry);
+    pcre2_pattern_info(reader->code, PCRE2_INFO_NAMETABLE, &table);
+    for (uint32_t i = 0; i < count && reader->n < GROUPS; i++, table += entry) {
         const char *name = (const char *)table + 2;
         const lb_watch_field field = lb_field_of(names, name, strlen(name));
         if (field == LB_WATCH_FIELDS) continue;
-        r->groups[r->n].group = (uint32_t)table[0] << 8 | table[1];
-        r->groups[r->n++].field = field;
+        reader->groups[reader->n].group = (uint32_t)table[0] << 8 | table[1];
+        reader->groups[reader->n++].field = field;
     }
 }
 

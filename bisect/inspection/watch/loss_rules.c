@@ -16,22 +16,22 @@ double lb_norm_rule_take(lb_norm_rule *rule, double norm, double *reference)
 
 enum { ALL = LB_LOSS_SMOOTH + LB_LOSS_RECENT, LONGEST = 2000 };
 
-static void add_again(lb_loss_rule *r)
+static void add_again(lb_loss_rule *rule)
 {
-    r->smooth = r->recent = 0;
-    for (uint64_t back = 0; back < ALL && back < r->n; back++) {
-        double *sum = back < LB_LOSS_SMOOTH ? &r->smooth : &r->recent;
-        *sum += r->window[(r->n - 1 - back) % ALL];
+    rule->smooth = rule->recent = 0;
+    for (uint64_t back = 0; back < ALL && back < rule->n; back++) {
+        double *sum = back < LB_LOSS_SMOOTH ? &rule->smooth : &rule->recent;
+        *sum += rule->window[(rule->n - 1 - back) % ALL];
     }
 }
 
-static void push(lb_loss_rule *r, double loss)
+static void push(lb_loss_rule *rule, double loss)
 {
-    const double leaves = r->n >= ALL ? r->window[r->n % ALL] : 0;
-    const double passes = r->n >= LB_LOSS_SMOOTH ? r->window[(r->n - LB_LOSS_SMOOTH) % ALL] : 0;
-    r->window[r->n % ALL] = loss;
-    r->smooth += loss - passes, r->recent += passes - leaves;
-    if (++r->n % ALL == 0) add_again(r); /* what rounding left in the sums goes */
+    const double leaves = rule->n >= ALL ? rule->window[rule->n % ALL] : 0;
+    const double passes = rule->n >= LB_LOSS_SMOOTH ? rule->window[(rule->n - LB_LOSS_SMOOTH) % ALL] : 0;
+    rule->window[rule->n % ALL] = loss;
+    rule->smooth += loss - passes, rule->recent += passes - leaves;
+    if (++rule->n % ALL == 0) add_again(rule); /* what rounding left in the sums goes */
 }
 
 bool lb_loss_rule_take(lb_loss_rule *rule, double loss)

@@ -183,29 +183,29 @@ static bool read_scalar(message message, scalar *scalar)
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-static void flush(lb_event_reader *r, const lb_event_out *out)
+static void flush(lb_event_reader *reader, const lb_event_out *out)
 {
-    if (r->open) out->record(out->context, &r->record);
-    r->open = false;
+    if (reader->open) out->record(out->context, &reader->record);
+    reader->open = false;
 }
 
-static void put(lb_event_reader *r, int64_t step, const scalar *scalar, const lb_event_out *out)
+static void put(lb_event_reader *reader, int64_t step, const scalar *scalar, const lb_event_out *out)
 {
     const lb_watch_field field =
-        lb_field_of(r->names, (const char *)scalar->tag.at, (size_t)(scalar->tag.end - scalar->tag.at));
+        lb_field_of(reader->names, (const char *)scalar->tag.at, (size_t)(scalar->tag.end - scalar->tag.at));
     if (field == LB_WATCH_FIELDS || field == LB_WATCH_step || (field >= LB_WATCH_shard && field < LB_WATCH_step))
         return;
-    if (r->open && (r->record.step != step || lb_watch_has(&r->record, field))) flush(r, out);
-    if (!r->open) {
-        lb_log_field_record_clear(&r->record);
-        lb_log_field_record_put_number(&r->record, LB_WATCH_step, (double)step);
-        r->open = true;
+    if (reader->open && (reader->record.step != step || lb_watch_has(&reader->record, field))) flush(reader, out);
+    if (!reader->open) {
+        lb_log_field_record_clear(&reader->record);
+        lb_log_field_record_put_number(&reader->record, LB_WATCH_step, (double)step);
+        reader->open = true;
     }
-    lb_log_field_record_put_number(&r->record, field, scalar->number);
-    if (field == LB_WATCH_lrm || field == LB_WATCH_lr) r->record.lr_rounding = fabs(scalar->number) * 0x1p-24;
+    lb_log_field_record_put_number(&reader->record, field, scalar->number);
+    if (field == LB_WATCH_lrm || field == LB_WATCH_lr) reader->record.lr_rounding = fabs(scalar->number) * 0x1p-24;
 }
 
-static bool read_event(lb_event_reader *r, message event, const lb_event_out *out)
+static bool read_event(lb_event_reader *reader, message event, const lb_event_out *out)
 {
     enum { STEP = 2, SUMMARY = 5, VALUE = 1 };
     int64_t step = 0;
@@ -219,7 +219,7 @@ static bool read_event(lb_event_reader *r, message event, const lb_event_out *ou
         scalar scalar = {0};
         if (f.number != VALUE || f.wire != DELIMITED) continue;
         if (!read_scalar(f.bytes, &scalar)) return false;
-        if (scalar.found && scalar.tag.at) put(r, step, &scalar, out);
+        if (scalar.found && scalar.tag.at) put(reader, step, &scalar, out);
     }
     return summary.at == summary.end;
 }

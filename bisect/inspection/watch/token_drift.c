@@ -33,25 +33,25 @@ static uint32_t read_counts(lb_watch_word list, double *out, uint32_t room)
     return n;
 }
 
-static bool begin(lb_token_drift *d, lb_watch_word counts)
+static bool begin(lb_token_drift *drift, lb_watch_word counts)
 {
-    d->bins = read_counts(counts, NULL, 0);
-    if (d->bins < 2) return d->bins = 0, false;
-    d->begin = calloc(d->bins, sizeof *d->begin);
-    d->sum = calloc(d->bins, sizeof *d->sum);
-    d->ring = calloc((size_t)d->bins * LB_DRIFT_KEPT, sizeof *d->ring);
-    if (d->begin && d->sum && d->ring) return true;
-    lb_token_drift_release(d);
+    drift->bins = read_counts(counts, NULL, 0);
+    if (drift->bins < 2) return drift->bins = 0, false;
+    drift->begin = calloc(drift->bins, sizeof *drift->begin);
+    drift->sum = calloc(drift->bins, sizeof *drift->sum);
+    drift->ring = calloc((size_t)drift->bins * LB_DRIFT_KEPT, sizeof *drift->ring);
+    if (drift->begin && drift->sum && drift->ring) return true;
+    lb_token_drift_release(drift);
     return false;
 }
 
 /* KL(sum || begin), bins in ascending order. */
-static double distance(const lb_token_drift *d)
+static double distance(const lb_token_drift *drift)
 {
-    double all_now = 0.5 * d->bins, all_begin = all_now, kl = 0;
-    for (uint32_t i = 0; i < d->bins; i++) all_now += d->sum[i], all_begin += d->begin[i];
-    for (uint32_t i = 0; i < d->bins; i++) {
-        const double p = (d->sum[i] + 0.5) / all_now, q = (d->begin[i] + 0.5) / all_begin;
+    double all_now = 0.5 * drift->bins, all_begin = all_now, kl = 0;
+    for (uint32_t i = 0; i < drift->bins; i++) all_now += drift->sum[i], all_begin += drift->begin[i];
+    for (uint32_t i = 0; i < drift->bins; i++) {
+        const double p = (drift->sum[i] + 0.5) / all_now, q = (drift->begin[i] + 0.5) / all_begin;
         kl += p * log(p / q);
     }
     return kl;

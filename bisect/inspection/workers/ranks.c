@@ -60,25 +60,25 @@ static void row_record(lb_part_record *record, lb_ranks_row *row)
     lb_part_record_f64(record, &row->grad_cosine_mean), lb_part_record_f64(record, &row->grad_cosine_min);
 }
 
-static void step_record(lb_part_record *record, lb_ranks_step *s)
+static void step_record(lb_part_record *record, lb_ranks_step *step)
 {
-    lb_part_record_i64(record, &s->step);
-    lb_part_record_f64(record, &s->loss_mean), lb_part_record_f64(record, &s->loss_std),
-        lb_part_record_f64(record, &s->loss_range);
-    row_record(record, &s->all);
-    s->workers = lb_part_record_rows(record, s->workers, &s->n_workers, sizeof *s->workers);
-    for (uint32_t i = 0; i < s->n_workers; i++) {
-        lb_ranks_worker *w = &s->workers[i];
+    lb_part_record_i64(record, &step->step);
+    lb_part_record_f64(record, &step->loss_mean), lb_part_record_f64(record, &step->loss_std),
+        lb_part_record_f64(record, &step->loss_range);
+    row_record(record, &step->all);
+    step->workers = lb_part_record_rows(record, step->workers, &step->n_workers, sizeof *step->workers);
+    for (uint32_t i = 0; i < step->n_workers; i++) {
+        lb_ranks_worker *w = &step->workers[i];
         lb_part_record_i32(record, &w->rank);
         lb_part_record_f64(record, &w->loss), lb_part_record_f64(record, &w->grad_norm),
             lb_part_record_f64(record, &w->cosine);
     }
-    s->layers = lb_part_record_rows(record, s->layers, &s->n_layers, sizeof *s->layers);
-    for (uint32_t i = 0; i < s->n_layers; i++) row_record(record, &s->layers[i]);
-    s->blocks = lb_part_record_rows(record, s->blocks, &s->n_blocks, sizeof *s->blocks);
-    for (uint32_t i = 0; i < s->n_blocks; i++) row_record(record, &s->blocks[i]);
-    lb_part_record_u32(record, &s->gradients), lb_part_record_u32(record, &s->lacking),
-        lb_part_record_bool(record, &s->approximate);
+    step->layers = lb_part_record_rows(record, step->layers, &step->n_layers, sizeof *step->layers);
+    for (uint32_t i = 0; i < step->n_layers; i++) row_record(record, &step->layers[i]);
+    step->blocks = lb_part_record_rows(record, step->blocks, &step->n_blocks, sizeof *step->blocks);
+    for (uint32_t i = 0; i < step->n_blocks; i++) row_record(record, &step->blocks[i]);
+    lb_part_record_u32(record, &step->gradients), lb_part_record_u32(record, &step->lacking),
+        lb_part_record_bool(record, &step->approximate);
 }
 
 static void step_release(lb_ranks_step *s);
@@ -239,38 +239,40 @@ static bool after_optimizer(const lb_program *program, uint32_t op)
     return after;
 }
 
-static char *replica_message(lb_capture *capture, const lb_unequal *u)
+static char *replica_message(lb_capture *capture, const lb_unequal *unequal)
 {
     static const char *const nouns[] = {"parameter", "optimizer state", "buffer"};
     char *text = NULL, words[96], more[80] = "", where[400] = "";
     const lb_program *program = NULL;
-    if (u->count > 1) snprintf(more, sizeof more, " and %u more", u->count - 1);
-    if (u->op != LB_NONE && lb_capture_program(capture, u->rank, u->step, &program, NULL) == LB_OK)
-        snprintf(where, sizeof where, "in step %lld, at op %u of rank %d (%.60s, %s%s%.120s)", (long long)u->step,
-                 u->op, u->rank, lb_op_name(program, &program->ops[u->op]),
-                 after_optimizer(program, u->op) ? "after the optimizer"
-                                                 : lb_phase_name((lb_phase)program->ops[u->op].phase),
-                 *lb_op_layer(program, &program->ops[u->op]) ? ", " : "", lb_op_layer(program, &program->ops[u->op]));
-    else if (u->at_first)
-        snprintf(where, sizeof where, "before step %lld, the first that was recorded", (long long)u->step);
+    if (unequal->count > 1) snprintf(more, sizeof more, " and %u more", unequal->count - 1);
+    if (unequal->op != LB_NONE && lb_capture_program(capture, unequal->rank, unequal->step, &program, NULL) == LB_OK)
+        snprintf(where, sizeof where, "in step %lld, at op %u of rank %d (%.60s, %s%s%.120s)", (long long)unequal->step,
+                 unequal->op, unequal->rank, lb_op_name(program, &program->ops[unequal->op]),
+                 after_optimizer(program, unequal->op) ? "after the optimizer"
+                                                       : lb_phase_name((lb_phase)program->ops[unequal->op].phase),
+                 *lb_op_layer(program, &program->ops[unequal->op]) ? ", " : "",
+                 lb_op_layer(program, &program->ops[unequal->op]));
+    else if (unequal->at_first)
+        snprintf(where, sizeof where, "before step %lld, the first that was recorded", (long long)unequal->step);
     else
         snprintf(where, sizeof where,
                  "between step %lld and the recorded step before it, by no recorded write of all of it",
-                 (long long)u->step);
+                 (long long)unequal->step);
     const int n =
-        u->kind == LB_REPLICA_BUFFER
+        unequal->kind == LB_REPLICA_BUFFER
             ? asprintf(&text,
                        "buffer %s%s %s not the same on all ranks (%s): "
                        "running statistics are each rank's own unless they are broadcast or synchronised; it began %s",
-                       u->tensor, more, u->count > 1 ? "are" : "is", lb_worker_rank_words(u->ranks, u->n_ranks, words),
-                       where)
+                       unequal->tensor, more, unequal->count > 1 ? "are" : "is",
+                       lb_worker_rank_words(unequal->ranks, unequal->n_ranks, words), where)
             : asprintf(&text, "%s %s%s %s no longer the same on the %u ranks that hold %s: %s %s; it began %s%s",
-                       nouns[u->kind], u->tensor, more, u->count > 1 ? "are" : "is", u->members,
-                       u->count > 1 ? "them" : "it", lb_worker_rank_words(u->ranks, u->n_ranks, words),
-                       u->n_ranks == u->members ? "differ from each other"
-                       : u->n_ranks == 1        ? "differs"
-                                                : "differ",
-                       where, u->unreduced ? "; its gradient is not summed over them" : "");
+                       nouns[unequal->kind], unequal->tensor, more, unequal->count > 1 ? "are" : "is", unequal->members,
+                       unequal->count > 1 ? "them" : "it",
+                       lb_worker_rank_words(unequal->ranks, unequal->n_ranks, words),
+                       unequal->n_ranks == unequal->members ? "differ from each other"
+                       : unequal->n_ranks == 1              ? "differs"
+                                                            : "differ",
+                       where, unequal->unreduced ? "; its gradient is not summed over them" : "");
     return n < 0 ? NULL : text;
 }
 
@@ -282,17 +284,17 @@ static lb_status add_replicas(lb_capture *capture, const lb_ranks_options *optio
     lb_status status = LB_OK;
     out->replicas = replicas.compared;
     for (uint32_t i = 0; i < replicas.n && status == LB_OK; i++) {
-        const lb_unequal *u = &replicas.list[i];
-        const lb_ranks_finding row = {.kind = u->kind == LB_REPLICA_BUFFER ? LB_RANKS_BUFFER
-                                              : u->at_first                ? LB_RANKS_INITIAL
-                                                                           : LB_RANKS_REPLICA,
-                                      .note = u->kind == LB_REPLICA_BUFFER,
-                                      .step = u->step,
-                                      .ranks = u->ranks,
-                                      .n_ranks = u->n_ranks,
-                                      .tensor = u->tensor};
-        if (in_window(options, u->step))
-            status = lb_worker_findings_add(findings, &row, replica_message(capture, u), err);
+        const lb_unequal *unequal = &replicas.list[i];
+        const lb_ranks_finding row = {.kind = unequal->kind == LB_REPLICA_BUFFER ? LB_RANKS_BUFFER
+                                              : unequal->at_first                ? LB_RANKS_INITIAL
+                                                                                 : LB_RANKS_REPLICA,
+                                      .note = unequal->kind == LB_REPLICA_BUFFER,
+                                      .step = unequal->step,
+                                      .ranks = unequal->ranks,
+                                      .n_ranks = unequal->n_ranks,
+                                      .tensor = unequal->tensor};
+        if (in_window(options, unequal->step))
+            status = lb_worker_findings_add(findings, &row, replica_message(capture, unequal), err);
     }
     lb_replicas_release(&replicas);
     return status;
@@ -443,10 +445,10 @@ lb_status lb_ranks_run(lb_capture *capture, const lb_ranks_options *options, lb_
     return status;
 }
 
-static void step_release(lb_ranks_step *s)
+static void step_release(lb_ranks_step *step)
 {
-    lb_worker_dispersion_free(s->layers, s->n_layers), lb_worker_dispersion_free(s->blocks, s->n_blocks);
-    free(s->workers);
+    lb_worker_dispersion_free(step->layers, step->n_layers), lb_worker_dispersion_free(step->blocks, step->n_blocks);
+    free(step->workers);
 }
 
 void lb_ranks_report_free(lb_ranks_report *report)

@@ -33,12 +33,12 @@ static void print_steps(FILE *out, const lb_ranks_report *report)
     fprintf(out, "%8s %12s %12s %12s %12s %12s %12s %12s\n", "step", "loss mean", "loss std", "loss range", "norm mean",
             "norm std", "cosine mean", "cosine min");
     for (uint32_t i = 0; i < report->n_steps; i++) {
-        const lb_ranks_step *s = &report->steps[i];
+        const lb_ranks_step *step = &report->steps[i];
         char t[7][16];
-        fprintf(out, "%8" PRId64 " %12s %12s %12s %12s %12s %12s %12s\n", s->step, number(s->loss_mean, t[0]),
-                number(s->loss_std, t[1]), number(s->loss_range, t[2]), number(s->all.grad_norm_mean, t[3]),
-                number(s->all.grad_norm_std, t[4]), number(s->all.grad_cosine_mean, t[5]),
-                number(s->all.grad_cosine_min, t[6]));
+        fprintf(out, "%8" PRId64 " %12s %12s %12s %12s %12s %12s %12s\n", step->step, number(step->loss_mean, t[0]),
+                number(step->loss_std, t[1]), number(step->loss_range, t[2]), number(step->all.grad_norm_mean, t[3]),
+                number(step->all.grad_norm_std, t[4]), number(step->all.grad_cosine_mean, t[5]),
+                number(step->all.grad_cosine_min, t[6]));
     }
 }
 
@@ -54,14 +54,14 @@ static void print_rows(FILE *out, const char *title, const lb_ranks_row *rows, u
     }
 }
 
-static void print_workers(FILE *out, const lb_ranks_step *s)
+static void print_workers(FILE *out, const lb_ranks_step *step)
 {
     fprintf(out, "\n%-40s %12s %12s %12s\n", "worker", "loss", "norm", "cosine");
-    for (uint32_t i = 0; i < s->n_workers; i++) {
+    for (uint32_t i = 0; i < step->n_workers; i++) {
         char t[3][16], name[24];
-        snprintf(name, sizeof name, "rank %d", s->workers[i].rank);
-        fprintf(out, "%-40s %12s %12s %12s\n", name, number(s->workers[i].loss, t[0]),
-                number(s->workers[i].grad_norm, t[1]), number(s->workers[i].cosine, t[2]));
+        snprintf(name, sizeof name, "rank %d", step->workers[i].rank);
+        fprintf(out, "%-40s %12s %12s %12s\n", name, number(step->workers[i].loss, t[0]),
+                number(step->workers[i].grad_norm, t[1]), number(step->workers[i].cosine, t[2]));
     }
 }
 

@@ -31,8 +31,9 @@ static uint32_t outvoted(char *const *values, uint32_t n, bool *out, uint32_t *b
     return others;
 }
 
-static lb_status tell(const lb_worker_steps *steps, lb_worker_findings *findings, lb_ranks_finding_kind kind, bool note,
-                      int64_t step, const setting *setting, lb_err *err)
+/* `like`: the finding's kind, whether it is a note, and its step. */
+static lb_status tell(const lb_worker_steps *steps, lb_worker_findings *findings, const lb_ranks_finding *like,
+                      const setting *setting, lb_err *err)
 {
     int32_t *ranks = malloc((steps->n_ranks + 1) * sizeof *ranks);
     bool *out = calloc(steps->n_ranks + 1, sizeof *out);
@@ -46,13 +47,13 @@ static lb_status tell(const lb_worker_steps *steps, lb_worker_findings *findings
         uint32_t other = best;
         for (uint32_t r = 0; r < steps->n_ranks && !strcmp(setting->values[other], setting->values[first]); r++)
             if (setting->values[r] && strcmp(setting->values[r], setting->values[first])) other = r;
-        const lb_ranks_finding f = {
-            .kind = kind, .note = note, .step = step, .ranks = ranks, .n_ranks = n, .tensor = (char *)setting->name};
+        lb_ranks_finding finding = *like;
+        finding.ranks = ranks, finding.n_ranks = n, finding.tensor = (char *)setting->name;
         if (asprintf(&message, "%s is %s on rank %d and %s on rank %d%s%s", setting->name, setting->values[first],
                      steps->ranks[first], setting->values[other], steps->ranks[other], n > 1 ? "; it differs on " : "",
                      n > 1 ? lb_worker_rank_words(ranks, n, words) : "") < 0)
             message = NULL;
-        status = lb_worker_findings_add(findings, &f, message, err);
+        status = lb_worker_findings_add(findings, &finding, message, err);
     }
     free(ranks);
     free(out);
@@ -70,24 +71,35 @@ static const lb_group *find_group(const lb_program *program, const char *optimiz
     return NULL;
 }
 
-static lb_status tell_option(const lb_worker_steps *steps, const lb_worker_step *step, const lb_program *p,
-                             const lb_group *group, const lb_scalar *option, lb_worker_findings *findings, lb_err *err)
+/* An option of a group, as one rank has it. */
+typedef struct option {
+    const lb_program *program;
+    const lb_group *group;
+    const lb_scalar *scalar;
+} option;
+
+static lb_status tell_option(const lb_worker_steps *steps, const lb_worker_step *step, const option *option,
+                             lb_worker_findings *findings, lb_err *err)
 {
-    const char *optimizer = lb_program_text(p, group->optimizer), *name = lb_program_text(p, option->name);
+    const lb_group *group = option->group;
+    const char *optimizer = lb_program_text(option->program, group->optimizer),
+               *name = lb_program_text(option->program, option->scalar->name);
     char *text = NULL, **values = calloc(steps->n_ranks + 1, sizeof *values);
     bool room = values && asprintf(&text, "%s of group %u of %s", name, group->index, optimizer) >= 0;
     for (uint32_t r = 0; room && r < steps->n_ranks; r++) {
-        const lb_program *q = step->workers[r].program;
-        const lb_group *g = find_group(q, optimizer, group->index);
+        const lb_program *program = step->workers[r].program;
+        const lb_group *g = find_group(program, optimizer, group->index);
         for (uint32_t o = 0; g && o < g->options && !values[r]; o++) {
-            const lb_scalar *x = &q->scalars[g->first_option + o];
-            if (!strcmp(lb_program_text(q, x->name), name) && asprintf(&values[r], "%.15g", x->number) < 0)
+            const lb_scalar *scalar = &program->scalars[g->first_option + o];
+            if (!strcmp(lb_program_text(program, scalar->name), name) &&
+                asprintf(&values[r], "%.15g", scalar->number) < 0)
                 values[r] = NULL, room = false;
         }
     }
-    const setting x = {text, values};
-    lb_status status = room ? tell(steps, findings, LB_RANKS_OPTION, false, step->step, &x, err)
-                            : lb_fail(err, LB_ERR_NOMEM, "out of memory for options");
+    const setting setting = {text, values};
+    const lb_ranks_finding like = {.kind = LB_RANKS_OPTION, .step = step->step};
+    lb_status status =
+        room ? tell(steps, findings, &like, &setting, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for options");
     for (uint32_t r = 0; values && r < steps->n_ranks; r++) free(values[r]);
     free(values), free(text);
     return status;
@@ -100,9 +112,11 @@ static lb_status tell_options(const lb_worker_steps *steps, const lb_worker_step
     const lb_program *program = NULL;
     for (uint32_t r = 0; r < steps->n_ranks && !(program && program->n_groups); r++) program = step->workers[r].program;
     for (uint32_t g = 0; program && g < program->n_groups; g++)
-        for (uint32_t o = 0; o < program->groups[g].options; o++)
-            LB_TRY(tell_option(steps, step, program, &program->groups[g],
-                               &program->scalars[program->groups[g].first_option + o], findings, err));
+        for (uint32_t o = 0; o < program->groups[g].options; o++) {
+            const lb_group *group = &program->groups[g];
+            const option option = {program, group, &program->scalars[group->first_option + o]};
+            LB_TRY(tell_option(steps, step, &option, findings, err));
+        }
     return LB_OK;
 }
 
@@ -143,7 +157,8 @@ static lb_status tell_part(const lb_worker_steps *steps, json_t *const *receipts
                     other ? json_dumps(other, JSON_ENCODE_ANY | JSON_SORT_KEYS | JSON_COMPACT) : strdup("absent");
             }
             const setting setting = {name, values};
-            status = room ? tell(steps, findings, LB_RANKS_VERSION, only_a_note(part, key), INT64_MIN, &setting, err)
+            const lb_ranks_finding like = {.kind = LB_RANKS_VERSION, .note = only_a_note(part, key), .step = INT64_MIN};
+            status = room ? tell(steps, findings, &like, &setting, err)
                           : lb_fail(err, LB_ERR_NOMEM, "out of memory for receipts");
             for (uint32_t q = 0; values && q < steps->n_ranks; q++) free(values[q]);
             free(values), free(name);

@@ -179,13 +179,14 @@ int main(int argc, char **argv)
     const int64_t *steps;
     uint32_t n = lb_capture_steps(capture, &steps), ran = 0;
     for (uint32_t i = 0; i < n; i++) ran += steps[i] >= plan.first_step && steps[i] <= plan.last_step;
-    const lb_replay_summary *s = &plain.summary;
+    const lb_replay_summary *summary = &plain.summary;
     printf("{\"steps\": %u, \"ops\": %llu, \"opaque\": %llu, \"views\": %llu, \"undecided\": %d, \"seconds\": "
            "%.6f, \"compared\": %.6f, \"exact\": %.6f, "
            "\"peak_bytes\": %llu, \"live_bytes\": %llu, \"max_rss_bytes\": %llu",
-           ran, (unsigned long long)s->ops, (unsigned long long)s->opaque, (unsigned long long)s->views, s->undecided,
-           plain.seconds, compared.seconds, exact.seconds, (unsigned long long)s->peak_bytes,
-           (unsigned long long)s->live_bytes, (unsigned long long)usage.ru_maxrss * 1024);
+           ran, (unsigned long long)summary->ops, (unsigned long long)summary->opaque,
+           (unsigned long long)summary->views, summary->undecided, plain.seconds, compared.seconds, exact.seconds,
+           (unsigned long long)summary->peak_bytes, (unsigned long long)summary->live_bytes,
+           (unsigned long long)usage.ru_maxrss * 1024);
     print_families(&watched.watch);
     printf("}\n");
     lb_replay_close(replay);
